@@ -1,0 +1,70 @@
+"""Typed reads of the environment; a bad value stops the boot and names the variable."""
+
+from __future__ import annotations
+
+import os
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+_env = environ.Env()
+
+
+def text(name: str, default: str = "") -> str:
+    return os.environ.get(name, default)
+
+
+def flag(name: str, default: bool) -> bool:
+    value = os.environ.get(name, "").strip().lower()
+    if not value:
+        return default
+    if value in {"1", "true", "yes", "on"}:
+        return True
+    if value in {"0", "false", "no", "off"}:
+        return False
+    raise ImproperlyConfigured(f"{name} must be true or false, not {value!r}")
+
+
+def integer(name: str, default: int, *, least: int = 0) -> int:
+    value = os.environ.get(name, "").strip()
+    if not value:
+        return default
+    try:
+        number = int(value)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be a whole number, not {value!r}") from None
+    if number < least:
+        raise ImproperlyConfigured(f"{name} must be at least {least}, not {number}")
+    return number
+
+
+def seconds(name: str, default: float, *, least: float = 0.0) -> float:
+    value = os.environ.get(name, "").strip()
+    if not value:
+        return default
+    try:
+        number = float(value)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be a number of seconds, not {value!r}") from None
+    if not least <= number < float("inf"):
+        raise ImproperlyConfigured(f"{name} must be at least {least} seconds, not {value}")
+    return number
+
+
+def words(name: str, default: list[str]) -> list[str]:
+    value = os.environ.get(name, "").strip()
+    return [word.strip() for word in value.split(",") if word.strip()] if value else default
+
+
+def database(name: str, default: str) -> dict[str, object]:
+    try:
+        return dict(_env.db_url_config(text(name, default)))
+    except ValueError as problem:
+        raise ImproperlyConfigured(f"{name} is not a database URL") from problem
+
+
+def choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
+    value = text(name, default)
+    if value not in allowed:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+    return value

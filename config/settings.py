@@ -1,0 +1,221 @@
+"""All settings; environments differ by variables only, never by files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
+
+from config import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# --- what kind of installation ------------------------------------------------------------------------
+ENVIRONMENT = env.choice("PILOTHOUSE_ENVIRONMENT", "production", ("production", "development", "test"))
+DEVELOPMENT = ENVIRONMENT == "development"
+DEBUG = env.flag("DEBUG", False)
+SECRET_KEY = env.text("SECRET_KEY", "" if ENVIRONMENT == "production" else "insecure-development-key-only")
+if not SECRET_KEY:
+    raise ImproperlyConfigured("SECRET_KEY must be set in production")
+SITE_URL = env.text("SITE_URL", "http://127.0.0.1:8000").rstrip("/")
+ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]", "testserver"])
+CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [SITE_URL])
+VERSION = "0.1.0"
+
+# --- parts -------------------------------------------------------------------------------------------
+INSTALLED_APPS = [
+    "daphne",  # before staticfiles: runserver speaks ASGI
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.postgres",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "allauth",
+    "allauth.account",
+    "axes",
+    "django_celery_beat",
+    "django_htmx",
+    "csp",
+    "billing",
+    "copilot",
+    "diagnostics",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# --- servers -----------------------------------------------------------------------------------------
+DATABASES = {
+    "default": {
+        **env.database("DATABASE_URL", "postgres://127.0.0.1:5432/pilothouse"),
+        "CONN_MAX_AGE": None,  # threads keep theirs; a broken one is noticed and replaced
+        "CONN_HEALTH_CHECKS": True,
+    }
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
+REDIS_KEY_PREFIX = env.text("REDIS_KEY_PREFIX", "ph")
+
+CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", REDIS_URL)
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TASK_ROUTES = {
+    "copilot.tasks.run_turn": {"queue": "turns"},
+    "diagnostics.tasks.*": {"queue": "maintenance"},
+}
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 7200,  # longer than the longest turn: redelivery is a backstop, not recovery
+    "global_keyprefix": f"{REDIS_KEY_PREFIX}:celery:",
+    "socket_timeout": 5,
+    "socket_connect_timeout": 2,
+}
+CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+CELERY_BEAT_SCHEDULE = {
+    "reap": {"task": "diagnostics.tasks.reap", "schedule": 2.0, "options": {"expires": 4}},
+}
+CELERY_TIMEZONE = "UTC"
+
+# --- people ------------------------------------------------------------------------------------------
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "chat"
+LOGOUT_REDIRECT_URL = "home"
+ACCOUNT_LOGIN_METHODS = {"email", "username"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = env.choice("ACCOUNT_EMAIL_VERIFICATION", "optional", ("none", "optional", "mandatory"))
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = 0.25  # hours
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+EMAIL_BACKEND = env.text("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
+DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SITE_URL.startswith("https://")
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("TRUST_PROXY", False) else None
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+
+# --- pages -------------------------------------------------------------------------------------------
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = True
+USE_TZ = True
+STATIC_URL = "/static/"
+STATIC_ROOT = Path(env.text("STATIC_ROOT", str(BASE_DIR / "var" / "static")))
+STATICFILES_DIRS = [BASE_DIR / "static"]
+MEDIA_ROOT = Path(env.text("WORKSPACE_ROOT", str(BASE_DIR / "var" / "workspace")))
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "config.staticfiles.ModuleStorage"
+        if ENVIRONMENT == "production"
+        else "django.contrib.staticfiles.storage.StaticFilesStorage"
+    },
+    "workspace": {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": str(MEDIA_ROOT), "file_permissions_mode": 0o600},
+    },
+}
+WHITENOISE_USE_FINDERS = ENVIRONMENT != "production"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'self'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:", "blob:"],
+        "connect-src": ["'self'"],
+        "object-src": ["'none'"],
+        "base-uri": ["'none'"],
+        "form-action": ["'self'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+
+# --- REST --------------------------------------------------------------------------------------------
+REST_FRAMEWORK: dict[str, object] = {
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Pilothouse",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+# --- turns (T5, T9, A0.7, D2) ------------------------------------------------------------------------
+TURNS_PER_PROCESS = env.integer("TURNS_PER_PROCESS", 400, least=1)
+TURN_MAX_SECONDS = env.seconds("TURN_MAX_SECONDS", 3600, least=1)
+TURN_MAX_ROUNDS = env.integer("TURN_MAX_ROUNDS", 50, least=1)
+TURN_GRACE_SECONDS = env.seconds("TURN_GRACE_SECONDS", 30)
+MAX_TOOL_WAIT_SECONDS = env.seconds("MAX_TOOL_WAIT_SECONDS", 300, least=1)
+STREAM_IDLE_SECONDS = 2 * MAX_TOOL_WAIT_SECONDS
+HEARTBEAT_SECONDS = env.seconds("HEARTBEAT_SECONDS", 15, least=0.1)
+THINKING_TOKENS = env.integer("THINKING_TOKENS", 8192)
+QUEUED_TOO_LONG_SECONDS = env.seconds("QUEUED_TOO_LONG_SECONDS", 30, least=1)
+EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
+EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
+DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
+
+# --- models (A4) -------------------------------------------------------------------------------------
+OPENAI_API_KEY = env.text("OPENAI_API_KEY")
+OPENAI_BASE_URL = env.text("OPENAI_BASE_URL")
+OPENAI_MODEL = env.text("OPENAI_MODEL")
+ANTHROPIC_API_KEY = env.text("ANTHROPIC_API_KEY")
+ANTHROPIC_BASE_URL = env.text("ANTHROPIC_BASE_URL")
+ANTHROPIC_MODEL = env.text("ANTHROPIC_MODEL")
+DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)

@@ -1,0 +1,109 @@
+"""What can go wrong in copilot, and who must act.
+
+CopilotError
+├── Refused                  the caller must change something; carries the wire's code and status
+│   ├── InvalidRequest       400
+│   ├── Forbidden            403
+│   ├── NotFound             404  foreign, deleted and unknown look the same
+│   ├── Conflict             409  wrong state
+│   ├── TooLarge             413
+│   └── TooMany              429
+├── Unavailable              503  a server we need did not answer; nothing was half-written
+├── TurnConflict             a turn cannot make this move: somebody else made one first
+└── FenceLost                another worker owns this turn now; leave at once
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+Detail = str | int | float | bool | None | list[str]
+
+
+class CopilotError(Exception):
+    """Root of the tree; never raised itself."""
+
+    retryable: ClassVar[bool] = False
+
+
+class Refused(CopilotError):
+    """A request that was understood and cannot be served as it is."""
+
+    status: ClassVar[int] = 400
+    default_code: ClassVar[str] = "invalid_request"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        hint: str = "",
+        retry_after_seconds: int | None = None,
+        **details: Detail,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.hint = hint
+        self.retry_after_seconds = retry_after_seconds
+        self.details = details
+
+    def body(self) -> dict[str, Detail]:
+        """The fields of the wire's error object (E3)."""
+        fields: dict[str, Detail] = {"code": self.code, "message": self.message}
+        if self.hint:
+            fields["hint"] = self.hint
+        if self.retry_after_seconds is not None:
+            fields["retry_after_seconds"] = self.retry_after_seconds
+        return fields | self.details
+
+
+class InvalidRequest(Refused):
+    status = 400
+
+
+class Forbidden(Refused):
+    status = 403
+    default_code = "forbidden"
+
+
+class NotFound(Refused):
+    status = 404
+    default_code = "not_found"
+
+    def __init__(self, message: str = "Not found.") -> None:
+        super().__init__(message)
+
+
+class Conflict(Refused):
+    status = 409
+    default_code = "conflict"
+
+
+class TooLarge(Refused):
+    status = 413
+    default_code = "too_large"
+
+
+class TooMany(Refused):
+    status = 429
+    default_code = "too_many_requests"
+
+
+class Unavailable(Refused):
+    """Redis or Postgres did not answer; the same request may be sent again."""
+
+    status = 503
+    default_code = "unavailable"
+    retryable = True
+
+    def __init__(self, message: str = "The service is unavailable for a moment. Please try again.") -> None:
+        super().__init__(message, retry_after_seconds=2)
+
+
+class TurnConflict(CopilotError):
+    """A turn cannot make this move from where it stands."""
+
+
+class FenceLost(TurnConflict):
+    """Another worker owns the turn; whatever this one still holds is void."""

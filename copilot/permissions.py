@@ -1,0 +1,132 @@
+"""What a turn may do: an immutable filter that combining can only narrow (A20)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, TypedDict
+
+FileScope = Literal["workspace", "session"]
+
+
+class PermissionsJSON(TypedDict):
+    tools: list[str] | None
+    denied_tools: list[str]
+    mcp_servers: list[str] | None
+    agents: list[str] | None
+    sub_sessions: bool
+    schedules: bool
+    network: bool
+    memory: bool
+    own_credentials: bool
+    files: FileScope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permissions:
+    """`None` for a set means all; there is no default, so absence never reads as unrestricted (A20.2)."""
+
+    tools: frozenset[str] | None
+    denied_tools: frozenset[str]
+    mcp_servers: frozenset[str] | None
+    agents: frozenset[str] | None
+    sub_sessions: bool
+    schedules: bool
+    network: bool
+    memory: bool
+    own_credentials: bool
+    files: FileScope
+
+    def allows_tool(self, name: str) -> bool:
+        return name not in self.denied_tools and (self.tools is None or name in self.tools)
+
+    def within(self, other: Permissions) -> bool:
+        """Whether nothing is allowed here that `other` forbids."""
+        return intersect(self, other) == self
+
+    def to_json(self) -> PermissionsJSON:
+        return {
+            "tools": _listed(self.tools),
+            "denied_tools": sorted(self.denied_tools),
+            "mcp_servers": _listed(self.mcp_servers),
+            "agents": _listed(self.agents),
+            "sub_sessions": self.sub_sessions,
+            "schedules": self.schedules,
+            "network": self.network,
+            "memory": self.memory,
+            "own_credentials": self.own_credentials,
+            "files": self.files,
+        }
+
+    @classmethod
+    def from_json(cls, value: PermissionsJSON | None) -> Permissions:
+        """A row without a filter gets nothing (A20.2)."""
+        if not value or set(value) != {field.name for field in fields(cls)}:
+            return NOTHING
+        return cls(
+            tools=_set(value["tools"]),
+            denied_tools=frozenset(value["denied_tools"]),
+            mcp_servers=_set(value["mcp_servers"]),
+            agents=_set(value["agents"]),
+            sub_sessions=value["sub_sessions"],
+            schedules=value["schedules"],
+            network=value["network"],
+            memory=value["memory"],
+            own_credentials=value["own_credentials"],
+            files=value["files"],
+        )
+
+
+def intersect(left: Permissions, right: Permissions) -> Permissions:
+    """Allowed by both, denied by either."""
+    return Permissions(
+        tools=_common(left.tools, right.tools),
+        denied_tools=left.denied_tools | right.denied_tools,
+        mcp_servers=_common(left.mcp_servers, right.mcp_servers),
+        agents=_common(left.agents, right.agents),
+        sub_sessions=left.sub_sessions and right.sub_sessions,
+        schedules=left.schedules and right.schedules,
+        network=left.network and right.network,
+        memory=left.memory and right.memory,
+        own_credentials=left.own_credentials and right.own_credentials,
+        files="workspace" if left.files == right.files == "workspace" else "session",
+    )
+
+
+def _common(left: frozenset[str] | None, right: frozenset[str] | None) -> frozenset[str] | None:
+    if left is None:
+        return right
+    return left if right is None else left & right
+
+
+def _listed(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _set(names: list[str] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)
+
+
+UNRESTRICTED = Permissions(
+    tools=None,
+    denied_tools=frozenset(),
+    mcp_servers=None,
+    agents=None,
+    sub_sessions=True,
+    schedules=True,
+    network=True,
+    memory=True,
+    own_credentials=True,
+    files="workspace",
+)
+NOTHING = Permissions(
+    tools=frozenset(),
+    denied_tools=frozenset(),
+    mcp_servers=frozenset(),
+    agents=frozenset(),
+    sub_sessions=False,
+    schedules=False,
+    network=False,
+    memory=False,
+    own_credentials=False,
+    files="session",
+)

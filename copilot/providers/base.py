@@ -1,0 +1,190 @@
+"""What every provider speaks: a request in, a stream of typed items or one classified failure out (A5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from copilot.events import JSON, Tokens
+
+FailureCode = Literal[
+    "quota_exhausted",
+    "rate_limited",
+    "auth_failed",
+    "model_not_found",
+    "context_overflow",
+    "overloaded",
+    "effort_invalid",
+    "thinking_unsupported",
+    "thinking_signature_invalid",
+    "media_unsupported",
+    "no_response",
+    "malformed_stream",
+    "refused",
+    "bad_request",
+    "unknown",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One model of the catalogue (A4.1): how to reach it and what it can do."""
+
+    name: str  # shown to people
+    provider: Literal["openai_chat", "anthropic", "scripted"]
+    model: str
+    base_url: str = ""
+    credential: str = field(default="", repr=False)
+    context_window: int = 0  # 0 = unknown
+    max_output_tokens: int = 0  # 0 = do not send the field
+    supports_tools: bool = True
+    supports_images: bool = False
+    can_reason: bool = False
+    first_token_timeout_seconds: float = 120.0
+    demo: bool = False  # scripted: labelled everywhere (A4.6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSpecification:
+    name: str
+    description: str
+    parameters: Mapping[str, JSON]  # JSON Schema of an object
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """A complete call. `arguments` is None when the model's text was not a JSON object (A8.2)."""
+
+    call_id: str
+    tool: str
+    arguments: dict[str, JSON] | None
+    raw_arguments: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePart:
+    mime: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserMessage:
+    text: str
+    images: tuple[ImagePart, ...] = ()
+    role: Literal["user"] = "user"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssistantMessage:
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    replay: tuple[str, ...] = ()  # opaque, provider's own JSON, same turn only (A14.3)
+    role: Literal["assistant"] = "assistant"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolResult:
+    call_id: str
+    tool: str
+    content: str
+    success: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolGroup:
+    """All results of one reply, in call order."""
+
+    results: tuple[ToolResult, ...]
+    role: Literal["tool"] = "tool"
+
+
+ModelMessage = UserMessage | AssistantMessage | ToolGroup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    entry: Entry
+    system: str
+    messages: tuple[ModelMessage, ...]
+    tools: tuple[ToolSpecification, ...] = ()
+    thinking_tokens: int = 0  # 0 = no reasoning parameter at all (A14.5)
+    suffix: str = ""  # the per-session part of the system text (A15.1)
+
+
+# --- items -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningReplay:
+    """Opaque data that must go back unchanged inside this turn's tool loop."""
+
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallFragment:
+    """A piece of a tool call; any field may be empty (A8.1)."""
+
+    index: int | None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReported:
+    """Cumulative for the call; a later one replaces an earlier one."""
+
+    tokens: Tokens
+    cost: str | None = None  # the provider's own figure in USD, as text (B4.4)
+
+
+FinishReason = Literal["stop", "length", "tool_calls", "refused", "overflow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    reason: FinishReason
+    response_id: str = ""
+
+
+Item = TextDelta | ReasoningDelta | ReasoningReplay | CallFragment | UsageReported | Finished
+
+
+class ProviderFailure(Exception):
+    """One classified failure of a model call (A6.2). `details` is already clean and short."""
+
+    def __init__(
+        self,
+        code: FailureCode,
+        *,
+        details: str = "",
+        status: int | None = None,
+        retry_after_seconds: float | None = None,
+        request_id: str = "",
+        refused_before_work: bool = False,
+    ) -> None:
+        super().__init__(f"{code}: {details}" if details else code)
+        self.code: FailureCode = code
+        self.details = details
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
+        self.request_id = request_id
+        self.refused_before_work = refused_before_work  # nothing to bill (B4.1)
+
+
+class Provider(Protocol):
+    def stream(self, request: Request) -> AsyncIterator[Item]:
+        """Items of one reply, ending with `Finished`; raises ProviderFailure. The caller closes it."""
+        ...

@@ -1,0 +1,97 @@
+"""What a tool is: a name, prose, typed arguments, a coroutine, and declarations (A9.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from copilot.context import TurnContext
+from copilot.events import JSON, Event
+from copilot.providers.base import ImagePart, ToolSpecification
+
+MAX_TOOL_WAIT_SECONDS = 300  # longer work starts and is polled (A9.5)
+
+
+class Arguments(BaseModel):
+    """Base of every argument model: harmless coercion, unknown fields refused by name (A8.6)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+A = TypeVar("A", bound=Arguments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOutput:
+    """What a tool answers. `value` that is not text is serialised with sorted keys (A9.7)."""
+
+    value: JSON
+    success: bool = True
+    media: tuple[ImagePart, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """What a running tool is given besides its arguments."""
+
+    context: TurnContext
+    call_id: str
+    emit: Callable[[Event], None]  # the row behind the event already stands
+
+    def progress(self, message: str) -> None:
+        from copilot.events import ToolProgressed
+
+        self.emit(ToolProgressed(call_id=self.call_id, message=message[:500]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool(Generic[A]):
+    name: str
+    arguments: type[A]
+    run: Callable[[A, Invocation], Awaitable[ToolOutput]]
+    description: str  # the prose beside the tool's code
+    timeout_seconds: int = 60
+    exclusive: bool = False
+    repeatable: bool = False
+    polling: bool = False
+    read_only: bool = False
+    interactive: bool = False  # offered only where a person can answer (A12.5)
+    approval: Literal["never", "ask", "manual_only"] = "never"
+
+    def specification(self) -> ToolSpecification:
+        return ToolSpecification(
+            name=self.name, description=self.description, parameters=self.arguments.model_json_schema()
+        )
+
+
+def prose(code_file: str) -> str:
+    """The `.md` beside a tool's `.py`."""
+    return Path(code_file).with_suffix(".md").read_text(encoding="utf-8").strip()
+
+
+class ToolFailed(Exception):
+    """A tool says no, in words the model can act on."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOutcome:
+    """One finished call, as it is stored and as the model gets it."""
+
+    call_id: str
+    tool: str
+    success: bool
+    content: str  # the model's copy: capped, redacted, escaped
+    preview: str
+    duration_ms: int
+    truncated: bool
+    file_id: str | None = None
+    media: tuple[ImagePart, ...] = field(default=(), repr=False)
