@@ -2,11 +2,16 @@
 
 import os
 import sys
+from pathlib import Path
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from django.core.management import execute_from_command_line
+
+    from config import env
+
+    env.adopt(Path(__file__).resolve().parent / "var" / "run.env")
 
     execute_from_command_line(sys.argv)
 

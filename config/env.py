@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
 _env = environ.Env()
+
+
+def adopt(file: Path) -> None:
+    """Take the addresses that a running `make run` wrote down, where the caller has set none."""
+    if file.exists() and not os.environ.get("DATABASE_URL"):
+        for line in file.read_text().splitlines():
+            name, _, value = line.partition("=")
+            os.environ.setdefault(name, value)
 
 
 def text(name: str, default: str = "") -> str:

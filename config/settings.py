@@ -6,7 +6,7 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
-from config import env
+from config import env, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -47,6 +47,8 @@ INSTALLED_APPS = [
     "diagnostics",
 ]
 MIDDLEWARE = [
+    "config.middleware.request_id",  # first: every line below bears the id
+    "config.middleware.api_errors",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -126,12 +128,16 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+if ENVIRONMENT == "test":
+    PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # logins by the hundred
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "chat"
 LOGOUT_REDIRECT_URL = "home"
 ACCOUNT_LOGIN_METHODS = {"email", "username"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
-ACCOUNT_EMAIL_VERIFICATION = env.choice("ACCOUNT_EMAIL_VERIFICATION", "optional", ("none", "optional", "mandatory"))
+ACCOUNT_EMAIL_VERIFICATION = env.choice(
+    "ACCOUNT_EMAIL_VERIFICATION", "optional", ("none", "optional", "mandatory")
+)
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
@@ -140,7 +146,8 @@ DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SITE_URL.startswith("https://")
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("TRUST_PROXY", False) else None
+TRUST_PROXY = env.flag("TRUST_PROXY", False)
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TRUST_PROXY else None
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 
@@ -196,6 +203,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
+
+# --- watching (D15, D16, D19) -------------------------------------------------------------------------
+LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
+LOGGING = logs.configuration(production=ENVIRONMENT == "production", level=LOG_LEVEL)
+METRICS_TOKEN = env.text("METRICS_TOKEN")
 
 # --- turns (T5, T9, A0.7, D2) ------------------------------------------------------------------------
 TURNS_PER_PROCESS = env.integer("TURNS_PER_PROCESS", 400, least=1)

@@ -51,6 +51,11 @@ def current() -> TurnContext:
         raise RuntimeError("no turn is running here") from None
 
 
+def peek() -> TurnContext | None:
+    """For logs, which are written outside turns too."""
+    return _current.get(None)
+
+
 @contextmanager
 def bound(context: TurnContext) -> Iterator[TurnContext]:
     """Bind `context` for the block; nests, and child tasks inherit it."""

@@ -9,6 +9,7 @@ CopilotError
 │   ├── TooLarge             413
 │   └── TooMany              429
 ├── Unavailable              503  a server we need did not answer; nothing was half-written
+│   └── StorageUnavailable        … the one that keeps files
 ├── TurnConflict             a turn cannot make this move: somebody else made one first
 └── FenceLost                another worker owns this turn now; leave at once
 """
@@ -99,6 +100,16 @@ class Unavailable(Refused):
 
     def __init__(self, message: str = "The service is unavailable for a moment. Please try again.") -> None:
         super().__init__(message, retry_after_seconds=2)
+
+
+class StorageUnavailable(Unavailable):
+    """The bytes of a file could not be kept or fetched (S5)."""
+
+    default_code = "storage_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The file store is unavailable for a moment. Please try again.")
+        self.retry_after_seconds = 5
 
 
 class TurnConflict(CopilotError):

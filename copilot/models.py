@@ -12,6 +12,11 @@ from django.db.models.functions import Now
 from copilot.permissions import PermissionsJSON
 
 
+# Database defaults let a statement name only the columns it sets.
+EMPTY_LIST = models.Value([], output_field=models.JSONField())
+EMPTY_OBJECT = models.Value({}, output_field=models.JSONField())
+
+
 class Session(models.Model):
     """One conversation of one user."""
 
@@ -56,31 +61,42 @@ class Turn(models.Model):
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="turns")
     status = models.CharField(max_length=16, choices=Status.choices)
     origin = models.CharField(max_length=32)
-    run_ids = models.JSONField(default=list, blank=True)
-    tier = models.CharField(max_length=16, blank=True)
-    mode = models.CharField(max_length=8, blank=True)
+    run_ids = models.JSONField(default=list, db_default=EMPTY_LIST, blank=True)
+    tier = models.CharField(max_length=16, blank=True, default="", db_default="")
+    mode = models.CharField(max_length=8, blank=True, default="", db_default="")
     permissions: models.JSONField[PermissionsJSON, PermissionsJSON] = models.JSONField()
     accepted_through = models.BigIntegerField(help_text="The highest accept number this turn answers.")
     fence = models.BigIntegerField()
     token = models.UUIDField(help_text="Owner token of the session's lease.")
-    attempts = models.PositiveSmallIntegerField(default=0)
-    handovers = models.PositiveSmallIntegerField(default=0)
-    worker = models.CharField(max_length=64, blank=True)
-    model = models.CharField(max_length=128, blank=True, help_text="Name of the model, chosen at the start.")
+    attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
+    handovers = models.PositiveSmallIntegerField(default=0, db_default=0)
+    worker = models.CharField(max_length=64, blank=True, default="", db_default="")
+    model = models.CharField(
+        max_length=128,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Name of the model, chosen at the start.",
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     queued_at = models.DateTimeField(db_default=Now())
     dispatched_at = models.DateTimeField(null=True, blank=True)
-    dispatch_count = models.PositiveIntegerField(default=0)
+    dispatch_count = models.PositiveIntegerField(default=0, db_default=0)
     started_at = models.DateTimeField(null=True, blank=True)
     begun_at = models.DateTimeField(null=True, blank=True, help_text="When the present run began.")
     first_event_at = models.DateTimeField(null=True, blank=True)
     recovered_at = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
+    stop_through = models.BigIntegerField(
+        null=True, blank=True, help_text="The highest accept number the stop covers."
+    )
     ended_at = models.DateTimeField(null=True, blank=True)
-    failure_code = models.CharField(max_length=32, blank=True)
-    limit_code = models.CharField(max_length=32, blank=True)
-    cancel_reason = models.CharField(max_length=16, blank=True)
-    summary = models.JSONField(default=dict, blank=True, help_text="Duration, rounds, tokens (A3.6).")
+    failure_code = models.CharField(max_length=32, blank=True, default="", db_default="")
+    limit_code = models.CharField(max_length=32, blank=True, default="", db_default="")
+    cancel_reason = models.CharField(max_length=16, blank=True, default="", db_default="")
+    summary = models.JSONField(
+        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="Duration, rounds, tokens (A3.6)."
+    )
 
     class Meta:
         constraints = [
@@ -90,7 +106,8 @@ class Turn(models.Model):
                 name="one_unfinished_turn_per_session",
             ),
             models.CheckConstraint(
-                condition=Q(status="failed", failure_code__gt="") | (~Q(status="failed") & Q(failure_code="")),
+                condition=Q(status="failed", failure_code__gt="")
+                | (~Q(status="failed") & Q(failure_code="")),
                 name="a_failed_turn_and_only_a_failed_turn_has_a_code",
             ),
             models.CheckConstraint(
@@ -136,27 +153,33 @@ class Message(models.Model):
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, null=True, blank=True, related_name="messages")
     sequence = models.BigIntegerField(null=True, blank=True)
     kind = models.CharField(max_length=16, choices=Kind.choices)
-    content = models.TextField(blank=True)
-    data = models.JSONField(default=dict, blank=True, help_text="What the kind needs besides text.")
+    content = models.TextField(blank=True, default="", db_default="")
+    data = models.JSONField(
+        default=dict, db_default=EMPTY_OBJECT, blank=True, help_text="What the kind needs besides text."
+    )
     call_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001 - null leaves the index
-    author = models.CharField(max_length=150, blank=True)
-    attachments = models.JSONField(default=list, blank=True)
-    model = models.CharField(max_length=128, blank=True)
-    branch = models.PositiveIntegerField(default=0)
-    hidden = models.CharField(max_length=16, choices=Hidden.choices, blank=True)
-    streaming = models.BooleanField(default=False)
-    mid_turn = models.BooleanField(default=False)
-    server_context = models.TextField(blank=True, help_text="Frozen in front of the text for the model.")
-    replay = models.JSONField(default=list, blank=True, help_text="Opaque provider data, this turn only.")
+    author = models.CharField(max_length=150, blank=True, default="", db_default="")
+    attachments = models.JSONField(default=list, db_default=EMPTY_LIST, blank=True)
+    model = models.CharField(max_length=128, blank=True, default="", db_default="")
+    branch = models.PositiveIntegerField(default=0, db_default=0)
+    hidden = models.CharField(max_length=16, choices=Hidden.choices, blank=True, default="", db_default="")
+    streaming = models.BooleanField(default=False, db_default=False)
+    mid_turn = models.BooleanField(default=False, db_default=False)
+    server_context = models.TextField(
+        blank=True, default="", db_default="", help_text="Frozen in front of the text for the model."
+    )
+    replay = models.JSONField(
+        default=list, db_default=EMPTY_LIST, blank=True, help_text="Opaque provider data, this turn only."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     # Only user rows:
     accept_number = models.BigIntegerField(null=True, blank=True, help_text="Order of acceptance.")
     queue_order = models.FloatField(null=True, blank=True, help_text="Place among the pending ones.")
     run_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001 - null leaves the index
-    origin = models.CharField(max_length=32, blank=True)
-    tier = models.CharField(max_length=16, blank=True)
-    mode = models.CharField(max_length=8, blank=True)
+    origin = models.CharField(max_length=32, blank=True, default="", db_default="")
+    tier = models.CharField(max_length=16, blank=True, default="", db_default="")
+    mode = models.CharField(max_length=8, blank=True, default="", db_default="")
     page_context = models.JSONField(null=True, blank=True)
     permissions: models.JSONField[PermissionsJSON | None, PermissionsJSON | None] = models.JSONField(
         null=True, blank=True
@@ -201,22 +224,22 @@ class ModelCall(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="model_calls")
     number = models.PositiveIntegerField()
-    purpose = models.CharField(max_length=16, default="reply")
+    purpose = models.CharField(max_length=16, default="reply", db_default="reply")
     provider = models.CharField(max_length=32)
     model = models.CharField(max_length=128)
-    request_id = models.CharField(max_length=128, blank=True)
-    input_tokens = models.BigIntegerField(default=0)
-    cache_read_tokens = models.BigIntegerField(default=0)
-    cache_write_5m_tokens = models.BigIntegerField(default=0)
-    cache_write_1h_tokens = models.BigIntegerField(default=0)
-    output_tokens = models.BigIntegerField(default=0)
-    reasoning_tokens = models.BigIntegerField(default=0)
-    estimated = models.BooleanField(default=False)
-    aborted = models.BooleanField(default=False)
+    request_id = models.CharField(max_length=128, blank=True, default="", db_default="")
+    input_tokens = models.BigIntegerField(default=0, db_default=0)
+    cache_read_tokens = models.BigIntegerField(default=0, db_default=0)
+    cache_write_5m_tokens = models.BigIntegerField(default=0, db_default=0)
+    cache_write_1h_tokens = models.BigIntegerField(default=0, db_default=0)
+    output_tokens = models.BigIntegerField(default=0, db_default=0)
+    reasoning_tokens = models.BigIntegerField(default=0, db_default=0)
+    estimated = models.BooleanField(default=False, db_default=False)
+    aborted = models.BooleanField(default=False, db_default=False)
     latency_ms = models.PositiveIntegerField(null=True, blank=True)
     first_token_ms = models.PositiveIntegerField(null=True, blank=True)
     cost_microdollars = models.BigIntegerField(null=True, blank=True)
-    cost_source = models.CharField(max_length=16, blank=True)
+    cost_source = models.CharField(max_length=16, blank=True, default="", db_default="")
     ended_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -283,7 +306,9 @@ class WorkspaceFile(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="files")
-    session = models.ForeignKey(Session, on_delete=models.SET_NULL, null=True, blank=True, related_name="files")
+    session = models.ForeignKey(
+        Session, on_delete=models.SET_NULL, null=True, blank=True, related_name="files"
+    )
     call_id = models.CharField(max_length=128, blank=True, help_text="The tool call whose output this is.")
     name = models.CharField(max_length=255)
     mime = models.CharField(max_length=127)
@@ -312,7 +337,9 @@ class WorkspaceFile(models.Model):
 class StorageUse(models.Model):
     """How much of the quota an owner has taken; changed by one conditional update (S4)."""
 
-    owner = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="storage_use")
+    owner = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="storage_use"
+    )
     used_bytes = models.BigIntegerField(default=0)
     used_files = models.IntegerField(default=0)
 
@@ -362,4 +389,3 @@ class WorkerBeat(models.Model):
 
     def __str__(self) -> str:
         return self.worker
-

@@ -26,6 +26,8 @@ FailureCode = Literal[
     "unknown",
 ]
 
+ReasoningStyle = Literal["none", "budget", "adaptive", "effort", "gateway"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -41,6 +43,7 @@ class Entry:
     supports_tools: bool = True
     supports_images: bool = False
     can_reason: bool = False
+    reasoning_style: ReasoningStyle = "none"  # how thinking is asked for; "none" sends nothing
     first_token_timeout_seconds: float = 120.0
     demo: bool = False  # scripted: labelled everywhere (A4.6)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
@@ -48,11 +50,14 @@ class Invocation:
         self.emit(ToolProgressed(call_id=self.call_id, message=message[:500]))
 
 
+Bound = Callable[[Invocation], Awaitable[ToolOutput]]  # a tool with its arguments already validated
+
+
 @dataclass(frozen=True, kw_only=True)
-class Tool(Generic[A]):
+class AnyTool(ABC):
+    """What is known of a tool whatever its arguments are: the registry and the loop see no more."""
+
     name: str
-    arguments: type[A]
-    run: Callable[[A, Invocation], Awaitable[ToolOutput]]
     description: str  # the prose beside the tool's code
     timeout_seconds: int = 60
     exclusive: bool = False
@@ -62,10 +67,26 @@ class Tool(Generic[A]):
     interactive: bool = False  # offered only where a person can answer (A12.5)
     approval: Literal["never", "ask", "manual_only"] = "never"
 
+    @abstractmethod
+    def specification(self) -> ToolSpecification: ...
+
+    @abstractmethod
+    def bind(self, arguments: Mapping[str, JSON]) -> Bound:
+        """The tool ready to run; raises pydantic's ValidationError, before anything has happened (A8.6)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool(AnyTool, Generic[A]):
+    arguments: type[A]
+    run: Callable[[A, Invocation], Awaitable[ToolOutput]]
+
     def specification(self) -> ToolSpecification:
         return ToolSpecification(
             name=self.name, description=self.description, parameters=self.arguments.model_json_schema()
         )
+
+    def bind(self, arguments: Mapping[str, JSON]) -> Bound:
+        return partial(self.run, self.arguments.model_validate(arguments))
 
 
 def prose(code_file: str) -> str:

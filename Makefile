@@ -1,0 +1,56 @@
+# Two commands matter: `make run` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+PORT ?= 8000
+WORKERS ?= 4
+ARGS ?=
+BIN := .venv/bin
+LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --universal --python-version 3.11
+
+export PORT
+unexport PYTHONDONTWRITEBYTECODE  # compiled files halve every start
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench faults lock clean venv chromium
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
+	@exec $(BIN)/python -m config.run
+
+test: venv chromium ## run the whole suite in parallel (ARGS="-k …", WORKERS=4)
+	@$(BIN)/pytest -n $(WORKERS) -m "not slow" $(ARGS)
+
+check: venv ## format, lint, types, import contracts
+	@$(BIN)/ruff format --check --quiet . || { echo "format: run .venv/bin/ruff format ."; exit 1; }
+	@echo "format   ok"
+	@$(BIN)/ruff check --quiet . && echo "lint     ok"
+	@PILOTHOUSE_ENVIRONMENT=test $(BIN)/mypy --no-error-summary . && echo "types    ok"
+	@$(BIN)/lint-imports --no-logo >/tmp/pilothouse-imports.$$$$ 2>&1 && echo "imports  ok" || { cat /tmp/pilothouse-imports.$$$$; exit 1; }; rm -f /tmp/pilothouse-imports.$$$$
+
+bench: venv ## measure P1–P19 against a fake provider; prints one table
+	@$(BIN)/python -m bench $(ARGS)
+
+faults: venv ## kill workers, web, Redis and Postgres under load, then look for losses (ARGS="--minutes 10")
+	@$(BIN)/python -m tests.faults $(ARGS)
+
+lock: venv ## write requirements/*.txt from pyproject.toml
+	@$(LOCK) pyproject.toml -o requirements/base.txt
+	@$(LOCK) --extra dev --extra embedded pyproject.toml -o requirements/dev.txt
+
+clean: ## remove the venv, caches and the data of `make run`
+	@rm -rf .venv var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-artifacts
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv:
+	@$(PYTHON) config/venv.py
+
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing Chromium for the browser tests …"; \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+	      || echo "Chromium could not be installed; the browser tests are skipped."; \
+	  else \
+	    echo "Chromium is missing, the browser tests are skipped: sudo apt-get install chromium"; \
+	  fi; }

@@ -1,0 +1,107 @@
+"""Tiers, policy defaults, windows, effective limits and percentages: pure functions of values (B5.1, B6, B8.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Literal
+
+WindowKind = Literal["DAY", "WEEK"]
+
+TIERS = ("FREE", "PRO", "BUSINESS", "ENTERPRISE")  # in their order (B11.1)
+DEFAULT_MULTIPLIERS = {"FREE": 1, "PRO": 5, "BUSINESS": 20, "ENTERPRISE": 60}
+UNLIMITED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Everything staff may set for the whole installation, with its defaults (B6.2)."""
+
+    daily_base_microdollars: int = 1_000_000
+    weekly_base_microdollars: int = 5_000_000
+    reset_cost_cents: int = 500
+    max_paid_resets_per_day: int = 5
+    turn_hold_microdollars: int = 0
+    turn_ceiling_microdollars: int = 0
+    limit_binds_running_turns: bool = True
+    unknown_cost: str = "DEFAULT"
+    unknown_cost_microdollars: int = 10_000
+    max_call_cost_microdollars: int = 100_000_000
+    payments_enabled: bool = True
+    grace_days: int = 7
+    top_up_min_cents: int = 500
+    top_up_max_cents: int = 50_000
+    auto_top_up_max_per_day: int = 3
+
+    @property
+    def counted_when_unknown_microdollars(self) -> int:
+        """What a call of unknown cost counts (B4.3 step 4)."""
+        return 0 if self.unknown_cost == "ZERO" else self.unknown_cost_microdollars
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What one tier gives; an empty tuple allows everything."""
+
+    multiplier: int
+    model_tiers: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A UTC day or an ISO week: where it begins, and the instant its use counts from zero again."""
+
+    kind: WindowKind
+    starts_on: date
+    resets_at: datetime
+
+    @property
+    def label(self) -> str:
+        """`2026-12-31` or `2026-W53`: the week is named by its ISO year."""
+        if self.kind == "DAY":
+            return self.starts_on.isoformat()
+        year, week, _ = self.starts_on.isocalendar()
+        return f"{year}-W{week:02d}"
+
+
+def day_of(instant: datetime) -> Window:
+    today = instant.astimezone(UTC).date()
+    return Window(kind="DAY", starts_on=today, resets_at=_midnight(today + timedelta(days=1)))
+
+
+def week_of(instant: datetime) -> Window:
+    today = instant.astimezone(UTC).date()
+    monday = today - timedelta(days=today.weekday())
+    return Window(kind="WEEK", starts_on=monday, resets_at=_midnight(monday + timedelta(days=7)))
+
+
+def default_terms(tier: str) -> Terms:
+    return Terms(multiplier=DEFAULT_MULTIPLIERS[tier])
+
+
+def effective_limit_microdollars(
+    base_microdollars: int, multiplier: int, override_microdollars: int | None
+) -> int:
+    """An override is absolute; 0 means unlimited in either place (B6.1)."""
+    if override_microdollars is not None:
+        return override_microdollars
+    return base_microdollars * multiplier
+
+
+def is_exhausted(used_microdollars: int, limit_microdollars: int) -> bool:
+    return limit_microdollars != UNLIMITED and used_microdollars >= limit_microdollars
+
+
+def percent_used(used_microdollars: int, limit_microdollars: int) -> float | None:
+    """100.0 exactly when exhausted, else half up to 0.1 and never above 99.9 (B8.1); None without a limit."""
+    if limit_microdollars == UNLIMITED:
+        return None
+    if is_exhausted(used_microdollars, limit_microdollars):
+        return 100.0
+    tenths = (used_microdollars * 2000 + limit_microdollars) // (2 * limit_microdollars)
+    return min(tenths, 999) / 10
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time.min, tzinfo=UTC)

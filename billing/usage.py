@@ -1,0 +1,183 @@
+"""Recording what calls cost and checking what a user may still cause; the only writer of records and windows."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Literal
+from uuid import UUID
+
+from django.db import Error as AnyDatabaseError
+from django.db import connection
+from django.utils import timezone
+
+from billing import accounts, metrics, plans, pricing, queries
+from billing.errors import LimitReached
+from billing.models import UsageRecord
+
+logger = logging.getLogger(__name__)
+Parameter = UUID | datetime | date | str | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageCall:
+    """One provider call that was sent, as its caller knows it (B4.1)."""
+
+    call_id: UUID
+    user_id: int | None  # None: our own call, which touches no window (B4.6)
+    occurred_at: datetime  # when it ended
+    provider: str
+    model: str
+    tokens: pricing.Tokens | None  # None: neither counted by the provider nor estimated
+    reported: str | None = None  # the provider's own figure as text; no money before pricing has read it
+    purpose: str = "reply"
+    session_ref: str = ""
+    turn_ref: str = ""
+    estimated: bool = False
+    aborted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a call was counted as; an empty source means there was nothing to record."""
+
+    cost_microdollars: int
+    source: pricing.Source | Literal[""]
+
+
+# One round trip and, being one statement, one transaction. `bumped` reads what `recorded` has inserted:
+# a repeated call id inserts nothing and so adds nothing. The ORDER BY takes the day's row lock before
+# the week's in every process, so no two recordings can wait for each other in a circle. ON CONFLICT
+# waits for a rival's commit, so two deliveries of one call at the same time end as one addition.
+_RECORD = """
+    WITH payer AS (
+        SELECT id FROM billing_account WHERE user_id = %(user_id)s
+        UNION ALL
+        SELECT NULL WHERE %(user_id)s::integer IS NULL
+    ), recorded AS (
+        INSERT INTO billing_usagerecord (
+            call_id, account_id, occurred_at, provider, model, purpose, session_ref, turn_ref,
+            input_tokens, output_tokens, cache_read_tokens, cache_write_5m_tokens, cache_write_1h_tokens,
+            reported_microdollars, cost_microdollars, cost_source, price_id, estimated, aborted
+        )
+        SELECT %(call_id)s, payer.id, %(occurred_at)s, %(provider)s, %(model)s, %(purpose)s,
+               %(session_ref)s, %(turn_ref)s, %(input)s, %(output)s, %(cache_read)s, %(cache_write_5m)s,
+               %(cache_write_1h)s, %(reported)s, %(cost)s, %(source)s, %(price_id)s, %(estimated)s, %(aborted)s
+        FROM payer
+        ON CONFLICT (call_id) DO NOTHING
+        RETURNING account_id, cost_microdollars
+    ), bumped AS (
+        INSERT INTO billing_usagewindow AS counted (
+            account_id, kind, starts_on, used_microdollars, version, updated_at
+        )
+        SELECT recorded.account_id, due.kind, due.starts_on, recorded.cost_microdollars, 1, %(now)s
+        FROM recorded, (VALUES ('DAY', %(day)s::date), ('WEEK', %(week)s::date)) AS due (kind, starts_on)
+        WHERE recorded.account_id IS NOT NULL AND recorded.cost_microdollars > 0
+        ORDER BY due.kind
+        ON CONFLICT (account_id, kind, starts_on) DO UPDATE
+        SET used_microdollars = counted.used_microdollars + excluded.used_microdollars,
+            version = counted.version + 1,
+            updated_at = excluded.updated_at
+    )
+    SELECT EXISTS (SELECT FROM payer), EXISTS (SELECT FROM recorded)
+"""
+
+
+def record(call: UsageCall) -> Recorded:
+    """Count a call once (B5.2). Database errors propagate: the caller repeats it under the same call id."""
+    if call.tokens is not None and not call.tokens and call.reported is None:
+        return Recorded(cost_microdollars=0, source="")  # the provider did no work (B4.1)
+    decision = _decide(call)
+    parameters = _parameters(call, decision)
+    payer_known, inserted = _execute(parameters)
+    if not payer_known and call.user_id is not None:
+        accounts.get_or_create(call.user_id)
+        _, inserted = _execute(parameters)
+    if not inserted:
+        return _as_recorded_before(call.call_id)
+    metrics.records.labels(decision.source).inc()
+    _complain(call, decision)
+    return Recorded(cost_microdollars=decision.cost_microdollars, source=decision.source)
+
+
+def check(user_id: int) -> None:
+    """Raises LimitReached when a window is used up; the weekly one first, for only its reset helps (B6.4)."""
+    try:
+        standing = queries.standing(user_id, timezone.now())
+    except AnyDatabaseError as problem:
+        logger.warning("Limits could not be checked, the user may go on: %s", type(problem).__name__)
+        metrics.checks.labels("degraded").inc()
+        return
+    if standing.weekly.exhausted:
+        metrics.checks.labels("weekly").inc()
+        raise LimitReached(window="weekly", resets_at=standing.weekly.window.resets_at)
+    if standing.daily.exhausted:
+        metrics.checks.labels("daily").inc()
+        raise LimitReached(window="daily", resets_at=standing.daily.window.resets_at)
+    metrics.checks.labels("allowed").inc()
+
+
+def _decide(call: UsageCall) -> pricing.Decision:
+    policy = queries.rules().policy
+    return pricing.decide(
+        tokens=call.tokens,
+        reported=call.reported,
+        price=pricing.price_in_force(queries.prices(), call.provider, call.model, call.occurred_at),
+        max_call_cost_microdollars=policy.max_call_cost_microdollars,
+        unknown_cost_microdollars=policy.counted_when_unknown_microdollars,
+    )
+
+
+def _parameters(call: UsageCall, decision: pricing.Decision) -> dict[str, Parameter]:
+    tokens = call.tokens or pricing.Tokens()
+    return {
+        "call_id": call.call_id,
+        "user_id": call.user_id,
+        "occurred_at": call.occurred_at,
+        "provider": call.provider,
+        "model": call.model,
+        "purpose": call.purpose,
+        "session_ref": call.session_ref,
+        "turn_ref": call.turn_ref,
+        "input": tokens.input,
+        "output": tokens.output,
+        "cache_read": tokens.cache_read,
+        "cache_write_5m": tokens.cache_write_5m,
+        "cache_write_1h": tokens.cache_write_1h,
+        "reported": decision.reported_microdollars,
+        "cost": decision.cost_microdollars,
+        "source": decision.source,
+        "price_id": decision.price_id,
+        "estimated": call.estimated,
+        "aborted": call.aborted,
+        "day": plans.day_of(call.occurred_at).starts_on,
+        "week": plans.week_of(call.occurred_at).starts_on,
+        "now": timezone.now(),
+    }
+
+
+def _execute(parameters: dict[str, Parameter]) -> tuple[bool, bool]:
+    with connection.cursor() as cursor:
+        cursor.execute(_RECORD, parameters)
+        payer_known, inserted = cursor.fetchone()
+    return bool(payer_known), bool(inserted)
+
+
+def _as_recorded_before(call_id: UUID) -> Recorded:
+    """A repeat is answered as the first time, whatever prices are now."""
+    row = UsageRecord.objects.only("cost_microdollars", "cost_source").get(pk=call_id)
+    source = next(source for source in pricing.SOURCES if source == row.cost_source)
+    return Recorded(cost_microdollars=row.cost_microdollars, source=source)
+
+
+def _complain(call: UsageCall, decision: pricing.Decision) -> None:
+    """One line per call at most, at the level of the worst that is wrong with its cost (B4.3)."""
+    what = f"{call.provider} {call.model} call {call.call_id}"
+    if decision.source == "UNKNOWN":
+        figure = decision.complaint or "absent"
+        logger.error("Unknown cost of %s: no price in force, provider's figure %s.", what, figure)
+    elif decision.complaint == "invalid":
+        logger.error("Provider's figure for the cost of %s is not valid.", what)
+    elif decision.complaint == "negative":
+        logger.warning("Provider's figure for the cost of %s is negative.", what)

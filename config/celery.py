@@ -1,0 +1,35 @@
+"""The Celery application: queues `turns`, `default` and `maintenance` (settings CELERY_*)."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+from celery.signals import worker_init, worker_shutdown
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+app = Celery("pilothouse")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+def _runs_turns(worker: object) -> bool:
+    return "turns" in getattr(getattr(worker, "app", app), "amqp", app.amqp).queues.consume_from
+
+
+@worker_init.connect
+def _start_engine(sender: object = None, **_: object) -> None:
+    """A worker of the queue `turns` has its event loop, and the SDKs loaded, before the first task comes."""
+    if _runs_turns(sender):
+        from copilot import engine
+
+        engine.start(["turns"])
+
+
+@worker_shutdown.connect
+def _drain_engine(sender: object = None, **_: object) -> None:
+    if _runs_turns(sender):
+        from copilot import engine
+
+        engine.drain()

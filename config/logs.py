@@ -1,0 +1,130 @@
+"""One record per line with the ids of its request and turn, and without secrets (D19)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping
+
+import structlog
+from django.core.exceptions import ImproperlyConfigured
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from copilot import context, redaction
+
+_SECRET_NAMES = re.compile(r"authori[sz]ation|cookie|password|secret|token|api_?key", re.IGNORECASE)
+_HARMLESS_NAMES = re.compile(r"_tokens$")  # counts of a model's tokens
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_MULTILINE = frozenset({"exception", "stack"})  # written by us, for people
+
+
+def configuration(*, production: bool, level: str) -> dict[str, object]:
+    """Django's LOGGING; also sets up structlog's own loggers to the same end."""
+    if production and level == "DEBUG":
+        raise ImproperlyConfigured("LOG_LEVEL may not be DEBUG in production: it shows what people write")
+    shared = _shared("iso" if production else "%H:%M:%S")
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    formatter = {
+        "()": structlog.stdlib.ProcessorFormatter,
+        "foreign_pre_chain": shared,
+        "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(production)],
+    }
+    quiet = {"level": "WARNING"}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": formatter},
+        "handlers": {
+            "stdout": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "line"}
+        },
+        "root": {"handlers": ["stdout"], "level": level},
+        "loggers": {
+            "django": {"handlers": [], "level": "INFO", "propagate": True},
+            "django.server": {"handlers": [], "propagate": True},
+            "axes": quiet,
+            "uvicorn.error": quiet,
+            "httpx": quiet,
+            "openai": quiet,
+            "anthropic": quiet,
+            "celery.worker.strategy": quiet,  # one line per received task: our own say more
+            "celery.app.trace": quiet,
+            "celery.beat": quiet,
+        },
+    }
+
+
+def _shared(clock: str) -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        _add_turn,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt=clock, utc=True, key="ts"),
+        _add_error_kind,
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+        scrub,
+    ]
+
+
+def _rendering(production: bool) -> list[Processor]:
+    if not production:
+        return [_escape, structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0, timestamp_key="ts")]
+    return [
+        structlog.processors.EventRenamer("msg"),
+        structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+    ]
+
+
+def _add_turn(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Whatever logs inside a turn names it, also in threads and child tasks."""
+    turn = context.peek()
+    if turn is not None:
+        event.setdefault("session_id", turn.session_id)
+        event.setdefault("turn_id", turn.turn_id)
+        event.setdefault("fence", turn.fence)
+        event.setdefault("user_ref", str(turn.user_id)[-8:])
+    return event
+
+
+def _add_error_kind(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    problem = event.get("exc_info")
+    if isinstance(problem, tuple) and problem[0] is not None:
+        event["error_kind"] = problem[0].__name__
+    elif isinstance(problem, BaseException):
+        event["error_kind"] = type(problem).__name__
+    return event
+
+
+def scrub(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Mask by name and by shape."""
+    for name, value in event.items():
+        event[name] = _scrubbed(name, value)
+    return event
+
+
+def _scrubbed(name: str, value: object) -> object:
+    if _SECRET_NAMES.search(name) and not _HARMLESS_NAMES.search(name):
+        return redaction.MASK
+    if isinstance(value, str):
+        return redaction.redact(value)
+    if isinstance(value, Mapping):
+        return {key: _scrubbed(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(name, inner) for inner in value]
+    return value
+
+
+def _escape(
+    logger: WrappedLogger, method: str, event: MutableMapping[str, object]
+) -> MutableMapping[str, object]:
+    """A value cannot begin a line of its own (A-D19.2); JSON does this by itself."""
+    for name, value in event.items():
+        if isinstance(value, str) and name not in _MULTILINE:
+            event[name] = _CONTROL.sub(lambda found: repr(found[0])[1:-1], value)
+    return event

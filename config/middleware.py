@@ -1,0 +1,106 @@
+"""Every request gets an id and one log line; every error below /api/ has the wire's form (D19, E3)."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+
+import structlog
+from asgiref.sync import iscoroutinefunction
+from django.conf import settings
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.utils.decorators import sync_and_async_middleware
+
+log = structlog.get_logger("http")
+
+_ID = re.compile(r"[A-Za-z0-9-]{8,64}")
+_UNLOGGED = frozenset({"/healthz", "/readyz", "/metrics"})
+_ERRORS = {
+    400: ("invalid_request", "The request is malformed."),
+    403: ("forbidden", "This is not allowed."),
+    404: ("not_found", "Not found."),
+    405: ("method_not_allowed", "This method is not allowed here."),
+    413: ("too_large", "The request body is too large."),
+}
+_INTERNAL = ("internal_error", "Something went wrong here. Please try again.")
+
+Handler = Callable[[HttpRequest], HttpResponseBase]
+AsyncHandler = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+
+
+@sync_and_async_middleware
+def request_id(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
+    if iscoroutinefunction(get_response):
+
+        async def handle_async(request: HttpRequest) -> HttpResponseBase:
+            began, name = time.perf_counter(), _name(request)
+            with structlog.contextvars.bound_contextvars(request_id=name):
+                return _finished(request, await get_response(request), name=name, began=began)
+
+        return handle_async
+
+    def handle(request: HttpRequest) -> HttpResponseBase:
+        began, name = time.perf_counter(), _name(request)
+        with structlog.contextvars.bound_contextvars(request_id=name):
+            response = get_response(request)
+            assert isinstance(response, HttpResponseBase)
+            return _finished(request, response, name=name, began=began)
+
+    return handle
+
+
+@sync_and_async_middleware
+def api_errors(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
+    """A page where a program expects JSON helps nobody: unknown addresses, bugs, refused CSRF tokens."""
+    if iscoroutinefunction(get_response):
+
+        async def handle_async(request: HttpRequest) -> HttpResponseBase:
+            return _in_wire_form(request, await get_response(request))
+
+        return handle_async
+
+    def handle(request: HttpRequest) -> HttpResponseBase:
+        response = get_response(request)
+        assert isinstance(response, HttpResponseBase)
+        return _in_wire_form(request, response)
+
+    return handle
+
+
+def _in_wire_form(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    page = response.headers.get("Content-Type", "").startswith("text/html")
+    if response.status_code < 400 or not page or not request.path.startswith("/api/"):
+        return response
+    known = (
+        response.status_code
+        if response.status_code in _ERRORS
+        else 500
+        if response.status_code >= 500
+        else 400
+    )
+    code, message = _ERRORS.get(known, _INTERNAL)
+    return JsonResponse({"error": {"code": code, "message": message}}, status=response.status_code)
+
+
+def _name(request: HttpRequest) -> str:
+    """A proxy's id if it is one of ours and well-formed; a stranger cannot choose what our logs say."""
+    given = request.headers.get("X-Request-ID", "")
+    return given if settings.TRUST_PROXY and _ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _finished(
+    request: HttpRequest, response: HttpResponseBase, *, name: str, began: float
+) -> HttpResponseBase:
+    response.headers["X-Request-ID"] = name
+    if request.path not in _UNLOGGED and not request.path.startswith(settings.STATIC_URL):
+        match = request.resolver_match
+        log.info(
+            "request",
+            method=request.method,
+            route=match.route if match else "other",
+            status=response.status_code,
+            duration_ms=round((time.perf_counter() - began) * 1000, 1),
+        )
+    return response

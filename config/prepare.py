@@ -1,0 +1,32 @@
+"""Brings the database up to date and, in development, makes the demo login; runs before the workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> int:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    import django
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.management import call_command
+    from django.db import OperationalError
+
+    try:
+        django.setup()
+        call_command("migrate", interactive=False, verbosity=0)
+        if settings.DEVELOPMENT:
+            call_command("create_demo_user")
+    except ImproperlyConfigured as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    except OperationalError as problem:
+        sys.stderr.write(f"The database does not answer: {str(problem).strip()}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Runs a whole installation on one machine: servers, web, workers and scheduler, with merged logs (make run)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from config.processes import Program, Supervisor, say
+from config.servers import Postgres, Server, ServerProblem, Valkey, start
+
+ROOT = Path(__file__).resolve().parent.parent
+VAR = Path(os.environ.get("PILOTHOUSE_VAR") or ROOT / "var")  # everything that survives a restart
+LOCK = VAR / "run.lock"
+LOCAL = VAR / "run.env"  # where `manage.py` finds the servers of a running installation
+GRACE_SECONDS = (
+    "5"  # on a laptop a running answer may take this long to finish at Ctrl-C; the rest is handed over
+)
+LOGIN = "demo / demo-pilothouse"
+MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "config")
+QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")  # Redis tells all that these would
+
+
+def _worker(name: str, queue: str, *options: str) -> Program:
+    return Program(name, (*CELERY, "worker", "-n", f"{name}@%h", "-Q", queue, "-l", "INFO", *options, *QUIET))
+
+
+WORKERS = (
+    _worker("turns", "turns", "-P", "threads", "-c", "8", "--prefetch-multiplier", "1"),
+    _worker("maintenance", "maintenance", "-P", "solo"),
+    _worker("background", "default", "-P", "prefork", "-c", "2"),
+    Program("schedule", (*CELERY, "beat", "-l", "INFO", "--pidfile=")),
+)
+
+
+def _web(host: str, port: int) -> Program:
+    return Program("web", (sys.executable, "-m", "config.web", "--host", host, "--port", str(port)))
+
+
+class RunProblem(Exception):
+    """The installation cannot be started; the message tells a person what to do."""
+
+
+def main() -> int:
+    try:
+        with _only_one(), contextlib.ExitStack() as stack:
+            host, port = os.environ.get("HOST", "127.0.0.1"), _port()
+            _refuse_taken(host, port)
+            environment = _environment(port)
+            servers = _servers(environment)
+            for server in reversed(servers):
+                stack.callback(server.stop)
+            start(*servers)
+            environment |= {_variable(server): server.url for server in servers}
+            stack.enter_context(_remembered(environment))
+            return asyncio.run(_supervise(environment, servers, host=host, port=port))
+    except (RunProblem, ServerProblem) as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except OSError as problem:
+        sys.stderr.write(f"Cannot start: {problem.strerror} {problem.filename or ''}\n")
+        return 1
+
+
+@contextlib.contextmanager
+def _only_one() -> Iterator[None]:
+    """The kernel drops the lock with the process, however that ends."""
+    for directory in (VAR, VAR / "static", VAR / "workspace"):
+        directory.mkdir(parents=True, exist_ok=True)
+    with LOCK.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise RunProblem(f"Pilothouse already runs here ({lock.read().strip() or 'starting'}).") from None
+        _write(lock, f"process {os.getpid()}, http://127.0.0.1:{os.environ.get('PORT', '8000')}")
+        yield
+        _write(lock, "")
+
+
+def _write(lock: TextIO, text: str) -> None:
+    lock.truncate(0)
+    lock.write(text)
+    lock.flush()
+
+
+def _port() -> int:
+    text = os.environ.get("PORT") or "8000"
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise RunProblem(f"PORT must be a number from 1 to 65535, not {text!r}.")
+    return int(text)
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as problem:
+            raise RunProblem(
+                f"Port {port} cannot be used ({problem.strerror}): stop the other program, "
+                f"or choose another port: make run PORT={port + 1}"
+            ) from None
+
+
+def _environment(port: int) -> dict[str, str]:
+    """What the children see; whatever the caller has set wins."""
+    defaults = {
+        "PILOTHOUSE_ENVIRONMENT": "development",
+        "SITE_URL": f"http://127.0.0.1:{port}",
+        "TURN_GRACE_SECONDS": GRACE_SECONDS,
+        "STATIC_ROOT": str(VAR / "static"),
+        "WORKSPACE_ROOT": str(VAR / "workspace"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges",  # in a container we may
+    }
+    return defaults | os.environ
+
+
+def _servers(environment: dict[str, str]) -> list[Server]:
+    """Only those that no URL names."""
+    servers: list[Server] = []
+    if not environment.get("REDIS_URL"):
+        servers.append(Valkey(VAR / "valkey", durable=True))
+    if not environment.get("DATABASE_URL"):
+        servers.append(Postgres(VAR / "postgres", durable=True))
+    return servers
+
+
+def _variable(server: Server) -> str:
+    return "DATABASE_URL" if isinstance(server, Postgres) else "REDIS_URL"
+
+
+@contextlib.contextmanager
+def _remembered(environment: dict[str, str]) -> Iterator[None]:
+    """So that `manage.py` in another terminal finds the same servers."""
+    names = ("PILOTHOUSE_ENVIRONMENT", "SITE_URL", "DATABASE_URL", "REDIS_URL")
+    LOCAL.touch(mode=0o600)
+    LOCAL.write_text("".join(f"{name}={environment[name]}\n" for name in names))
+    try:
+        yield
+    finally:
+        LOCAL.unlink(missing_ok=True)
+
+
+async def _supervise(environment: dict[str, str], servers: list[Server], *, host: str, port: int) -> int:
+    """Web and preparation start side by side; the workers follow when their tables are there."""
+    supervisor = Supervisor(environment, grace_seconds=float(environment["TURN_GRACE_SECONDS"]) + 5)
+    loop = asyncio.get_running_loop()
+    for kindness in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(kindness, supervisor.stop)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(supervisor.ended())
+        for server in servers:
+            group.create_task(supervisor.keep_server(server))
+        group.create_task(supervisor.keep(_web(host, port)))
+        failed = await supervisor.once(Program("prepare", (sys.executable, "-m", "config.prepare")))
+        if failed and not supervisor.stopping.is_set():
+            supervisor.stop()
+        for program in WORKERS:
+            group.create_task(supervisor.keep(program))
+        await _announce(supervisor, port)
+    return 1 if failed > 0 else 0
+
+
+async def _announce(supervisor: Supervisor, port: int) -> None:
+    """Say where to go once the page is really there."""
+    while not supervisor.stopping.is_set():
+        if await _ready(port):
+            break
+        await supervisor.paused(0.1)
+    else:
+        return
+    say("pilothouse", f"ready: {supervisor.environment['SITE_URL']}")
+    if supervisor.environment["PILOTHOUSE_ENVIRONMENT"] == "development":
+        say("pilothouse", f"log in as {LOGIN} (development only)")
+    if not any(supervisor.environment.get(name) for name in MODEL_VARIABLES):
+        say(
+            "pilothouse",
+            "no model is configured: an offline demo answers. Set OPENAI_API_KEY or ANTHROPIC_API_KEY",
+        )
+    say("pilothouse", "Ctrl-C stops everything")
+
+
+async def _ready(port: int) -> bool:
+    try:
+        async with asyncio.timeout(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            status = await reader.readline()
+            writer.close()
+    except (OSError, TimeoutError):
+        return False
+    return b" 200 " in status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+"""Root of all paths: what people open, what programs call, what probes ask."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("accounts/", include("allauth.urls")),
+    path("api/", include("copilot.api.urls")),
+    path("", include("diagnostics.urls")),
+    path("", include("copilot.urls")),
+]

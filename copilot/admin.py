@@ -1,0 +1,222 @@
+"""Staff pages of conversations: everything is looked at, nothing changed but an API key that must go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest
+
+from copilot import api_keys
+from copilot.errors import NotFound
+from copilot.models import ApiKey, Message, ModelCall, Session, Turn, WorkerBeat, WorkspaceFile
+
+if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
+    AnyAdmin = admin.ModelAdmin[Model]
+else:
+    AnyAdmin = admin.ModelAdmin
+
+
+class ViewOnly(AnyAdmin):
+    """Rows have one writer each, and it is not this page."""
+
+    show_full_result_count = False  # counting a large table costs more than it tells
+    list_per_page = 50
+    found_by_id: tuple[str, ...] = ()  # columns that a whole id is looked up in, by their indexes
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        key = _as_id(search_term)
+        if key is None or not self.found_by_id:
+            return super().get_search_results(request, queryset, search_term)
+        found = Q()
+        for column in self.found_by_id:
+            found |= Q(**{column: key})
+        return queryset.filter(found), False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+@admin.register(Session)
+class SessionAdmin(ViewOnly):
+    list_display = ["id", "owner", "pinned", "archived_at", "deleted_at", "active_at", "created_at"]
+    list_select_related = ["owner"]
+    found_by_id = ("id",)
+    search_fields = ["=owner__username", "=owner__email"]
+    search_help_text = "Session id, user name or e-mail, in full."
+    ordering = ["-active_at"]
+
+
+@admin.register(Turn)
+class TurnAdmin(ViewOnly):
+    list_display = [
+        "id",
+        "owner",
+        "status",
+        "origin",
+        "model",
+        "attempts",
+        "queued_at",
+        "ended_at",
+        "failure_code",
+    ]
+    list_filter = ["status", "origin", "failure_code"]
+    list_select_related = ["session__owner"]
+    found_by_id = ("id", "session")
+    search_fields = ["=session__owner__username", "=session__owner__email"]
+    search_help_text = "Turn id, session id, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["token"]  # whoever knows it can let go of the session's lease
+
+    @admin.display(ordering="session__owner")
+    def owner(self, turn: Turn) -> User:
+        return turn.session.owner
+
+
+@admin.register(Message)
+class MessageAdmin(ViewOnly):
+    """Whose it is and where it stands; what was said is read only by opening one row."""
+
+    list_display = ["id", "owner", "kind", "sequence", "model", "hidden", "streaming", "created_at"]
+    list_filter = ["kind", "hidden", "streaming"]
+    list_select_related = ["session__owner"]
+    found_by_id = ("id", "session", "turn")
+    search_fields = ["=session__owner__username", "=session__owner__email"]
+    search_help_text = "Id of the message, its session or turn, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["replay"]  # the provider's opaque data
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        """Long columns are left in the database until one row is opened."""
+        rows = super().get_queryset(request)
+        return rows if _opens_one_row(request) else rows.defer("content", "data", "server_context", "replay")
+
+    @admin.display(ordering="session__owner")
+    def owner(self, message: Message) -> User:
+        return message.session.owner
+
+
+@admin.register(ModelCall)
+class ModelCallAdmin(ViewOnly):
+    list_display = [
+        "id",
+        "purpose",
+        "provider",
+        "model",
+        "input_tokens",
+        "output_tokens",
+        "latency_ms",
+        "first_token_ms",
+        "cost_microdollars",
+        "cost_source",
+        "aborted",
+        "created_at",
+    ]
+    list_filter = ["provider", "purpose", "cost_source", "aborted", "estimated"]
+    found_by_id = ("id", "turn")
+    search_fields = ["=turn__session__owner__username", "=turn__session__owner__email"]
+    search_help_text = "Id of the call or its turn, user name or e-mail, in full."
+    ordering = ["-created_at"]
+
+
+@admin.register(WorkspaceFile)
+class WorkspaceFileAdmin(ViewOnly):
+    list_display = [
+        "id",
+        "owner",
+        "mime",
+        "size_bytes",
+        "scan",
+        "source",
+        "created_at",
+        "deleted_at",
+        "purged_at",
+    ]
+    list_filter = ["scan", "source"]
+    list_select_related = ["owner"]
+    found_by_id = ("id", "session")
+    search_fields = ["=owner__username", "=owner__email"]
+    search_help_text = "File id, session id, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["storage_key"]
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ViewOnly):
+    list_display = [
+        "prefix",
+        "user",
+        "name",
+        "scopes",
+        "created_at",
+        "last_used_at",
+        "expires_at",
+        "revoked_at",
+    ]
+    list_select_related = ["user"]
+    search_fields = ["=prefix", "=user__username", "=user__email"]
+    search_help_text = "The key's prefix, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["secret_hash"]
+    actions = ["revoke"]
+
+    @admin.action(description="Revoke", permissions=["revoke"])
+    def revoke(self, request: HttpRequest, keys: QuerySet[ApiKey]) -> None:
+        revoked = 0
+        for key in keys:
+            try:
+                api_keys.revoke(key.user_id, key.pk)
+            except NotFound:
+                continue  # somebody was faster
+            self.log_change(request, key, "Revoked.")
+            revoked += 1
+        self.message_user(request, f"Revoked: {revoked}.")
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        """Looking takes the right to view, revoking the right to change."""
+        return request.user.has_perm("copilot.change_apikey")
+
+
+@admin.register(WorkerBeat)
+class WorkerBeatAdmin(ViewOnly):
+    list_display = [
+        "worker",
+        "host",
+        "pid",
+        "version",
+        "started_at",
+        "beat_at",
+        "draining",
+        "running",
+        "gone_at",
+    ]
+    list_filter = ["draining", "version"]
+    search_fields = ["worker", "host"]
+    ordering = ["-beat_at"]
+
+    @admin.display(description="turns")
+    def running(self, beat: WorkerBeat) -> int:
+        return len(beat.turns)
+
+
+def _as_id(text: str) -> UUID | None:
+    try:
+        return UUID(text.strip())
+    except ValueError:
+        return None
+
+
+def _opens_one_row(request: HttpRequest) -> bool:
+    match = request.resolver_match
+    return match is not None and "object_id" in match.kwargs

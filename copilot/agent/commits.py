@@ -1,0 +1,84 @@
+"""Group commit: what many turns of a process write at the same time goes to Postgres in one statement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from django.db import DataError, IntegrityError, InterfaceError, OperationalError, connection
+
+from copilot.bridge import in_thread
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+OUTAGE_SECONDS = 30.0  # a database away longer than this interrupts the turn (T9.3)
+RETRY_SECONDS = 0.25
+
+
+class GroupCommit(Generic[T, R]):
+    """The first write goes at once; those that come while it is under way wait for each other, not for it."""
+
+    def __init__(self, commit: Callable[[Sequence[T]], Sequence[R]]) -> None:
+        self._commit = commit
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._flight: asyncio.Task[None] | None = None
+
+    async def write(self, item: T) -> R:
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._flight is None:
+            self._flight = asyncio.create_task(self._fly(), name="commit")
+        return await future
+
+    async def _fly(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                await self._land(batch)
+        finally:
+            self._flight = None
+
+    async def _land(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+        try:
+            answers = await retried(self._commit, [item for item, _ in batch])
+        except (DataError, IntegrityError) as problem:
+            if len(batch) == 1:
+                _fail(batch, problem)
+                return
+            for one in batch:  # one bad row must not spoil its neighbours
+                await self._land([one])
+        except (OperationalError, InterfaceError) as problem:
+            _fail(batch, problem)
+        else:
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+
+
+def _fail(batch: Sequence[tuple[T, asyncio.Future[R]]], problem: Exception) -> None:
+    for _, future in batch:
+        if not future.done():
+            future.set_exception(problem)
+
+
+P = TypeVar("P")
+
+
+async def retried(function: Callable[[P], R], argument: P) -> R:
+    """Run database work off the loop; an outage is waited out for a while (T9.3)."""
+    began = time.monotonic()
+    while True:
+        try:
+            return await in_thread(function, argument)
+        except (OperationalError, InterfaceError):
+            if time.monotonic() - began > OUTAGE_SECONDS:
+                raise
+            log.warning("the database is unreachable, trying again")
+            await in_thread(connection.close)
+            await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,132 @@
+"""What keeps a turn from running for ever or in circles: rounds, time, repetition, unusable calls (A10)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from copilot.providers.base import ToolCall, ToolSpecification
+from copilot.tools.base import CallOutcome
+from copilot.tools.calls import lacks_required
+
+LimitCode = Literal["round_limit", "time_limit", "loop_detected", "tool_calls_broken"]
+
+LAST_ROUND = (
+    "This is the last round of this turn: tools end now and calls will not be executed. "
+    "Answer with what you have, and say what is left to do."
+)
+GOING_IN_CIRCLES = (
+    "You have made the same calls with the same results three times. Repeating them will not help: "
+    "change your approach, or say what stands in the way."
+)
+CHANGE_APPROACH = (
+    "Two calls in a row of {tool} had arguments that are not valid JSON. Change your approach: "
+    "send smaller pieces, or divide the content over several calls."
+)
+CUT_OFF = (
+    "Your reply reached the output limit while it wrote these tool calls, which are lost: {tools}. "
+    "None of them was executed. Repeat what is still needed with smaller content, in several calls if need be."
+)
+MALFORMED_BEFORE_NOTE = 2  # in a row, for one tool (A8.3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of one turn (A0.7)."""
+
+    max_rounds: int = 50
+    max_seconds: float = 3600.0  # of active time
+    calls_per_reply: int = 16
+    loop_window: int = 10
+    loop_repeats: int = 5
+    loop_warn_at: int = 3
+    unusable_in_a_row: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What the choice of the next step depends on besides the reply."""
+
+    last_round: bool = False
+    ran_tools: bool = False  # … and nothing was asked of the model by a person since
+    continues_text: bool = False  # the reply goes on with a text that was interrupted
+
+
+class Guards:
+    """Watches the rounds of one turn."""
+
+    def __init__(self, limits: Limits, *, polling: frozenset[str] = frozenset()) -> None:
+        self._limits = limits
+        self._polling = polling
+        self._signatures: deque[str | None] = deque(maxlen=limits.loop_window)
+        self._warned: set[str] = set()
+        self._unusable = 0
+        self._broken = False
+        self._malformed = ("", 0)  # a tool and how often in a row
+
+    def limit(self, *, next_round: int, seconds: float) -> LimitCode | None:
+        """Why no further round may begin; None when one may."""
+        if self._broken:
+            return "tool_calls_broken"
+        if self._repeats(self._signatures[-1] if self._signatures else None) > self._limits.loop_repeats:
+            return "loop_detected"
+        if next_round > self._limits.max_rounds:
+            return "round_limit"
+        return "time_limit" if seconds >= self._limits.max_seconds else None
+
+    def is_last(self, round_number: int) -> bool:
+        return round_number >= self._limits.max_rounds
+
+    def observe(
+        self,
+        calls: Sequence[ToolCall],
+        outcomes: Mapping[str, CallOutcome],
+        specifications: Mapping[str, ToolSpecification],
+    ) -> tuple[str, ...]:
+        """Take in a complete tool group; the notes that it makes due."""
+        notes: list[str] = []
+        for call in calls:
+            notes += self._watch_usable(call, specifications.get(call.tool))
+        self._signatures.append(self._signature(calls, outcomes))
+        return (*notes, *self._circle_note())
+
+    def _watch_usable(self, call: ToolCall, specification: ToolSpecification | None) -> list[str]:
+        malformed = call.arguments is None
+        if not malformed and not lacks_required(call, specification):
+            self._unusable, self._malformed = 0, ("", 0)
+            return []
+        self._unusable += 1
+        self._broken = self._broken or self._unusable >= self._limits.unusable_in_a_row
+        if not malformed:
+            return []
+        tool, times = self._malformed
+        self._malformed = (call.tool, times + 1 if call.tool == tool else 1)
+        due = self._malformed[1] == MALFORMED_BEFORE_NOTE
+        return [CHANGE_APPROACH.format(tool=call.tool)] if due else []
+
+    def _circle_note(self) -> tuple[str, ...]:
+        signature = self._signatures[-1]
+        if signature is None or signature in self._warned:
+            return ()
+        if self._repeats(signature) < self._limits.loop_warn_at:
+            return ()
+        self._warned.add(signature)
+        return (GOING_IN_CIRCLES,)
+
+    def _repeats(self, signature: str | None) -> int:
+        return 0 if signature is None else self._signatures.count(signature)
+
+    def _signature(self, calls: Sequence[ToolCall], outcomes: Mapping[str, CallOutcome]) -> str | None:
+        """What a round did and got, as a hash; None when it only polled."""
+        acts = [
+            (call.tool, call.arguments, outcomes[call.call_id].content)
+            for call in calls
+            if call.tool not in self._polling
+        ]
+        if not acts:
+            return None
+        return hashlib.sha256(json.dumps(acts, sort_keys=True).encode()).hexdigest()

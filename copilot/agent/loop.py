@@ -1,0 +1,294 @@
+"""Asks the model and does what it asks, round after round, until an answer, a limit or a failure (A2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import assert_never
+from uuid import uuid4
+
+from copilot.agent.asking import Asker
+from copilot.agent.conversation import append, note, replace_results
+from copilot.agent.guards import CUT_OFF, LAST_ROUND, Guards, LimitCode, Limits, State
+from copilot.agent.parts import Answered, Failed, ModelCallEnded, NoteMade, NoticeMade, Produced, ReplayKept
+from copilot.agent.ports import Ports, closed
+from copilot.agent.replies import Attempt, Continuing, Step
+from copilot.agent.retries import Retries
+from copilot.agent.steps import Answer, Halt, Nudge, Reply, RunTools
+from copilot.agent.toolruns import OpenCall, ToolRun
+from copilot.events import Phase, ReasoningEnded, StepFinished, TextEnded, Tokens
+from copilot.providers.base import (
+    AssistantMessage,
+    Entry,
+    ModelMessage,
+    ProviderFailure,
+    ToolCall,
+    UserMessage,
+)
+from copilot.tools.calls import FAILED_BEFORE_IT_RAN, NOT_EXECUTED, replayed
+
+CLOSING_LINE = "Done. What was done is shown above."  # A14.7: a turn that worked never ends in silence
+
+
+@dataclass(kw_only=True, eq=False)
+class Loop:
+    """One turn's rounds. Cancelling the task that plays it stops it; `open_…` then say what stands open."""
+
+    system: str
+    messages: list[ModelMessage]
+    chain: tuple[Entry, ...]
+    ports: Ports
+    suffix: str = ""
+    limits: Limits = field(default_factory=Limits)
+    thinking_tokens: int = 0
+    first_call_number: int = 1
+    first_round: int = 1
+    elapsed_seconds: float = 0.0  # active time of earlier runs of this turn
+    pending_calls: tuple[ToolCall, ...] = ()  # left open by a lost worker, and repeatable (A3.9)
+    continuing: Continuing | None = None
+
+    def __post_init__(self) -> None:
+        began_at = self.ports.clock.now() - self.elapsed_seconds
+        self.rounds = self.first_round - 1
+        self._began_at = began_at
+        self._asker = Asker(
+            system=self.system,
+            suffix=self.suffix,
+            entry=self.chain[0],
+            ports=self.ports,
+            thinking_tokens=self.thinking_tokens,
+            retries=Retries(requests_beyond_rounds=max(0, self.first_call_number - self.first_round)),
+            deadline=began_at + self.limits.max_seconds,
+            call_number=self.first_call_number,
+            continuing=self.continuing,
+        )
+        self._guards = Guards(self.limits, polling=self.ports.toolbox.polling())
+        self._ran_tools = self.first_round > 1
+        self._spoke = self.continuing is not None
+        self._at_boundary = False
+        self._tools: ToolRun | None = None
+        self._step: Step | None = None  # the one whose tools run
+        self._ending: Answered | Failed | None = None
+
+    # --- what the turn reads (A3.6) ------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._asker.tokens
+
+    @property
+    def first_token_at(self) -> float | None:
+        return self._asker.first_token_at
+
+    @property
+    def generation_seconds(self) -> float:
+        return self._asker.generation_seconds
+
+    @property
+    def entry(self) -> Entry:
+        return self._asker.entry
+
+    @property
+    def phase(self) -> Phase:
+        if self._tools is not None:
+            return "tool"
+        return "retry" if self._asker.waiting else "model"
+
+    def open_call(self) -> ModelCallEnded | None:
+        """The end of the model call that was cut off, to be recorded as aborted (A19.5)."""
+        return self._asker.open_call()
+
+    @property
+    def open_block(self) -> TextEnded | ReasoningEnded | None:
+        """What ends the block that was still streaming."""
+        return self._asker.open_block()
+
+    @property
+    def open_calls(self) -> tuple[OpenCall, ...]:
+        """Calls that need a result, those whose arguments were still streaming among them (A3.5)."""
+        if self._tools is not None:
+            return self._tools.open_calls()
+        proposed = self._asker.proposed()
+        return tuple(OpenCall(row_id=uuid4(), call=call, made=False) for call in proposed)
+
+    @property
+    def open_step(self) -> StepFinished | None:
+        step = self._step or self._asker.open_step()
+        return step.finished("cancelled") if step else None
+
+    # --- playing -------------------------------------------------------------------------------------
+
+    @property
+    def can_go_on(self) -> bool:
+        """Another round may begin; if not, what is queued needs a turn of its own (T6.3)."""
+        return self._limit() is None
+
+    def go_on(self, messages: Sequence[UserMessage]) -> None:
+        """Take up what was said after the answer, so that `play` can be called again in the same turn."""
+        for message in messages:
+            append(self.messages, message)
+        self._ran_tools = False
+        self._ending = None
+
+    async def play(self) -> AsyncIterator[Produced]:
+        """Everything that happens, then exactly one Answered or Failed."""
+        async with closed(self._run_pending()) as parts:
+            async for part in parts:
+                yield part
+        while self._ending is None:
+            code = self._limit()
+            async with closed(self._round() if code is None else self._end_at(code)) as parts:
+                async for part in parts:
+                    yield part
+        yield self._ending
+
+    def _limit(self) -> LimitCode | None:
+        seconds = self.ports.clock.now() - self._began_at
+        return self._guards.limit(next_round=self.rounds + 1, seconds=seconds)
+
+    async def _round(self) -> AsyncIterator[Produced]:
+        self.rounds += 1
+        await self._take_follow_ups()
+        if self._guards.is_last(self.rounds):
+            yield self._note(LAST_ROUND)
+        state = State(last_round=self._guards.is_last(self.rounds), ran_tools=self._ran_tools)
+        async with closed(self._asker.ask(self.messages, round_number=self.rounds, state=state)) as parts:
+            async for part in parts:
+                yield part
+        async with closed(self._act()) as parts:
+            async for part in parts:
+                yield part
+
+    async def _take_follow_ups(self) -> None:
+        """At a tool boundary alone, and only when the turn goes on (A13.7)."""
+        if self._at_boundary:
+            self._at_boundary = False
+            for message in await self.ports.follow_ups.take():
+                append(self.messages, message)
+
+    def _act(self) -> AsyncIterator[Produced]:
+        match self._asker.outcome:
+            case Answer() as answer:
+                return self._answer(answer)
+            case RunTools(calls=calls):
+                return self._run_tools(calls)
+            case Nudge(lost=lost):
+                return self._nudge(lost)
+            case Halt(calls=calls):
+                return self._refuse_tools(calls)
+            case ProviderFailure() as failure:
+                return self._fail(failure)
+            case unreachable:
+                assert_never(unreachable)
+
+    # --- what follows from a reply -------------------------------------------------------------------
+
+    async def _answer(self, answer: Answer) -> AsyncIterator[Produced]:
+        attempt, reply = self._asker.replied()
+        if answer.silent:
+            for event in attempt.say(CLOSING_LINE):
+                yield event
+        self._keep(CLOSING_LINE if answer.silent else reply.text)
+        for event in attempt.step.finish(reply.finish):
+            yield event
+        if answer.truncated:
+            yield NoticeMade(row_id=uuid4(), code="output_truncated")
+        self._ending = Answered()
+
+    async def _nudge(self, lost: tuple[str, ...]) -> AsyncIterator[Produced]:
+        attempt, reply = self._asker.replied()
+        self._keep(reply.text)
+        for event in attempt.step.finish(reply.finish):
+            yield event
+        yield self._note(CUT_OFF.format(tools=", ".join(lost)))
+
+    async def _run_tools(self, calls: Sequence[ToolCall], *, refused: str = "") -> AsyncIterator[Produced]:
+        attempt, reply = self._asker.replied()
+        self._keep(reply.text, calls=tuple(replayed(call) for call in calls), replay=reply.replay)
+        run = self._begin_tools(calls, attempt.step, refused=refused)
+        for made in chain(run.make_calls(), _kept_replay(attempt, reply, run)):
+            yield made
+        async with closed(run.play()) as parts:
+            async for part in parts:
+                yield part
+        append(self.messages, run.group())
+        append(self.messages, UserMessage(text="", images=run.images() if self.entry.supports_images else ()))
+        for part in self._end_tools(run, reply.finish):
+            yield part
+
+    async def _refuse_tools(self, calls: Sequence[ToolCall]) -> AsyncIterator[Produced]:
+        """The last permitted round asked for more: its calls are answered, and the turn ends (A10.1)."""
+        for parts in (self._run_tools(calls, refused=NOT_EXECUTED), self._end_at("round_limit")):
+            async with closed(parts):
+                async for part in parts:
+                    yield part
+
+    async def _fail(self, failure: ProviderFailure) -> AsyncIterator[Produced]:
+        """Nothing more can be tried. What was produced stays, and no call is left without a result (A3.5)."""
+        step = self._asker.last_step()
+        run = self._begin_tools(self._asker.proposed(), step, refused=FAILED_BEFORE_IT_RAN)
+        for part in chain(self._asker.end_interrupted(), run.make_calls()):
+            yield part
+        async with closed(run.play()) as parts:
+            async for part in parts:
+                yield part
+        for part in self._end_tools(run, failure.code):
+            yield part
+        self._ending = Failed(code=failure.code, details=failure.details)
+
+    async def _end_at(self, code: LimitCode) -> AsyncIterator[Produced]:
+        """A limit of A10 ends the turn: as answered when something was said, else as failed (A10.6)."""
+        for event in self._asker.end_interrupted():
+            yield event
+        if self._spoke:
+            yield NoticeMade(row_id=uuid4(), code=code)
+        self._ending = Answered(limit_code=code) if self._spoke else Failed(code=code)
+
+    async def _run_pending(self) -> AsyncIterator[Produced]:
+        """Calls that a lost worker left open and that may run twice (A3.9); their rows stand."""
+        if not self.pending_calls:
+            return
+        step = Step(round=max(self.rounds, 1))
+        yield step.started()
+        run = self._begin_tools(self.pending_calls, step)
+        run.calls_stand()
+        async with closed(run.play()) as parts:
+            async for part in parts:
+                yield part
+        replace_results(self.messages, run.group())
+        self.pending_calls = ()
+        for part in self._end_tools(run, "resumed"):
+            yield part
+
+    # --- small acts ----------------------------------------------------------------------------------
+
+    def _begin_tools(self, calls: Sequence[ToolCall], step: Step, *, refused: str = "") -> ToolRun:
+        self._step = step
+        self._tools = ToolRun(calls, self.ports.toolbox, most=self.limits.calls_per_reply, refused=refused)
+        return self._tools
+
+    def _end_tools(self, run: ToolRun, reason: str) -> Iterator[Produced]:
+        specifications = {tool.name: tool for tool in self.ports.toolbox.specifications()}
+        notes = self._guards.observe(run.calls, run.outcomes, specifications)
+        if self._step is not None:
+            yield from self._step.finish(reason)
+        self._tools = self._step = None
+        self._ran_tools = self._at_boundary = True
+        for text in notes:
+            yield self._note(text)
+
+    def _keep(self, text: str, *, calls: tuple[ToolCall, ...] = (), replay: tuple[str, ...] = ()) -> None:
+        self._spoke = self._spoke or bool(text)
+        append(self.messages, AssistantMessage(text=text, calls=calls, replay=replay))
+
+    def _note(self, text: str) -> NoteMade:
+        append(self.messages, note(text))
+        return NoteMade(row_id=uuid4(), text=text)
+
+
+def _kept_replay(attempt: Attempt, reply: Reply, run: ToolRun) -> Iterator[Produced]:
+    """Opaque data stands with the step's first row; the tool loop needs it, also after a takeover (A14.4)."""
+    rows = [block.row_id for block in attempt.rows] or list(run.rows.values())
+    for data in reply.replay:
+        yield ReplayKept(row_id=rows[0], data=data)

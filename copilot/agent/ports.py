@@ -1,0 +1,141 @@
+"""What the loop needs of the world, each need with an in-memory double beside it (A2.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from copilot.events import Event
+from copilot.providers.base import Entry, Provider, ToolCall, ToolSpecification, UserMessage
+from copilot.tools.base import CallOutcome
+
+T = TypeVar("T")
+Emit = Callable[[Event], None]
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Toolbox(Protocol):
+    def specifications(self) -> tuple[ToolSpecification, ...]:
+        """The tools offered in this turn, in the order of the tool array (A15.2)."""
+        ...
+
+    def polling(self) -> frozenset[str]:
+        """Names of the tools that may answer the same again and again (A10.2)."""
+        ...
+
+    def run(self, calls: Sequence[ToolCall], emit: Emit) -> AsyncIterator[CallOutcome]:
+        """Outcomes as they finish. Closing the iterator cancels what still runs."""
+        ...
+
+
+class FollowUps(Protocol):
+    async def take(self) -> tuple[UserMessage, ...]:
+        """At a tool boundary: what people said meanwhile. Their rows stand when this returns (A13.4)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports:
+    provider: Callable[[Entry], Provider]
+    toolbox: Toolbox
+    follow_ups: FollowUps
+    clock: Clock
+
+
+@asynccontextmanager
+async def closed(iterator: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """Close `iterator` on every way out: an abandoned generator holds its resources until collected (A1.6)."""
+    try:
+        yield iterator
+    finally:
+        if isinstance(iterator, AsyncGenerator):
+            await iterator.aclose()
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+# --- doubles -----------------------------------------------------------------------------------------
+
+
+class ManualClock:
+    """Time passes only by sleeping, and sleeping takes none."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+
+Answering = Callable[[ToolCall, Emit], Awaitable[CallOutcome]]
+
+
+@dataclass(kw_only=True)
+class MemoryToolbox:
+    """Tools as functions; all calls of a group run at once."""
+
+    tools: Mapping[str, Answering] = field(default_factory=dict)
+    required: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    polled: frozenset[str] = frozenset()
+    ran: list[ToolCall] = field(default_factory=list)
+
+    def specifications(self) -> tuple[ToolSpecification, ...]:
+        return tuple(
+            ToolSpecification(
+                name=name,
+                description=name,
+                parameters={"type": "object", "required": list(self.required.get(name, ()))},
+            )
+            for name in self.tools
+        )
+
+    def polling(self) -> frozenset[str]:
+        return self.polled
+
+    async def run(self, calls: Sequence[ToolCall], emit: Emit) -> AsyncIterator[CallOutcome]:
+        self.ran.extend(calls)
+        tasks = [asyncio.ensure_future(self.tools[call.tool](call, emit)) for call in calls]
+        try:
+            for finished in asyncio.as_completed(tasks):
+                yield await finished
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class MemoryFollowUps:
+    """Each `take` gives one prepared boundary, then nothing."""
+
+    def __init__(self, boundaries: Iterable[tuple[UserMessage, ...]] = ()) -> None:
+        self._boundaries = deque(boundaries)
+
+    async def take(self) -> tuple[UserMessage, ...]:
+        return self._boundaries.popleft() if self._boundaries else ()

@@ -1,0 +1,83 @@
+"""What the model is given: the static system text, the context of a message, and history as it must be (A15, A16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from copilot.agent import conversation
+from copilot.agent.rebuilding import rebuilt
+from copilot.events import AttachmentView
+from copilot.providers.base import AssistantMessage, Entry, ModelMessage, UserMessage
+from copilot.rows import Row
+from copilot.tags import block, escape
+
+PROMPTS = Path(__file__).parent / "prompts"
+INTERRUPTED = (
+    "Your last message was interrupted while you wrote it; the user sees what you see of it. Go on exactly "
+    "where it stops, in the middle of a word if need be, without repeating anything, without an introduction "
+    "and without mentioning the interruption."
+)
+BEGINS_WITH_ASSISTANT = "The conversation begins with a message of yours."
+
+
+@cache
+def system_text() -> str:
+    """The static prefix: the same bytes for every user, session and turn of a release (A15.1)."""
+    return (PROMPTS / "system.md").read_text(encoding="utf-8").strip()
+
+
+def build(rows: Sequence[Row], *, turn_id: str, entry: Entry) -> tuple[ModelMessage, ...]:
+    """The conversation for `entry`, valid for every provider, the same however often it is built (A16).
+
+    It ends with something to answer: after a text that was cut off, with the request to go on (T9.1).
+    """
+    messages = rebuilt(rows, turn_id=turn_id, entry=entry)
+    if messages and not isinstance(messages[0], UserMessage):
+        messages.insert(0, conversation.note(BEGINS_WITH_ASSISTANT))
+    if messages and isinstance(messages[-1], AssistantMessage):
+        messages.append(interrupted_note())
+    return tuple(messages)
+
+
+def interrupted_note() -> UserMessage:
+    return conversation.note(INTERRUPTED)
+
+
+def server_context(
+    *,
+    now: datetime,
+    timezone: str,
+    page_url: str = "",
+    page_text: str = "",
+    attachments: Sequence[AttachmentView] = (),
+) -> str:
+    """What stands in front of a message, frozen on its row and never shown to people (A15.3, A29.4)."""
+    blocks = [_environment(now, timezone, page_url, page_text)]
+    if attachments:
+        blocks.append(_attached(attachments))
+    return conversation.join_text(*blocks)
+
+
+def _environment(now: datetime, timezone: str, page_url: str, page_text: str) -> str:
+    try:
+        zone = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError):
+        timezone, zone = "UTC", ZoneInfo("UTC")
+    lines = [f"sent: {now.astimezone(zone):%A, %Y-%m-%d %H:%M} ({timezone})"]
+    if page_url:
+        lines.append(f"page: {escape(page_url)}")
+    if page_text:
+        lines.append(f"page text:\n{escape(page_text)}")
+    return block("env_context", "\n".join(lines))
+
+
+def _attached(attachments: Sequence[AttachmentView]) -> str:
+    lines = [
+        f"- {escape(file.name)} ({escape(file.type)}, {file.size / 1024:.1f} KB), file id {escape(file.file_id)}"
+        for file in attachments
+    ]
+    return block("attached_files", "\n".join([*lines, "Read them with read_file."]))

@@ -1,0 +1,299 @@
+"""Turns what the loop produces into rows first and events then (T5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+from copilot import history, queries, usage
+from copilot.agent.commits import retried
+from copilot.agent.parts import (
+    Answered,
+    CallMade,
+    Failed,
+    ModelCallEnded,
+    ModelCallStarted,
+    NoteMade,
+    NoticeMade,
+    Produced,
+    ReplayKept,
+    ResultMade,
+)
+from copilot.agent.services import CHECKPOINT_CHARACTERS, OpenRow, Services
+from copilot.bridge import in_thread
+from copilot.errors import FenceLost
+from copilot.events import (
+    JSON,
+    Content,
+    Event,
+    MessageView,
+    NoticePosted,
+    ReasoningEnded,
+    ReasoningExtended,
+    ReasoningStarted,
+    RowKind,
+    StepRetracted,
+    TextEnded,
+    TextExtended,
+    TextStarted,
+    ToolCallContent,
+    ToolCalled,
+    ToolFinished,
+    ToolResultContent,
+    UsageRecorded,
+)
+from copilot.history import NewRow, Placed
+from copilot.live.stream import Outbox
+from copilot.previews import preview_arguments
+from copilot.turns import Claimed
+
+
+class Recorder:
+    """The rows and events of one run of a turn."""
+
+    def __init__(self, turn: Claimed, services: Services, outbox: Outbox, model: str) -> None:
+        self.turn = turn
+        self.services = services
+        self.outbox = outbox
+        self.model = model
+        self._open: dict[str, OpenRow] = {}
+
+    # --- the loop's yield ------------------------------------------------------------------------
+
+    async def record(self, produced: Produced) -> None:
+        match produced:
+            case TextExtended() | ReasoningExtended():
+                self._extend(produced)
+            case TextStarted():
+                await self._start("assistant", produced)
+            case ReasoningStarted():
+                await self._start("reasoning", produced)
+            case TextEnded() | ReasoningEnded():
+                await self._end(produced)
+            case CallMade():
+                await self._call(produced)
+            case ResultMade():
+                await self._result(produced)
+            case NoteMade():
+                await self._row(produced.row_id, "note", content=produced.text)
+            case NoticeMade():
+                await self.notice(produced.code, produced.details, row_id=produced.row_id)
+            case ReplayKept():
+                await in_thread(
+                    history.keep_replay, produced.row_id, self.turn.turn_id, self.turn.fence, produced.data
+                )
+            case ModelCallStarted():
+                await self._begin_call(produced)
+            case ModelCallEnded():
+                self._end_call(produced)
+            case StepRetracted():
+                await self._retract(produced)
+            case Answered() | Failed():
+                pass  # the turn decides how it ends
+            case _:
+                self.publish(produced)
+
+    def publish(self, event: Event) -> None:
+        self.services.publisher.publish(self.outbox, event)
+
+    # --- streaming rows --------------------------------------------------------------------------
+
+    def _extend(self, event: TextExtended | ReasoningExtended) -> None:
+        row = self._open[event.row_id]
+        row.extend(event.delta)
+        self.publish(event)
+        if row.unsaved > CHECKPOINT_CHARACTERS:
+            self.services.in_background(self.services.checkpoint_row(row))
+
+    async def _start(self, kind: RowKind, event: TextStarted | ReasoningStarted) -> None:
+        row = OpenRow(row_id=UUID(event.row_id), turn_id=self.turn.turn_id, fence=self.turn.fence)
+        placed = await self._row(row.row_id, kind, streaming=True)
+        self._open[event.row_id] = row
+        self.services.open_rows.add(row)
+        self.publish(replace(event, message=self._view(row.row_id, kind, placed, "", streaming=True)))
+
+    def resume(self, row_id: UUID, text: str) -> None:
+        """Go on with a text row that an earlier run left streaming."""
+        row = OpenRow(row_id=row_id, turn_id=self.turn.turn_id, fence=self.turn.fence, parts=[text])
+        self._open[str(row_id)] = row
+        self.services.open_rows.add(row)
+
+    async def _end(self, event: TextEnded | ReasoningEnded) -> None:
+        row = self._open.pop(event.row_id, None)
+        if row is not None:
+            await self.services.finish(row)
+            self.publish(event)
+
+    def abandon(self) -> None:
+        """Another worker owns the turn: nothing of ours is stored any more."""
+        for row in self._open.values():
+            self.services.open_rows.discard(row)
+        self._open.clear()
+
+    # --- whole rows ------------------------------------------------------------------------------
+
+    async def _row(
+        self,
+        row_id: UUID,
+        kind: RowKind,
+        *,
+        content: str = "",
+        data: dict[str, JSON] | None = None,
+        call_id: str | None = None,
+        streaming: bool = False,
+    ) -> Placed:
+        placed = await self._try_row(row_id, kind, content, data or {}, call_id, streaming=streaming)
+        if placed is None:
+            raise FenceLost(f"turn {self.turn.turn_id} is not held under fence {self.turn.fence}")
+        return placed
+
+    async def _try_row(
+        self,
+        row_id: UUID,
+        kind: RowKind,
+        content: str,
+        data: dict[str, JSON],
+        call_id: str | None,
+        *,
+        streaming: bool,
+    ) -> Placed | None:
+        return await self.services.append(
+            NewRow(
+                id=row_id,
+                turn_id=self.turn.turn_id,
+                fence=self.turn.fence,
+                kind=kind,
+                content=content,
+                data=data,
+                call_id=call_id,
+                model=self.model if kind in ("assistant", "reasoning") else "",
+                streaming=streaming,
+            )
+        )
+
+    async def _call(self, made: CallMade) -> None:
+        call = made.call
+        data: dict[str, JSON] = {"tool": call.tool, "arguments": call.arguments or {}}
+        if call.arguments is None:
+            data["raw"] = call.raw_arguments[:8_000]
+        placed = await self._row(made.row_id, "tool_call", data=data, call_id=call.call_id)
+        preview = preview_arguments(call.arguments or {})
+        content = ToolCallContent(call_id=call.call_id, tool=call.tool, arguments=preview)
+        self.publish(
+            ToolCalled(
+                call_id=call.call_id,
+                tool=call.tool,
+                row_id=str(made.row_id),
+                arguments=preview,
+                message=self._view(made.row_id, "tool_call", placed, content),
+            )
+        )
+
+    async def _result(self, made: ResultMade) -> None:
+        outcome = made.outcome
+        data: dict[str, JSON] = {
+            "tool": outcome.tool,
+            "success": outcome.success,
+            "preview": outcome.preview,
+            "duration_ms": outcome.duration_ms,
+            "truncated": outcome.truncated,
+            "file_id": outcome.file_id,
+        }
+        placed = await self._try_row(
+            made.row_id, "tool_result", outcome.content, data, outcome.call_id, streaming=False
+        )
+        if placed is None:
+            return  # a second result for one call leaves no row and no event (A9.8)
+        content = ToolResultContent(
+            call_id=outcome.call_id,
+            tool=outcome.tool,
+            success=outcome.success,
+            preview=outcome.preview,
+            duration_ms=outcome.duration_ms,
+            truncated=outcome.truncated,
+            file_id=outcome.file_id,
+        )
+        self.publish(
+            ToolFinished(
+                call_id=outcome.call_id,
+                row_id=str(made.row_id),
+                success=outcome.success,
+                duration_ms=outcome.duration_ms,
+                preview=outcome.preview,
+                truncated=outcome.truncated,
+                link=f"/api/v1/files/{outcome.file_id}/download" if outcome.file_id else None,
+                message=self._view(made.row_id, "tool_result", placed, content),
+            )
+        )
+
+    async def notice(self, code: str, details: str = "", *, row_id: UUID | None = None) -> UUID:
+        row_id = row_id or uuid4()
+        placed = await self._row(row_id, "notice", data={"code": code, "details": details})
+        content = queries.notice_content(code, details)
+        self.publish(
+            NoticePosted(
+                row_id=str(row_id),
+                code=code,
+                label=content.label,
+                hint=content.hint,
+                action=content.action,
+                details=details,
+                message=self._view(row_id, "notice", placed, content),
+            )
+        )
+        return row_id
+
+    async def _retract(self, event: StepRetracted) -> None:
+        for row_id in event.row_ids:
+            if (row := self._open.pop(row_id, None)) is not None:
+                self.services.open_rows.discard(row)
+        rows = [UUID(row_id) for row_id in event.row_ids]
+        await in_thread(history.retract, self.turn.turn_id, self.turn.fence, rows)
+        self.publish(event)
+
+    def _view(
+        self, row_id: UUID, kind: RowKind, placed: Placed, content: Content, *, streaming: bool = False
+    ) -> MessageView:
+        return MessageView(
+            id=str(row_id),
+            sequence=placed.sequence,
+            turn_id=str(self.turn.turn_id),
+            kind=kind,
+            role="notice" if kind == "notice" else "assistant",
+            content=content,
+            author="",
+            attachments=[],
+            branch=0,
+            created_at=queries.instant(placed.created_at),
+            streaming=streaming,
+            model=self.model if kind in ("assistant", "reasoning") else "",
+        )
+
+    # --- model calls -----------------------------------------------------------------------------
+
+    async def _begin_call(self, call: ModelCallStarted) -> None:
+        await in_thread(
+            usage.begin, call.id, self.turn.turn_id, call.number, call.entry.provider, call.entry.model
+        )
+
+    def _end_call(self, call: ModelCallEnded) -> None:
+        spent = usage.Spent(
+            call_id=call.id,
+            turn_id=self.turn.turn_id,
+            session_id=self.turn.session_id,
+            user_id=self.turn.user_id,
+            ended_at=datetime.now(UTC),
+            provider=call.entry.provider,
+            model=call.entry.model,
+            tokens=call.tokens,
+            cost=call.cost,
+            estimated=call.estimated,
+            aborted=call.aborted,
+            refused_before_work=call.refused_before_work,
+            latency_ms=call.latency_ms,
+            first_token_ms=call.first_token_ms,
+            response_id=call.response_id,
+        )
+        self.services.in_background(retried(usage.finish, spent))
+        self.publish(UsageRecorded(purpose="reply", tokens=call.tokens))

@@ -1,0 +1,257 @@
+"""One try of a round: a request goes out, its stream becomes blocks, rows and a reply or a failure (A2.7)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, assert_never
+from uuid import UUID, uuid4
+
+from copilot.agent.conversation import join_text
+from copilot.agent.metering import Meter
+from copilot.agent.parts import Produced
+from copilot.agent.ports import closed
+from copilot.agent.steps import Reply
+from copilot.events import (
+    ReasoningEnded,
+    ReasoningExtended,
+    ReasoningStarted,
+    StepFinished,
+    StepStarted,
+    TextEnded,
+    TextExtended,
+    TextStarted,
+    ToolProposed,
+)
+from copilot.providers.base import (
+    CallFragment,
+    Entry,
+    Finished,
+    Item,
+    Provider,
+    ProviderFailure,
+    ReasoningDelta,
+    ReasoningReplay,
+    Request,
+    TextDelta,
+    ToolCall,
+    UsageReported,
+)
+from copilot.rows import storable
+from copilot.tools.calls import Assembler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuing:
+    """A text row that was interrupted: the first text of the next reply goes on in it."""
+
+    row_id: UUID
+    length: int
+
+
+@dataclass(kw_only=True)
+class Step:
+    """One try of a round, as clients see it."""
+
+    round: int
+    id: str = field(default_factory=lambda: str(uuid4()))
+    over: bool = False
+
+    def started(self) -> StepStarted:
+        return StepStarted(step_id=self.id, round=self.round)
+
+    def finished(self, reason: str) -> StepFinished:
+        return StepFinished(step_id=self.id, round=self.round, finish_reason=reason)
+
+    def finish(self, reason: str) -> Iterator[Produced]:
+        yield self.finished(reason)
+        self.over = True
+
+
+@dataclass
+class Block:
+    """Text or reasoning while it streams into its row."""
+
+    kind: Literal["text", "reasoning"]
+    row_id: UUID = field(default_factory=uuid4)
+    block_id: str = field(default_factory=lambda: str(uuid4()))
+    length: int = 0  # of the row, in characters
+    parts: list[str] = field(default_factory=list)
+
+    @classmethod
+    def resuming(cls, continuing: Continuing) -> Block:
+        return cls("text", row_id=continuing.row_id, length=continuing.length)
+
+    def started(self) -> TextStarted | ReasoningStarted:
+        cls = TextStarted if self.kind == "text" else ReasoningStarted
+        return cls(block_id=self.block_id, row_id=str(self.row_id))
+
+    def extended(self, delta: str) -> TextExtended | ReasoningExtended:
+        cls = TextExtended if self.kind == "text" else ReasoningExtended
+        event = cls(block_id=self.block_id, row_id=str(self.row_id), offset=self.length, delta=delta)
+        self.length += len(delta)
+        self.parts.append(delta)
+        return event
+
+    def ended(self) -> TextEnded | ReasoningEnded:
+        cls = TextEnded if self.kind == "text" else ReasoningEnded
+        return cls(block_id=self.block_id, row_id=str(self.row_id))
+
+
+class Attempt:
+    """Plays one request. Afterwards either `reply` or `failure` is there."""
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        step: Step,
+        meter: Meter,
+        taken_ids: Collection[str] = (),
+        continuing: Continuing | None = None,
+    ) -> None:
+        self.step = step
+        self.meter = meter
+        self.reply: Reply | None = None
+        self.failure: ProviderFailure | None = None
+        self.block: Block | None = None  # the one that is open
+        self.blocks: list[Block] = []
+        self.resumed: Block | None = None  # the interrupted row, once and if it goes on
+        self._request = request
+        self._known = frozenset(tool.name for tool in request.tools)
+        self._assembler = Assembler(taken_ids)
+        self._continuing = continuing
+        self._leading = ""  # white space that opens no block until something follows it
+        self._replay: list[str] = []
+        self._finished: Finished | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Clients have seen text or calls that are this step's own (A7.3)."""
+        return any(block.kind == "text" for block in self.rows) or bool(self.proposed())
+
+    @property
+    def rows(self) -> list[Block]:
+        """The rows that this step itself has made."""
+        return [block for block in self.blocks if block is not self.resumed]
+
+    def proposed(self) -> list[ToolCall]:
+        return self._assembler.proposed()
+
+    async def play(self, provider_for: Callable[[Entry], Provider]) -> AsyncIterator[Produced]:
+        yield self.step.started()
+        yield self.meter.started()
+        try:
+            provider = provider_for(self._request.entry)
+            async with closed(provider.stream(self._request)) as items:
+                async for item in items:
+                    for event in self._receive(item):
+                        yield event
+            self.reply = self._complete()
+        except ProviderFailure as failure:
+            self.failure = failure
+        for event in self._end_of_stream():
+            yield event
+        yield self._measured()
+        self.meter.settled = True
+
+    def say(self, text: str) -> Iterator[Produced]:
+        """A whole text block that the server writes in the model's place."""
+        yield from self._extend("text", text)
+        yield from self._close_block()
+
+    def _measured(self) -> Produced:
+        refused = self.failure is not None and self.failure.refused_before_work
+        response_id = self._finished.response_id if self._finished else ""
+        return self.meter.ended(aborted=self.failure is not None, refused=refused, response_id=response_id)
+
+    # --- items ---------------------------------------------------------------------------------------
+
+    def _receive(self, item: Item) -> Iterator[Produced]:
+        match item:
+            case TextDelta():
+                return self._extend("text", self._visible(item.text))
+            case ReasoningDelta():
+                return self._extend("reasoning", item.text)
+            case CallFragment():
+                return self._add_fragment(item)
+            case ReasoningReplay():
+                self._replay.append(item.data)
+            case UsageReported():
+                self.meter.report(item)
+            case Finished():
+                self._finished = item
+            case unreachable:
+                assert_never(unreachable)
+        return iter(())
+
+    def _visible(self, delta: str) -> str:
+        """Nothing until a text block has something to show: models put blank lines in front of calls."""
+        if self._continuing or (self.block is not None and self.block.kind == "text"):
+            return delta
+        text = (self._leading + delta).lstrip("\r\n")
+        self._leading = "" if text.strip() else text
+        return text if not self._leading else ""
+
+    def _extend(self, kind: Literal["text", "reasoning"], delta: str) -> Iterator[Produced]:
+        delta = storable(delta)
+        if not delta:
+            return
+        self.meter.count(len(delta))
+        if self.block is None or self.block.kind != kind:
+            yield from self._close_block()
+            yield from self._open_block(kind)
+        if self.block is not None:
+            yield self.block.extended(delta)
+
+    def _open_block(self, kind: Literal["text", "reasoning"]) -> Iterator[Produced]:
+        if kind == "text" and self._continuing is not None:
+            self.block = self._resume(self._continuing)
+        else:
+            self.block = Block(kind)
+        self.blocks.append(self.block)
+        if self.block is not self.resumed:
+            yield self.block.started()
+
+    def _resume(self, continuing: Continuing) -> Block:
+        self._continuing = None
+        self.resumed = Block.resuming(continuing)
+        return self.resumed
+
+    def _close_block(self) -> Iterator[Produced]:
+        if self.block is not None:
+            yield self.block.ended()
+            self.block = None
+            self._leading = ""
+
+    def _add_fragment(self, fragment: CallFragment) -> Iterator[Produced]:
+        self.meter.count(len(fragment.name) + len(fragment.arguments))
+        yield from self._close_block()
+        self._assembler.add(fragment)
+        for call in self._assembler.newly_named(self._known):
+            yield ToolProposed(call_id=call.call_id, tool=call.tool)
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    def _complete(self) -> Reply:
+        if self._finished is None:
+            sent_nothing = self.meter.first_at is None
+            raise ProviderFailure("no_response" if sent_nothing else "malformed_stream", details="no ending")
+        calls = self._assembler.complete()
+        if not all(call.tool for call in calls):
+            raise ProviderFailure("malformed_stream", details="a tool call without a name")
+        return Reply(
+            text=join_text(*("".join(block.parts) for block in self.blocks if block.kind == "text")),
+            calls=calls,
+            finish=self._finished.reason,
+            replay=tuple(self._replay),
+        )
+
+    def _end_of_stream(self) -> Iterator[Produced]:
+        yield from self._close_block()
+        if self.reply is None:
+            return
+        if self._continuing is not None:  # nothing was added: the interrupted row ends as it was
+            yield self._resume(self._continuing).ended()
+        for call in self._assembler.unproposed():
+            yield ToolProposed(call_id=call.call_id, tool=call.tool)

@@ -1,0 +1,127 @@
+"""Queued messages enter the conversation: at a turn's start, at a tool boundary, at its end (T6, A13)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from copilot import history, queries, turns
+from copilot.agent import followups
+from copilot.agent.conversation import join_text
+from copilot.agent.recorder import Recorder
+from copilot.bridge import in_thread
+from copilot.commands import LIMITS
+from copilot.events import FollowUpDelivered, MessageAdded, QueueChanged
+from copilot.history import Pending, Taking
+from copilot.live import lease
+from copilot.models import Message
+from copilot.permissions import Permissions
+from copilot.ports import send_turn
+from copilot.providers.base import UserMessage
+from copilot.turns import Claimed
+from copilot.workspace import files
+
+
+def at_turn_start(turn: Claimed) -> list[Taking]:
+    """What waited when the turn began joins it; earlier accepted ones go in front (T6.2)."""
+    return _taken(turn, start=history.start_of(turn.turn_id))
+
+
+def at_turn_end(turn: Claimed) -> list[Taking]:
+    """What came while the turn ran: the turn goes on with it (T6.3)."""
+    return _taken(turn, start=None)
+
+
+def _taken(turn: Claimed, *, start: history.Start | None) -> list[Taking]:
+    def choose(pending: list[Pending]) -> list[Taking]:
+        taken: list[Taking] = []
+        characters = 0
+        for one in pending:
+            characters += len(one.text)
+            if not _may_join(turn, one) or (taken and characters > LIMITS.message_characters):
+                break
+            taken.append(Taking(message=one))
+        return taken
+
+    return _settled(turn, history.take(turn.turn_id, turn.fence, choose, start=start))
+
+
+def _may_join(turn: Claimed, one: Pending) -> bool:
+    """A run_id wants a turn of its own; narrower permissions than the turn's need one (T3.6, A13.9)."""
+    return one.run_id is None and turn.permissions.within(Permissions.from_json(one.permissions))
+
+
+def _settled(turn: Claimed, taken: list[Taking]) -> list[Taking]:
+    members = [lease.Member(one.message.accept_number, False, str(one.message.id)) for one in taken]
+    lease.forget(str(turn.session_id), members)
+    return taken
+
+
+async def tell(turn: Claimed, recorder: Recorder, taken: list[Taking]) -> None:
+    """Chips become bubbles: each in its place, then the queue as it stands (T6.6)."""
+    views = await in_thread(queries.views, [one.message.id for one in taken])
+    for view in views:
+        recorder.publish(MessageAdded(message=view))
+    recorder.publish(QueueChanged(items=await in_thread(queries.queue_items, turn.session_id)))
+
+
+def texts(taken: list[Taking]) -> list[str]:
+    """What the model reads of each: the frozen context of its row, then the text."""
+    rows = {row.pk: row for row in Message.objects.filter(pk__in=[one.message.id for one in taken])}
+    return [join_text(row.server_context, row.content) for row in _ordered(rows, taken)]
+
+
+def _ordered(rows: dict[UUID, Message], taken: list[Taking]) -> list[Message]:
+    return [rows[one.message.id] for one in taken]
+
+
+class Boundary:
+    """The loop's follow-ups: what people said while tools ran."""
+
+    def __init__(self, turn: Claimed, recorder: Recorder) -> None:
+        self._turn = turn
+        self._recorder = recorder
+
+    async def take(self) -> tuple[UserMessage, ...]:
+        taken = await in_thread(self._take)
+        if not taken:
+            return ()
+        await tell(self._turn, self._recorder, taken)
+        queued = await in_thread(queries.queue_items, self._turn.session_id)
+        delivered = [str(one.message.id) for one in taken]
+        self._recorder.publish(FollowUpDelivered(message_ids=delivered, still_queued=len(queued)))
+        return (UserMessage(text=taken[0].follow_up or ""),)
+
+    def _take(self) -> list[Taking]:
+        if not history.has_pending(self._turn.session_id):
+            return []
+        return _settled(self._turn, history.take(self._turn.turn_id, self._turn.fence, self._choose))
+
+    def _choose(self, pending: list[Pending]) -> list[Taking]:
+        queue = {str(one.id): one for one in pending}
+        fitting = followups.fitting([self._follow_up(one) for one in pending])
+        for one in fitting:
+            if followups.shortened(one):
+                files.store_tool_output(self._turn.session_id, one.id, one.text)
+        blocks = followups.stored(fitting)
+        return [
+            Taking(message=queue[one.id], follow_up=block) for one, block in zip(fitting, blocks, strict=True)
+        ]
+
+    def _follow_up(self, one: Pending) -> followups.FollowUp:
+        return followups.FollowUp(
+            id=str(one.id),
+            text=one.text,
+            page_url=one.page_url,
+            file_ids=one.file_ids,
+            may_join=_may_join(self._turn, one),
+        )
+
+
+def give_away(turn: Claimed, *, lost: bool) -> None:
+    """Another worker goes on with this turn, under a higher fence."""
+    requeued = turns.requeue(turn.turn_id, turn.fence, lost=lost)
+    if requeued is not None:
+        lease.take_over(
+            str(turn.session_id), turn_id=str(turn.turn_id), token=str(turn.token), fence=requeued.fence
+        )
+        send_turn(turn.turn_id)

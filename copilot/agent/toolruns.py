@@ -1,0 +1,116 @@
+"""One tool group at work: calls become rows, results come as they finish, and every call gets one (A9.2–A9.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from copilot.agent.conversation import result_of
+from copilot.agent.parts import CallMade, Produced, ResultMade
+from copilot.agent.ports import Toolbox, closed
+from copilot.events import Event
+from copilot.providers.base import ImagePart, ToolCall, ToolGroup
+from copilot.tools.base import CallOutcome
+from copilot.tools.calls import FAILED_BEFORE_IT_RAN, error_outcome, refusal
+
+ABANDON_SECONDS = 1.0  # a tool that ignores its cancellation is not waited for any longer (A1.7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenCall:
+    """A call without a result. Unless it was `made`, its row has yet to be stored (A3.5)."""
+
+    row_id: UUID
+    call: ToolCall
+    made: bool
+
+
+class ToolRun:
+    """The calls of one reply, run together. `refused` answers all of them instead of running any."""
+
+    def __init__(self, calls: Sequence[ToolCall], toolbox: Toolbox, *, most: int, refused: str = "") -> None:
+        self.calls = tuple(calls)
+        self.outcomes: dict[str, CallOutcome] = {}
+        self.rows = {call.call_id: uuid4() for call in calls}
+        self._toolbox = toolbox
+        self._most = most
+        self._refused = refused
+        self._made: set[str] = set()
+        self._done: set[str] = set()
+
+    def open_calls(self) -> tuple[OpenCall, ...]:
+        return tuple(
+            OpenCall(row_id=self.rows[call.call_id], call=call, made=call.call_id in self._made)
+            for call in self.calls
+            if call.call_id not in self._done
+        )
+
+    def group(self) -> ToolGroup:
+        return ToolGroup(results=tuple(result_of(self.outcomes[call.call_id]) for call in self.calls))
+
+    def images(self) -> tuple[ImagePart, ...]:
+        """Media of the results, in call order; they follow the whole group (A9.9)."""
+        return tuple(part for call in self.calls for part in self.outcomes[call.call_id].media)
+
+    def make_calls(self) -> Iterator[Produced]:
+        for call in self.calls:
+            yield CallMade(row_id=self.rows[call.call_id], call=call)
+            self._made.add(call.call_id)
+
+    def calls_stand(self) -> None:
+        """The rows of the calls were stored by an earlier run of the turn."""
+        self._made.update(self.rows)
+
+    async def play(self) -> AsyncIterator[Produced]:
+        usable: list[ToolCall] = []
+        for position, call in enumerate(self.calls):
+            if message := self._refusal(position, call):
+                for made in self._finish(error_outcome(call, message)):
+                    yield made
+            else:
+                usable.append(call)
+        async with closed(self._run(usable)) as parts:
+            async for part in parts:
+                for made in self._finish(part) if isinstance(part, CallOutcome) else (part,):
+                    yield made
+        for call in self.calls:
+            for made in self._finish(error_outcome(call, FAILED_BEFORE_IT_RAN)):
+                yield made
+
+    def _refusal(self, position: int, call: ToolCall) -> str | None:
+        known = [specification.name for specification in self._toolbox.specifications()]
+        return self._refused or refusal(call, position=position, most=self._most, known=known)
+
+    def _finish(self, outcome: CallOutcome) -> Iterator[Produced]:
+        """One result per call: a second one, or one nobody asked for, is dropped (A9.8)."""
+        if outcome.call_id in self.outcomes or outcome.call_id not in self.rows:
+            return
+        self.outcomes[outcome.call_id] = outcome
+        yield ResultMade(row_id=uuid4(), outcome=outcome)
+        self._done.add(outcome.call_id)
+
+    async def _run(self, calls: Sequence[ToolCall]) -> AsyncIterator[Event | CallOutcome]:
+        """Outcomes and what the tools say meanwhile, in the order in which they come."""
+        if not calls:
+            return
+        arrived: asyncio.Queue[Event | CallOutcome | None] = asyncio.Queue()
+        work = asyncio.create_task(self._pump(calls, arrived))
+        try:
+            while (part := await arrived.get()) is not None:
+                yield part
+            await work
+        finally:
+            work.cancel()
+            await asyncio.wait({work}, timeout=ABANDON_SECONDS)
+
+    async def _pump(
+        self, calls: Sequence[ToolCall], arrived: asyncio.Queue[Event | CallOutcome | None]
+    ) -> None:
+        try:
+            async with closed(self._toolbox.run(calls, arrived.put_nowait)) as outcomes:
+                async for outcome in outcomes:
+                    arrived.put_nowait(outcome)
+        finally:
+            arrived.put_nowait(None)

@@ -1,0 +1,102 @@
+"""What every view of REST shares: who may enter, how it answers, how it refuses; sync and async."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.parsers import JSONParser
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.request import Request
+from rest_framework.schemas.inspectors import ViewInspector
+from rest_framework.views import APIView
+
+from copilot.api import errors
+from copilot.api.authentication import CookieAuthentication, HasScope, KeyAuthentication, PerCaller, Scoped
+from copilot.api.schema import Schema
+from copilot.bridge import in_thread
+from copilot.errors import NotFound
+
+
+class ByAccept(DefaultContentNegotiation):
+    """By the Accept header alone; `?format=` is a query key like any other."""
+
+    def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002
+        return list(renderers)
+
+
+class Plain(APIView):
+    """Our form of refusals, and no OPTIONS page."""
+
+    http_method_names = ["get", "head", "post", "patch", "delete"]
+    content_negotiation_class = ByAccept
+    renderer_classes = [JSONRenderer]
+    parser_classes = [JSONParser]
+    schema: ViewInspector | None = Schema()
+
+    def get_exception_handler(self) -> Callable[[Exception, object], HttpResponse | None]:
+        return errors.handle
+
+
+class Door(Scoped, Plain):
+    """A view for a known caller."""
+
+    authentication_classes = [KeyAuthentication, CookieAuthentication]
+    permission_classes = [HasScope]
+    throttle_classes = [PerCaller]
+
+    @property
+    def caller(self) -> User:
+        user = self.request.user
+        assert isinstance(user, User)  # HasScope let nobody else in
+        return user
+
+    @property
+    def caller_id(self) -> int:
+        return self.caller.pk
+
+
+class AsyncDoor(Door):
+    """A view that waits: the same checks, on a thread; then a coroutine that holds none."""
+
+    http_method_names = ["get"]
+
+    async def dispatch(  # type: ignore[override]
+        self, request: HttpRequest, *args: object, **kwargs: object
+    ) -> HttpResponseBase:
+        self.args, self.kwargs, self.headers = args, kwargs, self.default_response_headers
+        self.request = self.initialize_request(request, *args, **kwargs)
+        try:
+            await in_thread(self.initial, self.request, *args, **kwargs)
+            if request.method != "GET":
+                self.http_method_not_allowed(self.request)
+            response = await self.get(self.request, **kwargs)
+        except errors.NAMED as problem:
+            response = self.handle_exception(problem)
+        return self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type]
+
+    async def get(self, request: Request, **kwargs: object) -> HttpResponseBase:
+        raise NotImplementedError
+
+
+class Nowhere(Door):
+    """Any path that is no door of ours, malformed ids among them: the same 404 for every method."""
+
+    schema = None
+
+    def initial(self, request: Request, *args: object, **kwargs: object) -> None:
+        super().initial(request, *args, **kwargs)
+        raise NotFound
+
+
+def answer(value: object, status: int = 200) -> HttpResponse:
+    """A dataclass or a mapping of them as JSON."""
+    return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def nothing() -> HttpResponse:
+    return HttpResponse(status=204)

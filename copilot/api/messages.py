@@ -1,0 +1,148 @@
+"""Messages over REST: read the transcript, say something, stop what runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Literal, assert_never
+from uuid import UUID
+
+from django.http import HttpResponse
+from pydantic import Field
+from rest_framework.request import Request
+
+from copilot import dispatch, queries
+from copilot.api.doors import Door, answer
+from copilot.api.parsing import Body, Query, body_of, fields_of, query_of
+from copilot.api.schema import IDEMPOTENCY_KEY, operation
+from copilot.commands import MessageBody, SendMessage, parse_send
+from copilot.errors import InvalidRequest
+from copilot.events import MessageView
+from copilot.permissions import UNRESTRICTED
+
+MESSAGES_PER_PAGE = 50
+GREATEST_SEQUENCE = 2**63 - 1  # what the column holds
+
+
+class MessagesQuery(Query):
+    before: Annotated[int, Field(ge=1, le=GREATEST_SEQUENCE)] | None = None
+    limit: Annotated[int, Field(ge=1, le=200)] = MESSAGES_PER_PAGE
+
+
+class StopBody(Body):
+    queue: Literal["keep", "drop"] = "keep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessagesPage:
+    """Oldest first; ask again with `before` for what lies before them."""
+
+    items: list[MessageView]
+    has_older: bool
+    before: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A turn of its own began."""
+
+    state: Literal["started"] = "started"
+    message_id: str
+    turn_id: str
+    run_id: str | None
+    cursor: str
+    ignored_attachments: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queued:
+    """It waits behind `turn_id`."""
+
+    state: Literal["queued"] = "queued"
+    message_id: str
+    turn_id: str
+    run_id: str | None
+    position: int
+    capacity: int
+    cursor: str
+    ignored_attachments: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopAnswer:
+    turn_id: str | None
+    state: Literal["stopping", "idle"]
+
+
+class MessagesView(Door):
+    @operation("Read the transcript, newest page first", answers={200: MessagesPage}, query=MessagesQuery)
+    def get(self, request: Request, session_id: UUID) -> HttpResponse:
+        asked = query_of(request, MessagesQuery)
+        session = queries.session_of(self.caller_id, session_id)
+        items, has_older = queries.messages_page(session.id, before=asked.before, limit=asked.limit)
+        before = items[0].sequence if has_older and items else None
+        return answer(MessagesPage(items=items, has_older=has_older, before=before))
+
+    @operation(
+        "Say something: starts a turn, or waits behind the one that runs",
+        answers={201: Started, 202: Queued},
+        body=MessageBody,
+        parameters=[IDEMPOTENCY_KEY],
+    )
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        outcome = dispatch.submit(command_of(request, session_id, self.caller_id))
+        match outcome:
+            case dispatch.Started():
+                return answer(_slim(_started(outcome)), 201)
+            case dispatch.Queued():
+                return answer(_slim(_queued(outcome)), 202)
+            case unreachable:
+                assert_never(unreachable)
+
+
+class StopView(Door):
+    @operation("Stop what was accepted until now", answers={200: StopAnswer}, body=StopBody)
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        stopped = dispatch.stop(self.caller_id, session_id, queue=body_of(request, StopBody).queue)
+        turn_id = str(stopped.turn_id) if stopped.turn_id else None
+        return answer(StopAnswer(turn_id=turn_id, state=stopped.state))
+
+
+def command_of(request: Request, session_id: UUID, user_id: int) -> SendMessage:
+    """The one place where a REST message is bound to its channel (A31.3)."""
+    fields = fields_of(request)
+    key = request.headers.get("Idempotency-Key")
+    if key is not None:
+        if fields.get("run_id") not in (None, key):
+            raise InvalidRequest("Idempotency-Key and run_id differ.")
+        fields["run_id"] = key
+    return parse_send(fields, session_id=session_id, user_id=user_id, origin="api", permissions=UNRESTRICTED)
+
+
+def _started(outcome: dispatch.Started) -> Started:
+    return Started(
+        message_id=str(outcome.message_id),
+        turn_id=str(outcome.turn_id),
+        run_id=outcome.run_id,
+        cursor=outcome.cursor,
+        ignored_attachments=list(outcome.ignored_attachments),
+    )
+
+
+def _queued(outcome: dispatch.Queued) -> Queued:
+    return Queued(
+        message_id=str(outcome.message_id),
+        turn_id=str(outcome.turn_id),
+        run_id=outcome.run_id,
+        position=outcome.position,
+        capacity=outcome.capacity,
+        cursor=outcome.cursor,
+        ignored_attachments=list(outcome.ignored_attachments),
+    )
+
+
+def _slim(accepted: Started | Queued) -> dict[str, object]:
+    """Without `ignored_attachments` when none were."""
+    fields = asdict(accepted)
+    if not accepted.ignored_attachments:
+        del fields["ignored_attachments"]
+    return fields

@@ -1,0 +1,70 @@
+"""Models over REST: what may be chosen, without prices and credentials (A4, A19.8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+
+from copilot.api.doors import Door, answer
+from copilot.api.schema import operation
+from copilot.providers import catalogue
+from copilot.providers.base import Entry
+
+DEMO_LABEL = "Demo, scripted, no AI"  # A4.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    name: str
+    model: str
+    demo: bool
+    label: str | None
+    context_window: int | None
+    supports_tools: bool
+    supports_images: bool
+    can_reason: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    tier: str
+    name: str
+    demo: bool
+    label: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    tiers: list[Tier]
+    modes: list[str]
+    models: list[Model]
+
+
+class ModelsView(Door):
+    @operation("List tiers, modes and models", answers={200: Models})
+    def get(self, request: Request) -> HttpResponse:
+        tiers = [
+            Tier(tier=tier, name=entry.name, demo=entry.demo, label=_label(entry))
+            for tier, entry in catalogue.tiers().items()
+        ]
+        shown = [_model(entry) for entry in catalogue.entries()]
+        return answer(Models(tiers=tiers, modes=["fast", "deep"], models=shown))
+
+
+def _model(entry: Entry) -> Model:
+    return Model(
+        name=entry.name,
+        model=entry.model,
+        demo=entry.demo,
+        label=_label(entry),
+        context_window=entry.context_window or None,
+        supports_tools=entry.supports_tools,
+        supports_images=entry.supports_images,
+        can_reason=entry.can_reason,
+    )
+
+
+def _label(entry: Entry) -> str | None:
+    return DEMO_LABEL if entry.demo else None

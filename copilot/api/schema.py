@@ -1,0 +1,145 @@
+"""How the OpenAPI document is made: our dataclasses as components, the common refusals on every operation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import ResolvedComponent
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import Direction, OpenApiParameter, OpenApiResponse, extend_schema
+from pydantic import BaseModel, TypeAdapter
+
+Document = dict[str, Any]  # a piece of the OpenAPI document, as drf-spectacular builds it
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ErrorDetail:
+    """Who must act and how; some codes carry further fields."""
+
+    code: str
+    message: str
+    hint: str = ""
+    retry_after_seconds: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Error:
+    error: ErrorDetail
+
+
+REFUSALS = {
+    400: "The request is malformed; `code` says how.",
+    401: "No credentials, or bad ones.",
+    403: "Not allowed: a missing scope, CSRF, or an inactive account.",
+    404: "Unknown, deleted or somebody else's.",
+    405: "Method not allowed.",
+    406: "None of the accepted media types can be served.",
+    409: "Wrong state.",
+    413: "Too many bytes.",
+    415: "This media type is not understood here.",
+    429: "Too many requests; see `Retry-After`.",
+    503: "Unavailable for a moment; see `Retry-After`.",
+}
+
+
+class Schema(AutoSchema):
+    """Every operation may be refused in one form."""
+
+    def _get_response_bodies(self, direction: Direction = "response") -> Document:
+        answers: Document = super()._get_response_bodies(direction)
+        for status, sentence in REFUSALS.items():
+            refusal = OpenApiResponse(response=Error, description=sentence)
+            described = self._get_response_for_code(  # type: ignore[no-untyped-call]
+                refusal, str(status), ["application/json"], direction
+            )
+            answers.setdefault(str(status), described)
+        return answers
+
+
+class DataclassExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Frozen dataclasses are our shapes; pydantic knows how to describe them."""
+
+    @classmethod
+    def _matches(cls, target: object) -> bool:
+        return isinstance(target, type) and dataclasses.is_dataclass(target)
+
+    def get_name(self, auto_schema: AutoSchema, direction: Direction) -> str:
+        return str(self.target.__name__)
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> Document:
+        described = TypeAdapter(self.target).json_schema(
+            ref_template="#/components/schemas/{model}", mode="serialization"
+        )
+        for name, part in described.pop("$defs", {}).items():
+            component = ResolvedComponent(  # type: ignore[no-untyped-call]
+                name=name, type=ResolvedComponent.SCHEMA, object=name, schema=part
+            )
+            auto_schema.registry.register_on_missing(component)
+        return described
+
+
+class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "copilot.api.authentication.KeyAuthentication"
+    name = "apiKey"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> Document:
+        return {"type": "http", "scheme": "bearer", "bearerFormat": "ph_user_…"}
+
+
+class CookieScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "copilot.api.authentication.CookieAuthentication"
+    name = "sessionCookie"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> Document:
+        from django.conf import settings
+
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}
+
+
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="The same as `run_id` in the body: sending again returns the first outcome.",
+    pattern="^[A-Za-z0-9_.:-]{1,128}$",
+)
+MULTIPART_FILES: Document = {
+    "multipart/form-data": {
+        "type": "object",
+        "properties": {
+            "files": {"type": "array", "maxItems": 20, "items": {"type": "string", "format": "binary"}},
+            "session": {"type": "string", "format": "uuid"},
+        },
+        "required": ["files"],
+        "additionalProperties": False,
+    }
+}
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="The cursor of the last event received; goes before `cursor`.",
+)
+
+
+def operation(
+    summary: str,
+    *,
+    answers: Mapping[int, object] | Mapping[tuple[int, str], object],
+    body: type[BaseModel] | Document | None = None,
+    query: type[BaseModel] | None = None,
+    parameters: Sequence[OpenApiParameter] = (),
+) -> Callable[[F], F]:
+    """Describe one method of a view; what it may refuse is added to all of them."""
+    shown: list[Any] = [] if query is None else [query]  # pydantic models are taken like serializers
+    return extend_schema(
+        summary=summary,
+        request=body,
+        responses=dict(answers),
+        parameters=[*shown, *parameters],
+    )

@@ -1,0 +1,116 @@
+"""Sessions over REST: list, make, read, change, delete and restore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID
+
+from django.http import HttpResponse
+from pydantic import Field
+from rest_framework.request import Request
+
+from copilot import queries, sessions
+from copilot.api.doors import Door, answer, nothing
+from copilot.api.parsing import Body, Clean, Query, body_of, query_of
+from copilot.api.schema import operation
+from copilot.commands import LIMITS
+from copilot.events import SessionState
+from copilot.live import stream
+from copilot.models import Session
+
+Title = Annotated[Clean, Field(max_length=200)]
+
+
+class NewSession(Body):
+    title: Title = ""
+
+
+class SessionChanges(Body):
+    """Absent fields stay as they are."""
+
+    title: Title | None = None
+    pinned: bool | None = None
+    archived: bool | None = None
+
+
+class SessionsQuery(Query):
+    cursor: Annotated[str, Field(max_length=500)] | None = None
+    q: Annotated[Clean, Field(max_length=200)] = ""
+    archived: bool = False
+    limit: Annotated[int, Field(ge=1, le=LIMITS.sessions_per_page)] = LIMITS.sessions_per_page
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenSession:
+    """A session and the place in its log from which to follow it."""
+
+    id: str
+    title: str
+    state: SessionState
+    pinned: bool
+    archived: bool
+    created_at: str
+    active_at: str
+    cursor: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionsPage:
+    items: list[queries.SessionView]
+    next_cursor: str | None
+
+
+def opened(session: Session) -> OpenSession:
+    view = queries.session_view(session)
+    return OpenSession(
+        id=view.id,
+        title=view.title,
+        state=view.state,
+        pinned=view.pinned,
+        archived=view.archived,
+        created_at=view.created_at,
+        active_at=view.active_at,
+        cursor=stream.last_cursor(view.id),
+    )
+
+
+class SessionsView(Door):
+    @operation("List sessions", answers={200: SessionsPage}, query=SessionsQuery)
+    def get(self, request: Request) -> HttpResponse:
+        asked = query_of(request, SessionsQuery)
+        page = queries.sessions_page(
+            self.caller_id, cursor=asked.cursor, q=asked.q, archived=asked.archived, limit=asked.limit
+        )
+        return answer(SessionsPage(items=list(page.items), next_cursor=page.next_cursor))
+
+    @operation("Make a session", answers={201: OpenSession}, body=NewSession)
+    def post(self, request: Request) -> HttpResponse:
+        asked = body_of(request, NewSession)
+        return answer(opened(sessions.create(self.caller_id, title=asked.title)), 201)
+
+
+class SessionView(Door):
+    @operation("Read a session", answers={200: OpenSession})
+    def get(self, request: Request, session_id: UUID) -> HttpResponse:
+        return answer(opened(queries.session_of(self.caller_id, session_id)))
+
+    @operation("Rename, pin or archive a session", answers={200: OpenSession}, body=SessionChanges)
+    def patch(self, request: Request, session_id: UUID) -> HttpResponse:
+        asked = body_of(request, SessionChanges)
+        changed = sessions.update(
+            self.caller_id, session_id, title=asked.title, pinned=asked.pinned, archived=asked.archived
+        )
+        return answer(opened(changed))
+
+    @operation("Delete a session (can be undone)", answers={204: None})
+    def delete(self, request: Request, session_id: UUID) -> HttpResponse:
+        sessions.delete(self.caller_id, session_id)
+        return nothing()
+
+
+class SessionRestoreView(Door):
+    @operation("Restore a deleted session", answers={200: OpenSession})
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        sessions.restore(self.caller_id, session_id)
+        return answer(opened(queries.session_of(self.caller_id, session_id)))

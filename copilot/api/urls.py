@@ -1,0 +1,51 @@
+"""Paths under /api/ (E3). Ids are canonical lower-case uuids; whatever matches nothing is one 404."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path
+
+from copilot.api.documents import DocumentView, ViewerView
+from copilot.api.doors import Nowhere
+from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView
+from copilot.api.keys import KeysView, KeyView
+from copilot.api.messages import MessagesView, StopView
+from copilot.api.models import ModelsView
+from copilot.api.questions import AnswerView
+from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
+from copilot.api.sessions import SessionRestoreView, SessionsView, SessionView
+from copilot.api.streaming import StreamView
+from copilot.api.tickets import TicketsView
+from copilot.api.turns import TurnView, WaitView
+
+SESSION = "v1/sessions/<uuid:session_id>"
+QUEUED = f"{SESSION}/queue/<uuid:message_id>"
+TURN = "v1/turns/<uuid:turn_id>"
+FILE = "v1/files/<uuid:file_id>"
+
+urlpatterns = [
+    path("v1/sessions", SessionsView.as_view()),
+    path(SESSION, SessionView.as_view()),
+    path(f"{SESSION}/restore", SessionRestoreView.as_view()),
+    path(f"{SESSION}/messages", MessagesView.as_view()),
+    path(f"{SESSION}/stream", StreamView.as_view()),
+    path(f"{SESSION}/stop", StopView.as_view()),
+    path(f"{SESSION}/queue", QueueView.as_view()),
+    path(QUEUED, QueuedView.as_view()),
+    path(f"{QUEUED}/send_now", SendNowView.as_view()),
+    path(f"{QUEUED}/move", MoveView.as_view()),
+    path(TURN, TurnView.as_view()),
+    path(f"{TURN}/wait", WaitView.as_view()),
+    path("v1/questions/<uuid:question_id>/answer", AnswerView.as_view()),
+    path("v1/files", FilesView.as_view()),
+    path("v1/files/usage", FileUsageView.as_view()),
+    path(FILE, FileView.as_view()),
+    path(f"{FILE}/restore", FileRestoreView.as_view()),
+    path(f"{FILE}/download", DownloadView.as_view()),
+    path("v1/models", ModelsView.as_view()),
+    path("v1/api-keys", KeysView.as_view()),
+    path("v1/api-keys/<uuid:key_id>", KeyView.as_view()),
+    path("v1/ws-tickets", TicketsView.as_view()),
+    path("schema", DocumentView.as_view(), name="api-schema"),
+    path("docs", ViewerView.as_view(), name="api-docs"),
+    re_path(r"", Nowhere.as_view()),  # last: other apps' paths under /api/ are included before these
+]

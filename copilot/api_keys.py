@@ -1,0 +1,116 @@
+"""Keys for programs: made, shown once, verified by hash, revoked (A20.6, L10)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare, salted_hmac
+
+from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from copilot.models import ApiKey
+
+SCOPES = ("read", "chat", "manage", "billing", "staff")
+USUAL_SCOPES = ("read", "chat")
+KEYS_PER_USER = 50  # a list that a person can still read; also bounds what a stolen cookie can make
+USED_EVERY = timedelta(minutes=1)  # last_used_at is for people; a write per request would be waste
+_SHAPE = re.compile(r"ph_user_([a-z0-9]{10})_([A-Za-z0-9_-]{43})", re.ASCII)
+_ALPHABET = string.ascii_lowercase + string.digits
+_PEPPER = "copilot.api_keys"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewKey:
+    """A key at the only moment its secret is known."""
+
+    row: ApiKey
+    token: str
+
+
+def create(
+    user: User, *, name: str = "", scopes: tuple[str, ...] = USUAL_SCOPES, expires_at: datetime | None = None
+) -> NewKey:
+    """Make a key; what is stored cannot be turned back into it."""
+    _check_scopes(user, scopes)
+    if expires_at is not None and expires_at <= timezone.now():
+        raise InvalidRequest("expires_at: must lie in the future.")
+    if _standing(user.pk).count() >= KEYS_PER_USER:
+        raise Conflict(f"There are {KEYS_PER_USER} keys already. Revoke one first.", code="too_many_keys")
+    prefix = "".join(secrets.choice(_ALPHABET) for _ in range(10))
+    secret = secrets.token_urlsafe(32)
+    row = ApiKey.objects.create(
+        user=user,
+        name=name,
+        prefix=prefix,
+        secret_hash=_hash(secret, settings.SECRET_KEY),
+        scopes=[scope for scope in SCOPES if scope in scopes],
+        expires_at=expires_at,
+    )
+    row.refresh_from_db(fields=["created_at"])
+    return NewKey(row=row, token=f"ph_user_{prefix}_{secret}")
+
+
+def verify(token: str) -> ApiKey | None:
+    """The key behind a token with its user, or None; every refusal costs one comparison."""
+    shape = _SHAPE.fullmatch(token)
+    prefix, secret = shape.groups() if shape else ("", "")
+    row = ApiKey.objects.select_related("user").filter(prefix=prefix).first() if shape else None
+    genuine = _matches(secret, row.secret_hash if row else "0" * 64)
+    if row is None or not genuine or not _stands(row):
+        return None
+    if row.last_used_at is None or timezone.now() - row.last_used_at >= USED_EVERY:
+        stale = Q(last_used_at=None) | Q(last_used_at__lte=Now() - USED_EVERY)
+        ApiKey.objects.filter(stale, pk=row.pk).update(last_used_at=Now())
+    return row
+
+
+def still_stands(key_id: UUID) -> bool:
+    """Whether a key accepted earlier would be accepted now; asked by long streams (L10)."""
+    row = ApiKey.objects.filter(pk=key_id, user__is_active=True).first()
+    return row is not None and _stands(row)
+
+
+def of_user(user_id: int) -> list[ApiKey]:
+    """Keys that were not revoked, newest first; expired ones stay in sight."""
+    return list(_standing(user_id).order_by("-created_at", "id"))
+
+
+def revoke(user_id: int, key_id: UUID) -> None:
+    if not _standing(user_id).filter(pk=key_id).update(revoked_at=Now()):
+        raise NotFound
+
+
+def _standing(user_id: int) -> QuerySet[ApiKey]:
+    return ApiKey.objects.filter(user_id=user_id, revoked_at=None)
+
+
+def _stands(row: ApiKey) -> bool:
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > timezone.now())
+
+
+def _check_scopes(user: User, scopes: tuple[str, ...]) -> None:
+    if not scopes:
+        raise InvalidRequest("scopes: a key needs at least one.")
+    if unknown := [scope for scope in scopes if scope not in SCOPES]:
+        raise InvalidRequest(f"scopes: {unknown[0][:40]!r} is none of {', '.join(SCOPES)}.")
+    if "staff" in scopes and not user.is_staff:
+        raise Forbidden("Only staff may have keys with the scope staff.")
+
+
+def _matches(secret: str, stored: str) -> bool:
+    """Also under a secret key that is being rotated out."""
+    peppers = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return any(constant_time_compare(_hash(secret, pepper), stored) for pepper in peppers)
+
+
+def _hash(secret: str, pepper: str | bytes) -> str:
+    return salted_hmac(_PEPPER, secret, secret=pepper, algorithm="sha256").hexdigest()

@@ -1,0 +1,22 @@
+"""Boots copilot: the model catalogue, the secrets to redact, and the ports that lower modules call."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.conf import settings
+
+
+class CopilotConfig(AppConfig):
+    name = "copilot"
+    verbose_name = "Conversations"
+
+    def ready(self) -> None:
+        from copilot import dispatch, ports, redaction, tasks
+        from copilot.providers import catalogue
+
+        ports.bind(after_turn=dispatch.after_turn, send_turn=tasks.send)
+
+        redaction.register(
+            [settings.SECRET_KEY, settings.OPENAI_API_KEY, settings.ANTHROPIC_API_KEY],
+        )
+        catalogue.configure_from(settings)

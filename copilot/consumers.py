@@ -1,0 +1,296 @@
+"""The socket's door: commands in, acks and events out (E1, E2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import assert_never
+from uuid import UUID
+
+import msgspec
+from channels.consumer import AsyncConsumer
+from channels.exceptions import StopConsumer
+from django.db import DatabaseError
+
+from copilot import commands, dispatch, events, knocks, queries
+from copilot.bridge import in_thread
+from copilot.commands import LIMITS, Command
+from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, Unavailable
+from copilot.live import stream
+from copilot.live.client import RedisDown
+from copilot.live.tail import QUEUE_EVENTS, TAIL, CursorLost, Entry, Subscription
+from copilot.permissions import UNRESTRICTED
+
+log = logging.getLogger(__name__)
+
+STRANGER, ABUSE, TOO_BIG = 4401, 4008, 1009  # close codes
+MAX_SUBSCRIPTIONS = 50
+Reply = dict[str, object]
+
+
+class ChatConsumer(AsyncConsumer):
+    """One socket. Commands run in order; a task of its own writes, so a slow client stalls nobody."""
+
+    visitor: knocks.Visitor
+
+    async def dispatch(self, message: dict[str, object]) -> None:
+        """Channels would sweep database connections at every frame; ours live in the bridge's threads."""
+        handlers: dict[str, Callable[[dict[str, object]], Awaitable[None]]] = {
+            "websocket.connect": self.connected,
+            "websocket.receive": self.received,
+            "websocket.disconnect": self.disconnected,
+        }
+        handler = handlers.get(str(message["type"]))
+        if handler is not None:
+            await handler(message)
+
+    # --- opening and closing ---------------------------------------------------------------------
+
+    async def connected(self, message: dict[str, object]) -> None:
+        self._out: deque[str] = deque()
+        self._news = asyncio.Event()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._lost: set[str] = set()
+        self._calls: deque[float] = deque(maxlen=LIMITS.commands)
+        self._writer: asyncio.Task[None] | None = None
+        try:
+            visitor = await in_thread(knocks.identify, knocks.Knock.of(self.scope))
+        except (DatabaseError, *RedisDown):
+            await self.send({"type": "websocket.close", "code": 1013})
+            return
+        if visitor is None:
+            await self.send({"type": "websocket.accept"})
+            await self.send({"type": "websocket.close", "code": STRANGER, "reason": "authentication required"})
+            return
+        self.visitor = visitor
+        await self.send({"type": "websocket.accept"})
+        self._writer = asyncio.create_task(self._write_for_ever(), name="socket")
+
+    async def disconnected(self, message: dict[str, object]) -> None:
+        for subscription in self._subscriptions.values():
+            TAIL.leave(subscription)
+        if self._writer is not None:
+            TAIL.leave_user(self.visitor.user_id, self)
+            self._writer.cancel()
+        raise StopConsumer
+
+    # --- in --------------------------------------------------------------------------------------
+
+    async def received(self, message: dict[str, object]) -> None:
+        if self._writer is None:
+            return
+        frame = message.get("text") or message.get("bytes") or ""
+        assert isinstance(frame, str | bytes)
+        if len(frame) > LIMITS.frame_bytes:
+            await self._close(TOO_BIG, "frame_too_large", f"A frame may have {LIMITS.frame_bytes:,} bytes.")
+        elif self._is_too_fast():
+            await self._close(ABUSE, "too_many_requests", "Too many commands in a short time.")
+        else:
+            await self._obey(frame)
+
+    def _is_too_fast(self) -> bool:
+        now = time.monotonic()
+        full = len(self._calls) == LIMITS.commands and now - self._calls[0] < LIMITS.commands_seconds
+        self._calls.append(now)
+        return full
+
+    async def _close(self, code: int, name: str, message: str) -> None:
+        await self.send({"type": "websocket.send", "text": _error(None, InvalidRequest(message, code=name))})
+        await self.send({"type": "websocket.close", "code": code, "reason": name})
+
+    async def _obey(self, frame: str | bytes) -> None:
+        ref: object = None
+        try:
+            data = _decoded(frame)
+            ref = data.get("ref") if isinstance(data, dict) else None
+            reply = await self._perform(commands.parse_command(data))
+            self._push(_text({"kind": "ack", "ref": ref, **reply}))
+        except Refused as refusal:
+            self._push(_error(ref, refusal))
+        except (DatabaseError, *RedisDown) as problem:
+            log.warning("a command met an unavailable server: %s", type(problem).__name__)
+            self._push(_error(ref, Unavailable()))
+        except Exception:
+            log.exception("a command failed")
+            self._push(_error(ref, Refused("Something went wrong on our side.", code="internal_error")))
+
+    async def _perform(self, command: Command) -> Reply:
+        user_id = self.visitor.user_id
+        match command:
+            case commands.Ping():
+                return {}
+            case commands.Subscribe():
+                return await self._subscribe(_session(command.session_id), command.cursor)
+            case commands.Unsubscribe():
+                self._unsubscribe(command.session_id)
+                return {}
+            case commands.SubscribeSidebar():
+                TAIL.follow_user(user_id, self)
+                return {}
+            case commands.Send():
+                return await self._submit(command)
+            case commands.Stop():
+                self._need("chat")
+                session_id = _session(command.session_id)
+                stopped = await in_thread(dispatch.stop, user_id, session_id, queue=command.queue)
+                return _fields(stopped)
+            case commands.AnswerQuestion():
+                self._need("chat")
+                question = commands.as_uuid(command.question_id)
+                if question is None:
+                    raise NotFound
+                await in_thread(
+                    dispatch.answer_question, user_id, question, text=command.text, choice=command.choice
+                )
+                return {}
+            case commands.EditQueued() | commands.RemoveQueued() | commands.MoveQueued() | commands.SendNow():
+                return await self._change_queue(command)
+            case unreachable:
+                assert_never(unreachable)
+
+    def _need(self, scope: str) -> None:
+        scopes = self.visitor.scopes
+        if scopes is not None and scope not in scopes:
+            raise Forbidden(f"This key lacks the scope {scope}.", code="insufficient_scope", scope=scope)
+
+    async def _submit(self, command: commands.Send) -> Reply:
+        self._need("chat")
+        message = commands.parse_send(
+            command.model_dump(exclude={"kind", "ref", "session_id"}),
+            session_id=_session(command.session_id),
+            user_id=self.visitor.user_id,
+            origin=self.visitor.origin,
+            permissions=UNRESTRICTED,
+        )
+        outcome = await in_thread(dispatch.submit, message)
+        state = "started" if isinstance(outcome, dispatch.Started) else "queued"
+        return {"state": state, **_fields(outcome)}
+
+    async def _change_queue(
+        self, command: commands.EditQueued | commands.RemoveQueued | commands.MoveQueued | commands.SendNow
+    ) -> Reply:
+        self._need("chat")
+        who = self.visitor.user_id
+        session_id, message_id = _session(command.session_id), commands.as_uuid(command.message_id)
+        if message_id is None:
+            raise NotFound
+        match command:
+            case commands.EditQueued():
+                await in_thread(dispatch.edit_queued, who, session_id, message_id, command.text)
+            case commands.RemoveQueued():
+                await in_thread(dispatch.remove_queued, who, session_id, message_id)
+            case commands.MoveQueued():
+                await in_thread(dispatch.move_queued, who, session_id, message_id, command.position)
+            case commands.SendNow():
+                await in_thread(dispatch.send_now, who, session_id, message_id)
+        return {}
+
+    # --- following -------------------------------------------------------------------------------
+
+    async def _subscribe(self, session_id: UUID, cursor: str | None) -> Reply:
+        self._need("read")
+        name = str(session_id)
+        if cursor is not None:
+            stream.check_cursor(cursor)
+        if name not in self._subscriptions and len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
+            raise InvalidRequest(f"A socket may follow {MAX_SUBSCRIPTIONS} sessions.", code="too_many_subscriptions")
+        await in_thread(queries.session_of, self.visitor.user_id, session_id)
+        self._unsubscribe(name)
+        if cursor is None:
+            await self._follow_from_snapshot(name, reset=False)
+            return {"session_id": name}
+        try:
+            self._subscriptions[name] = await TAIL.follow(name, cursor, self)
+        except CursorLost:
+            await self._follow_from_snapshot(name, reset=True)
+        return {"session_id": name}
+
+    async def _follow_from_snapshot(self, name: str, *, reset: bool) -> None:
+        while True:
+            snapshot, cursor = await in_thread(queries.snapshot, UUID(name), reset=reset)
+            payload = events.encode(snapshot, session_id=name)
+            self._push(events.place(payload, cursor).decode())
+            try:
+                self._subscriptions[name] = await TAIL.follow(name, cursor, self)
+            except CursorLost:
+                reset = True  # the log was lost or trimmed between the two: once more
+                continue
+            return
+
+    def _unsubscribe(self, name: str) -> None:
+        subscription = self._subscriptions.pop(name, None)
+        if subscription is not None:
+            TAIL.leave(subscription)
+
+    def deliver(self, session_id: str, entries: Sequence[Entry]) -> None:
+        if len(self._out) + len(entries) > QUEUE_EVENTS:
+            self.lost(session_id)
+            return
+        self._out.extend(entry.text() for entry in entries)
+        self._news.set()
+
+    def lost(self, session_id: str) -> None:
+        self._unsubscribe(session_id)
+        self._lost.add(session_id)
+        self._news.set()
+
+    def changed(self, session_id: str, entries: Sequence[Entry]) -> None:
+        if session_id not in self._subscriptions:
+            self.deliver(session_id, entries)
+
+    # --- out -------------------------------------------------------------------------------------
+
+    def _push(self, text: str) -> None:
+        self._out.append(text)
+        self._news.set()
+
+    async def _write_for_ever(self) -> None:
+        send = self.base_send
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._out:
+                await send({"type": "websocket.send", "text": self._out.popleft()})
+            while self._lost:
+                await self._start_over(self._lost.pop())
+
+    async def _start_over(self, session_id: str) -> None:
+        try:
+            await self._follow_from_snapshot(session_id, reset=True)
+        except (DatabaseError, TimeoutError, *RedisDown):
+            log.warning("a snapshot could not be taken; trying again")
+            await asyncio.sleep(1)
+            self._lost.add(session_id)
+            self._news.set()
+
+
+def _session(text: str) -> UUID:
+    session_id = commands.as_uuid(text)
+    if session_id is None:
+        raise NotFound
+    return session_id
+
+
+def _decoded(frame: str | bytes) -> events.JSON:
+    try:
+        return msgspec.json.decode(frame)  # type: ignore[no-any-return]
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
+        raise InvalidRequest("That is not JSON.") from problem
+
+
+def _text(reply: Reply) -> str:
+    return msgspec.json.encode(reply).decode()
+
+
+def _error(ref: object, refusal: Refused) -> str:
+    return _text({"kind": "error", "ref": ref, **refusal.body()})
+
+
+def _fields(outcome: dispatch.Started | dispatch.Queued | dispatch.Stopped) -> Reply:
+    fields: Reply = msgspec.to_builtins(outcome)
+    if not fields.get("ignored_attachments"):
+        fields.pop("ignored_attachments", None)
+    return fields

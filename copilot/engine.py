@@ -1,0 +1,275 @@
+"""A worker process's event loop: takes turns, renews their leases, checkpoints, hears stops, and drains (T4, T5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from uuid import UUID
+
+from celery.exceptions import Reject
+from django.conf import settings
+from django.db import DatabaseError
+
+from copilot import turns, workers
+from copilot.agent.commits import OUTAGE_SECONDS, retried
+from copilot.agent.services import CHECKPOINT_SECONDS, Services
+from copilot.agent.turn import Interruption, TurnRun
+from copilot.bridge import in_thread
+from copilot.live import lease, stop
+from copilot.live.client import RedisDown
+from copilot.live.stream import Outbox
+
+log = logging.getLogger(__name__)
+
+RENEW_SECONDS = 10.0
+MARK_POLL_SECONDS = 0.5  # a lost broadcast costs half a second (A1.4)
+WATCH_SECONDS = 1.0
+
+
+class Engine:
+    """One per process, on a thread of its own."""
+
+    def __init__(self, queues: list[str]) -> None:
+        self.identity = workers.new_identity()
+        self._slots = threading.BoundedSemaphore(settings.TURNS_PER_PROCESS)
+        self._runs: dict[str, TurnRun] = {}
+        self._arrived: list[UUID] = []
+        self._claiming: asyncio.Task[None] | None = None
+        self._draining = False
+        self._loop = asyncio.new_event_loop()
+        self._beat = workers.Beat(self.identity, self._running, queues)
+        self._services: Services | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- from Celery's threads -------------------------------------------------------------------
+
+    def start(self) -> None:
+        ready: Future[None] = Future()
+        threading.Thread(target=self._live, args=[ready], name="engine", daemon=True).start()
+        ready.result(timeout=30)
+        self._beat.begin()
+
+    def take(self, turn_id: UUID) -> None:
+        """Run a turn here. At the cap the caller waits, so the process takes no more (T5.2)."""
+        while not self._slots.acquire(timeout=1.0):
+            if self._draining:
+                raise Reject("draining", requeue=True)
+        if self._draining:
+            self._slots.release()
+            raise Reject("draining", requeue=True)
+        self._loop.call_soon_threadsafe(self._arrive, turn_id)
+
+    def drain(self, grace_seconds: float) -> None:
+        """Take nothing new, finish what ends in time, hand the rest over (T9.4)."""
+        self._draining = True
+        self._beat.drain()
+        deadline = time.monotonic() + grace_seconds
+        while self._runs and time.monotonic() < deadline:
+            time.sleep(0.05)
+        asyncio.run_coroutine_threadsafe(self._hand_over_all(), self._loop).result(timeout=15)
+        self._beat.end()
+
+    def _running(self) -> list[tuple[str, int]]:
+        return [(turn_id, run.turn.fence) for turn_id, run in tuple(self._runs.items())]
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def _live(self, ready: Future[None]) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._begin())
+        ready.set_result(None)
+        self._loop.run_forever()
+
+    async def _begin(self) -> None:
+        self._services = services = Services(self._refused)
+        self._keep(services.publisher.run())
+        self._keep(self._every(CHECKPOINT_SECONDS, services.checkpoint))
+        self._keep(self._every(RENEW_SECONDS, self._renew))
+        self._keep(self._every(MARK_POLL_SECONDS, self._poll_marks))
+        self._keep(self._every(WATCH_SECONDS, self._watch))
+        self._keep(self._hear_stops())
+
+    def _keep(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _every(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await act()
+            except (DatabaseError, *RedisDown) as problem:
+                log.warning("a server is away, trying again: %s", type(problem).__name__)
+
+    # --- taking turns ----------------------------------------------------------------------------
+
+    def _arrive(self, turn_id: UUID) -> None:
+        self._arrived.append(turn_id)
+        if self._claiming is None:
+            self._claiming = self._loop.create_task(self._claim())
+
+    async def _claim(self) -> None:
+        """All turns that arrived together are claimed in one statement."""
+        try:
+            while self._arrived:
+                arrived, self._arrived = self._arrived, []
+                await self._claim_some(arrived)
+        finally:
+            self._claiming = None
+
+    async def _claim_some(self, turn_ids: list[UUID]) -> None:
+        claimed: list[turns.Claimed] = []
+        try:
+            claimed = await in_thread(turns.claim, turn_ids, self.identity.worker)
+        except DatabaseError:
+            log.warning("the database is away: %d turns wait for the sweep", len(turn_ids))
+        for _ in range(len(turn_ids) - len(claimed)):
+            self._slots.release()  # taken by another worker, or ended
+        for turn in claimed:
+            self._run(turn)
+
+    def _run(self, turn: turns.Claimed) -> None:
+        assert self._services is not None
+        run = TurnRun(turn, self._services)
+        self._runs[str(turn.turn_id)] = run
+        task = self._loop.create_task(self._play(run), name=f"turn {turn.turn_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _play(self, run: TurnRun) -> None:
+        try:
+            await self._guard(run)
+            await run.run()
+        except (DatabaseError, *RedisDown) as problem:
+            log.error("turn %s was interrupted by an outage: %s", run.turn.turn_id, type(problem).__name__)
+        except Exception:
+            log.exception("turn %s broke", run.turn.turn_id)
+            await self._end_broken(run)
+        finally:
+            run.recorder.abandon()
+            self._runs.pop(str(run.turn.turn_id), None)
+            self._slots.release()
+
+    async def _guard(self, run: TurnRun) -> None:
+        """The lease runs from now on, and the log knows our fence before we speak."""
+        holding = _holding(run)
+        try:
+            [answer] = await lease.renew([holding])
+            if answer != "renewed":  # Redis forgot it, or never knew: the row says it is ours
+                await in_thread(
+                    lease.take_over,
+                    holding.session_id,
+                    turn_id=holding.turn_id,
+                    token=holding.token,
+                    fence=holding.fence,
+                )
+                await lease.renew([holding])
+        except RedisDown:
+            log.warning("the lease of turn %s could not be renewed yet", holding.turn_id)
+
+    async def _end_broken(self, run: TurnRun) -> None:
+        """A fault of ours still gives the turn its one ending."""
+        try:
+            await run.break_off()
+        except Exception:
+            log.exception("turn %s could not be ended; the sweep will", run.turn.turn_id)
+
+    # --- keeping them alive ----------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        runs = list(self._runs.values())
+        answers = await lease.renew([_holding(run) for run in runs])
+        missing = [run for run, answer in zip(runs, answers, strict=True) if answer != "renewed"]
+        if missing:
+            await self._restore(missing)
+
+    async def _restore(self, runs: list[TurnRun]) -> None:
+        """Leases that Redis lost are made anew if the rows say so; the others' turns are no longer ours."""
+        held = [(run.turn.turn_id, run.turn.fence) for run in runs]
+        ours = await retried(turns.still_running, held)
+        for run in runs:
+            if run.turn.turn_id not in ours and not run.over:
+                run.interrupt("lost")
+        await lease.renew([_holding(run) for run in runs if run.turn.turn_id in ours], recreate=True)
+
+    def _refused(self, outbox: Outbox, why: str) -> None:
+        run = self._runs.get(outbox.turn_id)
+        if run is None:
+            outbox.waiting.clear()
+        elif why == "refused":
+            run.interrupt("lost")
+        else:
+            self._keep(self._restore([run]))
+
+    async def _poll_marks(self) -> None:
+        runs = list(self._runs.values())
+        for run, turn_id in zip(runs, await stop.marks([str(run.turn.session_id) for run in runs]), strict=True):
+            if turn_id == str(run.turn.turn_id):
+                run.interrupt("stop")
+
+    async def _hear_stops(self) -> None:
+        while True:
+            try:
+                async for news in stop.heard():
+                    if run := self._runs.get(news.turn_id):
+                        run.interrupt("stop")
+            except RedisDown as problem:
+                log.warning("stops are not heard for a moment: %s", type(problem).__name__)
+            await asyncio.sleep(0.2)
+
+    async def _watch(self) -> None:
+        now = time.monotonic()
+        for run in tuple(self._runs.values()):
+            run.watch(now)
+        assert self._services is not None
+        if self._services.publisher.blocked_seconds > OUTAGE_SECONDS:
+            self._interrupt_all("hand_over")
+
+    # --- leaving ---------------------------------------------------------------------------------
+
+    def _interrupt_all(self, why: Interruption) -> None:
+        for run in tuple(self._runs.values()):
+            run.interrupt(why)
+
+    async def _hand_over_all(self) -> None:
+        self._interrupt_all("hand_over")
+        while self._runs:
+            await asyncio.sleep(0.02)
+        assert self._services is not None
+        await self._services.settle()
+
+
+def _holding(run: TurnRun) -> lease.Holding:
+    turn = run.turn
+    return lease.Holding(str(turn.session_id), str(turn.turn_id), str(turn.token), turn.fence)
+
+
+_engine: Engine | None = None
+_starting = threading.Lock()
+
+
+def start(queues: list[str] | None = None) -> Engine:
+    """The process's engine, started at first use."""
+    global _engine
+    with _starting:
+        if _engine is None:
+            engine = Engine(queues or ["turns"])
+            engine.start()
+            _engine = engine
+    return _engine
+
+
+def hand_over(turn_id: UUID) -> None:
+    """From a Celery task: the turn is this process's now."""
+    start().take(turn_id)
+
+
+def drain() -> None:
+    """From Celery's shutdown: leave without losing anything."""
+    if _engine is not None:
+        _engine.drain(settings.TURN_GRACE_SECONDS)

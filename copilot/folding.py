@@ -1,0 +1,243 @@
+"""What a client knows after a snapshot and the events behind it: the same rows a fresh fetch gives (T8.3, T8.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from copilot.events import (
+    Event,
+    MessageAdded,
+    MessageView,
+    NoticePosted,
+    QuestionAsked,
+    QuestionClosed,
+    QuestionView,
+    QueueChanged,
+    QueueItem,
+    ReasoningEnded,
+    ReasoningExtended,
+    ReasoningStarted,
+    SessionChanged,
+    SessionSnapshot,
+    SessionState,
+    StepRetracted,
+    TextEnded,
+    TextExtended,
+    TextStarted,
+    TitleChanged,
+    Todo,
+    TodosChanged,
+    ToolCalled,
+    ToolFinished,
+    TurnCancelled,
+    TurnFailed,
+    TurnPaused,
+    TurnQueued,
+    TurnRecovering,
+    TurnStarted,
+    TurnSucceeded,
+    TurnView,
+)
+
+Carrier = (
+    MessageAdded | ReasoningStarted | TextStarted | ToolCalled | ToolFinished | NoticePosted
+)  # events that bring a whole row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transcript:
+    """One session as a client sees it. The turn's own rows are among `rows`; `turn.messages` is empty."""
+
+    rows: Mapping[str, MessageView] = field(default_factory=dict)
+    queue: tuple[QueueItem, ...] = ()
+    turn: TurnView | None = None
+    todos: tuple[Todo, ...] = ()
+    questions: tuple[QuestionView, ...] = ()
+    title: str = ""
+    state: SessionState = "idle"
+
+    def messages(self) -> list[MessageView]:
+        return sorted(self.rows.values(), key=lambda row: row.sequence)
+
+    def messages_of(self, turn_id: str) -> list[MessageView]:
+        return [row for row in self.messages() if row.turn_id == turn_id]
+
+    def turn_view(self) -> TurnView | None:
+        """The turn in flight with its rows, as a snapshot carries it."""
+        return replace(self.turn, messages=self.messages_of(self.turn.id)) if self.turn else None
+
+
+def from_snapshot(snapshot: SessionSnapshot) -> Transcript:
+    in_flight = snapshot.turn.messages if snapshot.turn else []
+    return Transcript(
+        rows={row.id: row for row in (*snapshot.messages, *in_flight)},
+        queue=tuple(snapshot.queue),
+        turn=replace(snapshot.turn, messages=[]) if snapshot.turn else None,
+        todos=tuple(snapshot.todos),
+        questions=tuple(snapshot.questions),
+        title=snapshot.title,
+        state=snapshot.state,
+    )
+
+
+def fold(state: Transcript, event: Event, turn_id: str | None = None) -> Transcript:
+    """The transcript after one event; `turn_id` is the one the event was logged with."""
+    return fold_all(state, [(event, turn_id)])
+
+
+def fold_all(state: Transcript, events: Iterable[tuple[Event, str | None]]) -> Transcript:
+    """Many events at once, without a copy of the transcript for each of them."""
+    folder = _Folder(state)
+    for event, turn_id in events:
+        folder.take(event, turn_id)
+    return folder.result()
+
+
+class _Text:
+    """A row's text that grows by pieces; joined only when somebody looks."""
+
+    def __init__(self, content: str) -> None:
+        self._pieces = [content]
+        self._length = len(content)
+
+    def extend(self, offset: int, delta: str) -> None:
+        """Put `delta` at its place: twice is harmless, and beyond a gap nothing can be known."""
+        if offset < self._length:
+            text = self.joined()
+            if text[offset : offset + len(delta)] != delta:
+                self._pieces = [text[:offset], delta]
+                self._length = offset + len(delta)
+        elif offset == self._length:
+            self._pieces.append(delta)
+            self._length += len(delta)
+
+    def joined(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+
+class _Folder:
+    def __init__(self, state: Transcript) -> None:
+        self._growing: dict[str, _Text] = {}
+        self._begin(state)
+
+    def _begin(self, state: Transcript) -> None:
+        self._state = state
+        self._rows = dict(state.rows)
+        self._growing.clear()
+
+    def result(self) -> Transcript:
+        for row_id in tuple(self._growing):
+            self._settle(row_id)
+        return replace(self._state, rows=self._rows)
+
+    def take(self, event: Event, turn_id: str | None) -> None:
+        match event:
+            case TextExtended() | ReasoningExtended():
+                self._extend(event.row_id, event.offset, event.delta)
+            case TextEnded() | ReasoningEnded():
+                self._end(event.row_id)
+            case (
+                TextStarted()
+                | ReasoningStarted()
+                | ToolCalled()
+                | ToolFinished()
+                | MessageAdded()
+                | NoticePosted()
+            ):
+                self._add(event)
+            case StepRetracted():
+                self._remove(event.row_ids)
+            case SessionSnapshot():
+                self._begin(from_snapshot(event))
+            case _:
+                self._state = _changed(self._state, event, turn_id)
+
+    def _add(self, event: Carrier) -> None:
+        row = event.message
+        if row is None:
+            return
+        starts = isinstance(event, TextStarted | ReasoningStarted)
+        if not (starts and row.id in self._rows):  # a checkpoint may know more of it than its beginning
+            self._rows[row.id] = row
+
+    def _extend(self, row_id: str, offset: int, delta: str) -> None:
+        text = self._growing.get(row_id)
+        if text is None:
+            row = self._rows.get(row_id)
+            if row is None or not isinstance(row.content, str):
+                return
+            text = self._growing[row_id] = _Text(row.content)
+        text.extend(offset, delta)
+
+    def _end(self, row_id: str) -> None:
+        self._settle(row_id)
+        if row_id in self._rows:
+            self._rows[row_id] = replace(self._rows[row_id], streaming=False)
+
+    def _settle(self, row_id: str) -> None:
+        text = self._growing.pop(row_id, None)
+        if text is not None:
+            self._rows[row_id] = replace(self._rows[row_id], content=text.joined())
+
+    def _remove(self, row_ids: Iterable[str]) -> None:
+        for row_id in row_ids:
+            self._growing.pop(row_id, None)
+            self._rows.pop(row_id, None)
+
+
+def _changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript:
+    """Everything that is not a row."""
+    match event:
+        case SessionChanged():
+            return replace(state, title=event.title, state=event.state)
+        case TitleChanged():
+            return replace(state, title=event.title)
+        case QueueChanged():
+            return replace(state, queue=tuple(event.items))
+        case TodosChanged():
+            return replace(state, todos=tuple(event.items))
+        case QuestionAsked():
+            others = (question for question in state.questions if question.id != event.question.id)
+            return replace(state, questions=(*others, event.question))
+        case QuestionClosed():
+            left = tuple(question for question in state.questions if question.id != event.question_id)
+            return replace(state, questions=left)
+        case _:
+            return _turn_changed(state, event, turn_id)
+
+
+def _turn_changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript:
+    match event:
+        case TurnQueued():
+            return replace(state, state="running", turn=_queued(event, turn_id))
+        case TurnStarted():
+            turn = _turn(state, turn_id)
+            return replace(
+                state, state="running", turn=replace(turn, status="running", run_ids=event.run_ids)
+            )
+        case TurnRecovering():
+            turn = _turn(state, turn_id)
+            return replace(state, turn=replace(turn, status="queued", attempt=event.attempt))
+        case TurnPaused():
+            return replace(state, state="waiting", turn=replace(_turn(state, turn_id), status="waiting"))
+        case TurnSucceeded() | TurnFailed() | TurnCancelled():
+            ended = state.turn is None or turn_id in (None, state.turn.id)
+            return replace(state, state="idle", turn=None) if ended else state
+        case _:
+            return state
+
+
+def _queued(event: TurnQueued, turn_id: str | None) -> TurnView:
+    return TurnView(
+        id=turn_id or "", status="queued", origin=event.origin, run_ids=event.run_ids, attempt=0, messages=[]
+    )
+
+
+def _turn(state: Transcript, turn_id: str | None) -> TurnView:
+    """The turn an event is about, also when its beginning was not seen."""
+    if state.turn is not None and turn_id in (None, state.turn.id):
+        return state.turn
+    return TurnView(id=turn_id or "", status="queued", origin="", run_ids=[], attempt=0, messages=[])

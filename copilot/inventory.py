@@ -1,0 +1,67 @@
+"""How the live servers and workers are doing, for diagnostics, which speaks to neither itself (D1, D6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import FloatField
+from django.db.models.functions import Cast, Extract, Now
+
+from copilot.errors import Unavailable
+from copilot.live.client import RedisDown, blocking
+from copilot.models import WorkerBeat
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisHealth:
+    version: str
+    used_bytes: int
+    limit_bytes: int  # 0: none
+    eviction_policy: str
+    role: str
+    append_only: bool
+    time: float  # seconds since the epoch, by the server's clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerView:
+    worker: str
+    version: str
+    queues: tuple[str, ...]
+    draining: bool
+    silent_seconds: float
+
+
+def redis_health() -> RedisHealth:
+    try:
+        with blocking().pipeline(transaction=False) as pipe:
+            pipe.info()
+            pipe.time()
+            info, (seconds, microseconds) = pipe.execute()
+    except RedisDown as problem:
+        raise Unavailable(type(problem).__name__) from problem
+    return RedisHealth(
+        version=str(info["redis_version"]),
+        used_bytes=int(info["used_memory"]),
+        limit_bytes=int(info["maxmemory"]),
+        eviction_policy=str(info["maxmemory_policy"]),
+        role=str(info["role"]),
+        append_only=bool(info["aof_enabled"]),
+        time=seconds + microseconds / 1e6,
+    )
+
+
+def workers_seen() -> list[WorkerView]:
+    """Every worker with a row, the latest sign of life first; the database's clock tells the age."""
+    silent = Cast(Extract(Now(), "epoch"), FloatField()) - Cast(Extract("beat_at", "epoch"), FloatField())
+    beats = WorkerBeat.objects.annotate(silent_seconds=silent).order_by("-beat_at")
+    return [
+        WorkerView(
+            worker=beat.worker,
+            version=beat.version,
+            queues=tuple(beat.queues),
+            draining=beat.draining,
+            silent_seconds=beat.silent_seconds,
+        )
+        for beat in beats
+    ]

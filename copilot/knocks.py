@@ -1,0 +1,88 @@
+"""Who knocks at the socket: a session cookie with a fitting origin, an API key, or a one-use ticket (E2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from importlib import import_module
+from urllib.parse import parse_qs, urlsplit
+
+from django.conf import settings
+from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY, get_user_model
+from django.utils.crypto import constant_time_compare
+
+from copilot import api_keys
+from copilot.live import tickets
+
+
+@dataclass(frozen=True)
+class Knock:
+    """What a socket's opening request says about itself."""
+
+    headers: dict[str, str]
+    query: str
+
+    @classmethod
+    def of(cls, scope: dict[str, object]) -> Knock:
+        pairs = scope.get("headers") or []
+        assert isinstance(pairs, list)
+        query = scope.get("query_string") or b""
+        assert isinstance(query, bytes)
+        return cls({name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}, query.decode("latin-1"))
+
+
+@dataclass(frozen=True)
+class Visitor:
+    user_id: int
+    name: str
+    origin: str  # the channel: web or api
+    scopes: frozenset[str] | None  # None: a person, who may do everything of theirs
+
+
+def identify(knock: Knock) -> Visitor | None:
+    """The visitor, or None for a stranger."""
+    authorization = knock.headers.get("authorization", "")
+    if authorization:
+        return _by_key(authorization)
+    if ticket := parse_qs(knock.query).get("ticket", [""])[0]:
+        user_id = tickets.redeem(ticket)
+        return _person(user_id) if user_id is not None else None
+    return _by_cookie(knock)
+
+
+def _by_key(authorization: str) -> Visitor | None:
+    scheme, _, secret = authorization.partition(" ")
+    key = api_keys.authenticate(secret.strip()) if scheme.lower() == "bearer" else None
+    if key is None or not key.user.is_active:
+        return None
+    return Visitor(key.user_id, key.user.get_username(), "api", frozenset(key.scopes))
+
+
+def _by_cookie(knock: Knock) -> Visitor | None:
+    if not _origin_fits(knock):
+        return None
+    try:
+        cookie = SimpleCookie(knock.headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME)
+    except CookieError:
+        return None
+    if cookie is None:
+        return None
+    session = import_module(settings.SESSION_ENGINE).SessionStore(cookie.value)
+    user_id = session.get(SESSION_KEY)
+    user = get_user_model().objects.filter(pk=user_id, is_active=True).first() if user_id else None
+    if user is None or not constant_time_compare(session.get(HASH_SESSION_KEY, ""), user.get_session_auth_hash()):
+        return None
+    return Visitor(user.pk, user.get_username(), "web", None)
+
+
+def _person(user_id: int) -> Visitor | None:
+    user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
+    return Visitor(user.pk, user.get_username(), "web", None) if user else None
+
+
+def _origin_fits(knock: Knock) -> bool:
+    """A browser always names the page that opens a socket; only our own pages may use our cookie."""
+    origin = knock.headers.get("origin")
+    if origin is None:
+        return True
+    return urlsplit(origin).netloc == knock.headers.get("host") or origin in settings.CSRF_TRUSTED_ORIGINS

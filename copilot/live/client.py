@@ -1,0 +1,82 @@
+"""Connections to Redis, made once per process (and per event loop), and the scripts they run."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import redis
+import redis.asyncio
+from django.conf import settings
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript, Script
+from redis.retry import Retry
+
+RedisDown = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, redis.ReadOnlyError)
+
+CONNECT_SECONDS = 1.0
+ANSWER_SECONDS = 2.0  # a script takes well under a millisecond; beyond this Redis counts as down
+
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis] = WeakKeyDictionary()
+
+
+@functools.cache
+def blocking() -> redis.Redis:
+    """For synchronous code; safe to share between threads. One retry heals a connection that went stale."""
+    pool = redis.BlockingConnectionPool.from_url(
+        settings.REDIS_URL,
+        max_connections=64,
+        timeout=ANSWER_SECONDS,
+        socket_connect_timeout=CONNECT_SECONDS,
+        socket_timeout=ANSWER_SECONDS,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 1),
+        retry_on_error=[redis.ConnectionError],
+    )
+    return redis.Redis(connection_pool=pool)
+
+
+def on_loop() -> redis.asyncio.Redis:
+    """For coroutines; one client per event loop."""
+    loop = asyncio.get_running_loop()
+    client = _loops.get(loop)
+    if client is None:
+        client = redis.asyncio.Redis.from_url(
+            settings.REDIS_URL,
+            max_connections=256,
+            socket_connect_timeout=CONNECT_SECONDS,
+            socket_timeout=ANSWER_SECONDS,
+            retry=AsyncRetry(NoBackoff(), 1),
+            retry_on_error=[redis.ConnectionError],
+        )
+        _loops[loop] = client
+    return client
+
+
+def listening() -> redis.asyncio.Redis:
+    """A client of its own for a subscription, whose reads wait without limit."""
+    return redis.asyncio.Redis.from_url(
+        settings.REDIS_URL,
+        socket_connect_timeout=CONNECT_SECONDS,
+        socket_timeout=None,
+        socket_keepalive=True,
+        health_check_interval=15,
+    )
+
+
+@functools.cache
+def source(name: str) -> str:
+    """The text of `scripts/<name>.lua`."""
+    return (Path(__file__).parent / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
+
+
+@functools.cache
+def script(name: str) -> Script:
+    return blocking().register_script(source(name))
+
+
+def script_on_loop(name: str) -> AsyncScript:
+    return on_loop().register_script(source(name))

@@ -1,0 +1,52 @@
+"""Every Redis key and channel of copilot; one hash tag per session or user, so that a cluster can hold them."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+_PREFIX = settings.REDIS_KEY_PREFIX
+
+LIVE_CHANNEL = f"{_PREFIX}:live"  # news of every session's log, for the tail reader of each web process
+LIVE_NUMBER = f"{_PREFIX}:live:number"  # counts the news, so that a reader sees when it missed some
+STOP_CHANNEL = f"{_PREFIX}:stops"
+EPOCH = f"{_PREFIX}:epoch"  # there since the last rebuild; missing after a flush
+
+
+def lease(session_id: str) -> str:
+    return f"{_PREFIX}:{{{session_id}}}:lease"
+
+
+def queue(session_id: str) -> str:
+    return f"{_PREFIX}:{{{session_id}}}:queue"
+
+
+def fence(session_id: str) -> str:
+    return f"{_PREFIX}:{{{session_id}}}:fence"
+
+
+def stop(session_id: str) -> str:
+    return f"{_PREFIX}:{{{session_id}}}:stop"
+
+
+def log(session_id: str) -> str:
+    return f"{_PREFIX}:{{{session_id}}}:log"
+
+
+LEASES = f"{_PREFIX}:*:lease"  # for inventory by SCAN
+
+
+def session_of_key(key: str) -> str:
+    """The session inside a key's hash tag."""
+    return key[key.index("{") + 1 : key.index("}")]
+
+
+def beat(worker: str) -> str:
+    return f"{_PREFIX}:beat:{{{worker}}}"
+
+
+def ticket(digest: str) -> str:
+    return f"{_PREFIX}:ticket:{{{digest}}}"
+
+
+def counter(name: str, who: str) -> str:
+    return f"{_PREFIX}:count:{name}:{{{who}}}"

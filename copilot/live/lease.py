@@ -1,0 +1,173 @@
+"""The right to run a turn on a session, and the queue behind it: each act one script (T3, T4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from copilot.live import keys
+from copilot.live.client import blocking, on_loop, script, source
+
+QUEUE_CAPACITY = 10
+LEASE_SECONDS = 30  # renewed every 10; keeps others out, proves no life: that is the beat
+FENCE_SECONDS = 7 * 24 * 3600  # longer than any worker can sleep and still be believed
+
+
+@dataclass(frozen=True)
+class Member:
+    """A pending message as the queue holds it."""
+
+    accept_number: int
+    has_run_id: bool
+    message_id: str
+
+    def __str__(self) -> str:
+        return f"{self.accept_number}:{'r' if self.has_run_id else '-'}:{self.message_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Member:
+        number, flag, message_id = text.split(":", 2)
+        return cls(int(number), flag == "r", message_id)
+
+
+@dataclass(frozen=True)
+class Claimed:
+    pass
+
+
+@dataclass(frozen=True)
+class Waiting:
+    position: int
+    turn_id: str
+
+
+@dataclass(frozen=True)
+class Full:
+    turn_id: str
+
+
+def claim_or_queue(
+    session_id: str, *, turn_id: str, token: str, member: Member | None, order: float
+) -> Claimed | Waiting | Full:
+    """Take the free session for `turn_id`, or wait behind the turn that has it. Without a member: take or fail."""
+    verdict, position, holder = script("claim_or_queue")(
+        keys=[keys.lease(session_id), keys.queue(session_id)],
+        args=[turn_id, token, str(member) if member else "", order, QUEUE_CAPACITY],
+    )
+    match verdict:
+        case b"claimed":
+            return Claimed()
+        case b"queued":
+            return Waiting(position=position, turn_id=holder.decode())
+        case _:
+            return Full(turn_id=holder.decode())
+
+
+def take_or_release(
+    session_id: str, *, token: str, keep_through: int | None, next_turn_id: str, next_token: str
+) -> Literal["kept", "released", "lost"]:
+    """Keep the session for the turn that must follow, or let it go. Chips up to `keep_through` do not count."""
+    answer = script("take_or_release")(
+        keys=[keys.lease(session_id), keys.queue(session_id)],
+        args=[token, "" if keep_through is None else keep_through, next_turn_id, next_token],
+    )
+    return answer.decode()  # type: ignore[no-any-return]
+
+
+def give_back(session_id: str, token: str) -> bool:
+    return bool(script("give_back")(keys=[keys.lease(session_id)], args=[token]))
+
+
+def take_over(session_id: str, *, turn_id: str, token: str, fence: int) -> bool:
+    """Put the session under a higher fence for a turn that changes hands."""
+    return bool(
+        script("take_over")(
+            keys=[keys.lease(session_id), keys.fence(session_id)], args=[turn_id, token, fence, FENCE_SECONDS]
+        )
+    )
+
+
+def forget(session_id: str, members: Iterable[Member]) -> None:
+    """Remove from the working order what left the queue in Postgres."""
+    if names := [str(member) for member in members]:
+        blocking().zrem(keys.queue(session_id), *names)
+
+
+def reorder(session_id: str, orders: dict[Member, float]) -> None:
+    if orders:
+        blocking().zadd(keys.queue(session_id), {str(member): order for member, order in orders.items()})
+
+
+def restore_queue(session_id: str, orders: dict[Member, float]) -> None:
+    """Rebuild the working order from Postgres after Redis lost it."""
+    with blocking().pipeline(transaction=True) as pipe:
+        pipe.delete(keys.queue(session_id))
+        if orders:
+            pipe.zadd(keys.queue(session_id), {str(member): order for member, order in orders.items()})
+            pipe.expire(keys.queue(session_id), 30 * 24 * 3600)
+        pipe.execute()
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a worker renews."""
+
+    session_id: str
+    turn_id: str
+    token: str
+    fence: int
+
+
+async def renew(holdings: Sequence[Holding], *, recreate: bool = False) -> list[Literal["renewed", "missing", "lost"]]:
+    """All leases of a process in one pipeline."""
+    if not holdings:
+        return []
+    pipe = on_loop().pipeline(transaction=False)
+    for holding in holdings:
+        pipe.eval(
+            source("renew"),
+            2,
+            keys.lease(holding.session_id),
+            keys.fence(holding.session_id),
+            holding.turn_id,
+            holding.token,
+            str(holding.fence),
+            str(LEASE_SECONDS),
+            str(FENCE_SECONDS),
+            "1" if recreate else "0",
+        )
+    return [answer.decode() for answer in await pipe.execute()]
+
+
+@dataclass(frozen=True)
+class LeaseView:
+    session_id: str
+    turn_id: str
+    token: str
+    claimed_seconds_ago: float
+
+
+def all_leases(batch: int = 500) -> Iterable[LeaseView]:
+    """Every lease there is, by SCAN; for the sweep that removes those whose turn has ended."""
+    client = blocking()
+    now = client.time()[0]
+    for key in client.scan_iter(match=keys.LEASES, count=batch):
+        fields = client.hgetall(key)
+        if fields:
+            claimed_at = int(fields.get(b"claimed_at", b"0"))
+            yield LeaseView(
+                session_id=keys.session_of_key(key.decode()),
+                turn_id=fields.get(b"turn", b"").decode(),
+                token=fields.get(b"token", b"").decode(),
+                claimed_seconds_ago=now - claimed_at,
+            )
+
+
+def epoch_is_known() -> bool:
+    """False after Redis lost everything, until `mark_epoch`."""
+    return bool(blocking().exists(keys.EPOCH))
+
+
+def mark_epoch() -> None:
+    blocking().set(keys.EPOCH, "1")

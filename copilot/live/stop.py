@@ -1,0 +1,49 @@
+"""Stop: a mark that survives a lost broadcast, and the broadcast that makes it quick (A1.4, T7.3)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from copilot.live import keys
+from copilot.live.client import blocking, listening, on_loop
+
+MARK_SECONDS = 24 * 3600
+
+
+class StopNews(msgspec.Struct, array_like=True):
+    session_id: str
+    turn_id: str
+
+
+def raise_mark(session_id: str, turn_id: str) -> None:
+    """Stop this turn, and no other: a message accepted later starts a turn of another id."""
+    with blocking().pipeline(transaction=False) as pipe:
+        pipe.set(keys.stop(session_id), turn_id, ex=MARK_SECONDS)
+        pipe.publish(keys.STOP_CHANNEL, msgspec.msgpack.encode(StopNews(session_id, turn_id)))
+        pipe.execute()
+
+
+async def marks(session_ids: Sequence[str]) -> list[str]:
+    """The turn stopped last in each of these sessions, in one pipeline."""
+    if not session_ids:
+        return []
+    pipe = on_loop().pipeline(transaction=False)
+    for session_id in session_ids:
+        pipe.get(keys.stop(session_id))
+    return [(value or b"").decode() for value in await pipe.execute()]
+
+
+async def heard() -> AsyncIterator[StopNews]:
+    """Stops as they are broadcast; ends when the connection does (the poll of the marks covers the gap)."""
+    client = listening()
+    async with client.pubsub(ignore_subscribe_messages=True) as subscription:
+        try:
+            await subscription.subscribe(keys.STOP_CHANNEL)
+            async with aclosing(subscription.listen()) as messages:
+                async for message in messages:
+                    yield msgspec.msgpack.decode(message["data"], type=StopNews)
+        finally:
+            await client.aclose()

@@ -1,0 +1,270 @@
+"""The event log: one Redis stream per session, written in batches, read from a cursor (T8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from django.conf import settings
+
+from copilot import events
+from copilot.errors import InvalidRequest
+from copilot.events import Event, ReasoningExtended, TextExtended
+from copilot.live import keys
+from copilot.live.client import RedisDown, blocking, on_loop, script, source
+
+log = logging.getLogger(__name__)
+
+COALESCE_SECONDS = 0.03  # deltas of one session go out at most this often, the first at once (T8.5)
+BATCH_EVENTS = 512  # at most this many events in one script: Redis serves others in between
+RENEW_SECONDS = 600  # how often a log's lifetime is pushed forward
+NO_CURSOR = "0-0"
+_CURSOR = re.compile(r"\d{1,20}-\d{1,20}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events of one session, as the publish script takes them."""
+
+    session_id: str
+    user_id: int | None
+    fence: int | None
+    events: Sequence[tuple[str, bytes]]  # kind, payload
+    renew: bool = True
+
+
+def _arguments(batches: Sequence[Batch]) -> tuple[list[str], list[str | bytes | int]]:
+    names = [keys.LIVE_NUMBER]
+    args: list[str | bytes | int] = [
+        keys.LIVE_CHANNEL,
+        settings.EVENT_LOG_LENGTH,
+        settings.EVENT_LOG_SECONDS,
+        len(batches),
+    ]
+    for batch in batches:
+        names += [keys.log(batch.session_id), keys.fence(batch.session_id)]
+        args += [
+            batch.session_id,
+            "" if batch.user_id is None else batch.user_id,
+            "" if batch.fence is None else batch.fence,
+            "1" if batch.renew else "0",
+            len(batch.events),
+        ]
+        for kind, payload in batch.events:
+            args += [kind, payload]
+    return names, args
+
+
+def publish_now(
+    session_id: str, happened: Iterable[tuple[Event, str | None]], *, user_id: int | None = None
+) -> str:
+    """Log events whose rows already stand, from synchronous code; the cursor of the last one."""
+    batch = Batch(
+        session_id=session_id,
+        user_id=user_id,
+        fence=None,
+        events=[
+            (event.kind, events.encode(event, session_id=session_id, turn_id=turn_id)) for event, turn_id in happened
+        ],
+    )
+    names, args = _arguments([batch])
+    return script("publish")(keys=names, args=args)[0].decode()  # type: ignore[no-any-return]
+
+
+# --- the publisher of a worker process ---------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What one turn has to tell, in order; neighbouring deltas of one block grow together while they wait."""
+
+    session_id: str
+    turn_id: str
+    user_id: int
+    fence: int
+    waiting: list[Event] = field(default_factory=list)
+    due_at: float = 0.0
+    renewed_at: float = -RENEW_SECONDS - 1.0
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, TextExtended | ReasoningExtended) and self.waiting:
+            last = self.waiting[-1]
+            if type(last) is type(event) and last.block_id == event.block_id:
+                self.waiting[-1] = replace(last, delta=last.delta + event.delta)
+                return
+        self.waiting.append(event)
+
+    def take(self) -> list[Event]:
+        taken, self.waiting = self.waiting[:BATCH_EVENTS], self.waiting[BATCH_EVENTS:]
+        return taken
+
+    def put_back(self, taken: list[Event]) -> None:
+        self.waiting = taken + self.waiting
+
+    def batch(self, taken: list[Event], now: float) -> Batch:
+        return Batch(
+            session_id=self.session_id,
+            user_id=self.user_id,
+            fence=self.fence,
+            events=[
+                (event.kind, events.encode(event, session_id=self.session_id, turn_id=self.turn_id))
+                for event in taken
+            ],
+            renew=now - self.renewed_at > RENEW_SECONDS,
+        )
+
+
+class Publisher:
+    """One per process: flushes the outboxes of all its turns in one script call, a few dozen times a second."""
+
+    def __init__(self, refused: Callable[[Outbox, str], None]) -> None:
+        self._refused = refused  # told when the log belongs to a newer fence, or its fence is unknown
+        self._ready: dict[str, Outbox] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._blocked_since: float | None = None
+
+    def open(self, *, session_id: str, turn_id: str, user_id: int, fence: int) -> Outbox:
+        return Outbox(session_id=session_id, turn_id=turn_id, user_id=user_id, fence=fence)
+
+    def publish(self, outbox: Outbox, event: Event) -> None:
+        outbox.add(event)
+        self._ready[outbox.turn_id] = outbox
+        self._idle.clear()
+        if not isinstance(event, TextExtended | ReasoningExtended):
+            outbox.due_at = 0.0
+        self._wake.set()
+
+    async def flush(self, outbox: Outbox) -> None:
+        """Wait until everything this turn had to tell is in the log."""
+        outbox.due_at = 0.0
+        self._wake.set()
+        while outbox.waiting or outbox.turn_id in self._ready:
+            self._idle.clear()
+            await self._idle.wait()
+
+    @property
+    def blocked_seconds(self) -> float:
+        """How long Redis has been refusing what we have to say."""
+        return 0.0 if self._blocked_since is None else time.monotonic() - self._blocked_since
+
+    async def run(self) -> None:
+        """Flush for ever; a failing Redis delays events and never breaks a turn (A3.8)."""
+        while True:
+            await self._wake.wait()
+            now = time.monotonic()
+            due = [outbox for outbox in self._ready.values() if outbox.due_at <= now]
+            if not due:
+                soonest = min(outbox.due_at for outbox in self._ready.values()) if self._ready else now
+                if not self._ready:
+                    self._wake.clear()
+                await asyncio.sleep(min(COALESCE_SECONDS, max(0.001, soonest - now)))
+                continue
+            try:
+                await self._send(due, now)
+                self._blocked_since = None
+            except RedisDown as problem:
+                if self._blocked_since is None:
+                    self._blocked_since = time.monotonic()
+                    log.warning("the event log is unreachable, holding events: %s", type(problem).__name__)
+                await asyncio.sleep(0.25)
+
+    async def _send(self, due: list[Outbox], now: float) -> None:
+        taken = [(outbox, outbox.take()) for outbox in due]
+        names, args = _arguments([outbox.batch(events_, now) for outbox, events_ in taken])
+        try:
+            answers = await _evaluate(names, args)
+        except RedisDown:
+            for outbox, events_ in taken:
+                outbox.put_back(events_)
+            raise
+        for (outbox, events_), answer in zip(taken, answers, strict=True):
+            self._settle(outbox, events_, answer, now)
+        self._idle.set()
+
+    def _settle(self, outbox: Outbox, sent: list[Event], answer: bytes, now: float) -> None:
+        if answer == b"unknown":
+            outbox.put_back(sent)
+            outbox.due_at = now + 0.1
+            self._refused(outbox, "unknown")
+            return
+        if answer == b"refused":
+            outbox.waiting.clear()
+            self._refused(outbox, "refused")
+        if now - outbox.renewed_at > RENEW_SECONDS:
+            outbox.renewed_at = now
+        outbox.due_at = now + COALESCE_SECONDS
+        if not outbox.waiting:
+            self._ready.pop(outbox.turn_id, None)
+            if not self._ready:
+                self._wake.clear()
+
+
+async def _evaluate(names: list[str], args: list[str | bytes | int]) -> list[bytes]:
+    client = on_loop()
+    publish = client.register_script(source("publish"))
+    return await publish(keys=names, args=args)  # type: ignore[no-any-return]
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+class Entry:
+    """One event in its place. Its JSON text is made once, however many sockets send it."""
+
+    __slots__ = ("_text", "cursor", "kind", "payload", "place")
+
+    def __init__(self, cursor: str, kind: str, payload: bytes) -> None:
+        self.cursor = cursor
+        self.kind = kind
+        self.payload = payload
+        self.place = place_of(cursor)
+        self._text: str | None = None
+
+    def text(self) -> str:
+        if self._text is None:
+            self._text = events.place(self.payload, self.cursor).decode()
+        return self._text
+
+
+def check_cursor(cursor: str) -> str:
+    if not _CURSOR.fullmatch(cursor):
+        raise InvalidRequest("That is not a cursor of this log.", code="invalid_cursor")
+    return cursor
+
+
+def place_of(cursor: str) -> tuple[int, int]:
+    milliseconds, _, number = cursor.partition("-")
+    return int(milliseconds), int(number)
+
+
+def entry(raw: tuple[bytes, dict[bytes, bytes]]) -> Entry:
+    identifier, fields = raw
+    return Entry(identifier.decode(), fields[b"k"].decode(), fields[b"e"])
+
+
+def last_cursor(session_id: str) -> str:
+    """The place of the newest event; `0-0` when the log is empty."""
+    newest = blocking().xrevrange(keys.log(session_id), count=1)
+    return newest[0][0].decode() if newest else NO_CURSOR
+
+
+def recent(session_id: str, *, count: int, before: str = "+") -> list[Entry]:
+    """The newest events, oldest first."""
+    raw = blocking().xrevrange(keys.log(session_id), max=before, count=count)
+    return [entry(one) for one in reversed(raw)]
+
+
+async def after(session_id: str, cursor: str, *, count: int = 1000) -> list[Entry] | None:
+    """Events after a cursor, in order; None when the cursor is too old or not of this log (T8.2)."""
+    raw = await on_loop().xrange(keys.log(session_id), min=cursor, count=count + 1)
+    if raw and raw[0][0].decode() == cursor:
+        return [entry(one) for one in raw[1:]]
+    if cursor == NO_CURSOR and not raw:
+        return []
+    return None

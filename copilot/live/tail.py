@@ -1,0 +1,265 @@
+"""One reader per web process: it follows the live channel and hands each session's news to whoever listens (T8.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Protocol
+
+import msgspec
+
+from copilot.live import keys
+from copilot.live.client import RedisDown, listening
+from copilot.live.stream import NO_CURSOR, Entry, after, place_of
+
+log = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 0.2
+QUEUE_EVENTS = 2_000  # a listener this far behind is told to take a snapshot again
+
+
+class CursorLost(Exception):
+    """The cursor is too old or not of this log: take a snapshot again."""
+
+
+class Overflowed(Exception):
+    """The listener was too slow: take a snapshot again."""
+
+
+class Listener(Protocol):
+    def deliver(self, session_id: str, entries: Sequence[Entry]) -> None:
+        """News of a session, once and in order. Must not block."""
+
+    def lost(self, session_id: str) -> None:
+        """The thread was lost; only a snapshot helps."""
+
+
+class Watcher(Protocol):
+    def changed(self, session_id: str, entries: Sequence[Entry]) -> None:
+        """`session.changed` of any of the user's sessions. Must not block."""
+
+
+class News(msgspec.Struct, array_like=True):
+    number: int
+    batches: list[tuple[str, str, list[tuple[str, str, bytes]]]]  # session, user, [cursor, kind, payload]
+
+
+_decoder = msgspec.msgpack.Decoder(News)
+
+
+class Subscription:
+    """One listener's place in one session's log."""
+
+    __slots__ = ("held", "listener", "place", "session_id")
+
+    def __init__(self, session_id: str, listener: Listener) -> None:
+        self.session_id = session_id
+        self.listener = listener
+        self.place: tuple[int, int] = (0, 0)
+        self.held: list[Entry] | None = []  # while catching up, news waits here
+
+    def offer(self, entries: Sequence[Entry], last: tuple[int, int]) -> None:
+        if self.held is not None:
+            self.held.extend(entries)
+            return
+        if entries[0].place <= self.place:
+            entries = [entry for entry in entries if entry.place > self.place]
+            if not entries:
+                return
+        self.place = last
+        self.listener.deliver(self.session_id, entries)
+
+    def release(self) -> None:
+        """Caught up: hand over what came meanwhile, then go on live."""
+        held, self.held = self.held, None
+        if held:
+            self.offer(held, held[-1].place)
+
+
+class Tail:
+    """Follows the live channel while anybody listens."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, set[Subscription]] = {}
+        self._users: dict[str, set[Watcher]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._connected = asyncio.Event()
+        self._number = 0
+
+    # --- listening -------------------------------------------------------------------------------
+
+    async def follow(self, session_id: str, cursor: str | None, listener: Listener) -> Subscription:
+        """Everything after the cursor, once and in order; without one, everything from now on."""
+        subscription = Subscription(session_id, listener)
+        self._sessions.setdefault(session_id, set()).add(subscription)
+        self._ensure_reading()
+        try:
+            await asyncio.wait_for(self._connected.wait(), timeout=5)
+            if cursor is not None:
+                await self._catch_up(subscription, cursor)
+        except BaseException:
+            self.leave(subscription)
+            raise
+        subscription.release()
+        return subscription
+
+    def leave(self, subscription: Subscription) -> None:
+        listeners = self._sessions.get(subscription.session_id)
+        if listeners is not None:
+            listeners.discard(subscription)
+            if not listeners:
+                del self._sessions[subscription.session_id]
+
+    def follow_user(self, user_id: int, watcher: Watcher) -> None:
+        """Changes of all the user's sessions, for a sidebar; no replay."""
+        self._users.setdefault(str(user_id), set()).add(watcher)
+        self._ensure_reading()
+
+    def leave_user(self, user_id: int, watcher: Watcher) -> None:
+        watchers = self._users.get(str(user_id))
+        if watchers is not None:
+            watchers.discard(watcher)
+            if not watchers:
+                del self._users[str(user_id)]
+
+    @asynccontextmanager
+    async def listen(self, session_id: str, cursor: str | None) -> AsyncIterator[Feed]:
+        """News of one session as an async iterator of batches."""
+        feed = Feed()
+        subscription = await self.follow(session_id, cursor, feed)
+        try:
+            yield feed
+        finally:
+            self.leave(subscription)
+
+    async def _catch_up(self, subscription: Subscription, cursor: str) -> None:
+        while True:
+            entries = await after(subscription.session_id, cursor)
+            if entries is None:
+                raise CursorLost
+            subscription.place = place_of(cursor)
+            if not entries:
+                return
+            cursor = entries[-1].cursor
+            subscription.place = entries[-1].place
+            subscription.listener.deliver(subscription.session_id, entries)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _ensure_reading(self) -> None:
+        if self._reader is None or self._reader.done() or self._reader.get_loop() is not asyncio.get_running_loop():
+            self._connected = asyncio.Event()
+            self._reader = asyncio.get_running_loop().create_task(self._read_for_ever(), name="tail")
+
+    async def _read_for_ever(self) -> None:
+        while True:
+            try:
+                await self._read()
+            except RedisDown as problem:
+                log.warning("the live channel is gone, listening again: %s", type(problem).__name__)
+            self._connected.clear()
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _read(self) -> None:
+        client = listening()
+        subscription = client.pubsub()
+        try:
+            await subscription.subscribe(keys.LIVE_CHANNEL)
+            async with aclosing(subscription.listen()) as messages:
+                async for message in messages:
+                    if message["type"] == "subscribe":
+                        self._number = 0
+                        self._connected.set()
+                        self._reread_all()
+                    elif message["type"] == "message":
+                        self._hand_out(_decoder.decode(message["data"]))
+        finally:
+            await subscription.aclose()
+            await client.aclose()
+
+    def _hand_out(self, news: News) -> None:
+        if self._number and news.number != self._number + 1:
+            log.warning("news %s to %s was missed, reading again", self._number + 1, news.number - 1)
+            self._reread_all()
+        self._number = news.number
+        for session_id, user_id, raw in news.batches:
+            listeners = self._sessions.get(session_id)
+            watchers = self._users.get(user_id)
+            if not listeners and not watchers:
+                continue
+            entries = [Entry(cursor, kind, payload) for cursor, kind, payload in raw]
+            last = entries[-1].place
+            for subscription in tuple(listeners or ()):
+                subscription.offer(entries, last)
+            if watchers:
+                changes = [entry for entry in entries if entry.kind == "session.changed"]
+                for watcher in tuple(watchers) if changes else ():
+                    watcher.changed(session_id, changes)
+
+    def _reread_all(self) -> None:
+        """After a gap each live subscription reads its session's log from its own place."""
+        loop = asyncio.get_running_loop()
+        for subscriptions in self._sessions.values():
+            for subscription in subscriptions:
+                if subscription.held is None:
+                    subscription.held = []
+                    task = loop.create_task(self._reread(subscription))
+                    task.add_done_callback(_log_failure)
+
+    async def _reread(self, subscription: Subscription) -> None:
+        cursor = "{}-{}".format(*subscription.place)
+        try:
+            if cursor == NO_CURSOR:
+                raise CursorLost
+            await self._catch_up(subscription, cursor)
+        except CursorLost:
+            subscription.listener.lost(subscription.session_id)
+        except RedisDown:
+            subscription.held = None  # the next connect reads again
+            return
+        subscription.release()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("reading a log again failed", exc_info=task.exception())
+
+
+class Feed:
+    """A listener that is an async iterator: SSE, waiters, tests."""
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque()
+        self._news = asyncio.Event()
+        self._lost = False
+
+    def deliver(self, session_id: str, entries: Sequence[Entry]) -> None:
+        if len(self._entries) + len(entries) > QUEUE_EVENTS:
+            self.lost(session_id)
+            return
+        self._entries.extend(entries)
+        self._news.set()
+
+    def lost(self, session_id: str) -> None:
+        self._lost = True
+        self._news.set()
+
+    def __aiter__(self) -> Feed:
+        return self
+
+    async def __anext__(self) -> list[Entry]:
+        await self._news.wait()
+        if self._lost:
+            raise Overflowed
+        self._news.clear()
+        batch = list(self._entries)
+        self._entries.clear()
+        return batch
+
+
+TAIL = Tail()
+
+__all__ = ["NO_CURSOR", "TAIL", "CursorLost", "Entry", "Feed", "Listener", "Overflowed", "Subscription", "Tail", "Watcher"]

@@ -1,0 +1,42 @@
+"""Make a key for a program of a user and print it once (A20.6)."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from copilot import api_keys
+from copilot.errors import Refused
+
+
+class Command(BaseCommand):
+    help = "Make an API key for a user; the key is shown once and cannot be shown again."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("username", help="user name or e-mail address")
+        parser.add_argument("--name", default="", help="what the key is for, as shown in lists")
+        parser.add_argument(
+            "--scopes", nargs="+", choices=api_keys.SCOPES, default=list(api_keys.USUAL_SCOPES)
+        )
+        parser.add_argument("--days", type=int, help="days until it expires (default: never)")
+
+    def handle(
+        self, *, username: str, name: str, scopes: list[str], days: int | None, **_options: object
+    ) -> None:
+        expires_at = timezone.now() + timedelta(days=days) if days is not None else None
+        try:
+            made = api_keys.create(_user(username), name=name, scopes=tuple(scopes), expires_at=expires_at)
+        except Refused as refusal:
+            raise CommandError(refusal.message) from refusal
+        self.stdout.write(made.token)
+
+
+def _user(username: str) -> User:
+    found = list(User.objects.filter(username=username)[:2]) or list(User.objects.filter(email=username)[:2])
+    if len(found) != 1:
+        raise CommandError(f"There is no user {username!r}." if not found else f"{username!r} is ambiguous.")
+    return found[0]

@@ -1,0 +1,167 @@
+"""Markdown of stored messages to safe HTML, with the same look the browser gives to live ones (W2.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+from urllib.parse import urlsplit
+
+import nh3
+from django.utils.safestring import SafeString, mark_safe
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+HIGHLIGHTED_CHARACTERS = 20_000  # beyond it colour costs more than it helps; the text stays
+BARE_LINK = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}*_]")
+TAGS = {
+    *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote"),
+    *("strong", "em", "s", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td"),
+    *("div", "span", "button"),
+}
+ATTRIBUTES = {
+    "a": {"href", "title", "target"},
+    "ol": {"start"},
+    "th": {"class"},
+    "td": {"class"},
+    "div": {"class", "tabindex"},
+    "span": {"class"},
+    "code": {"class"},
+    "button": {"class", "type", "data-act"},
+}
+
+_formatter = HtmlFormatter(nowrap=True, classprefix="py-")
+
+
+def render(text: str) -> SafeString:
+    """Sanitised HTML. Raw HTML in the text is shown as text; images become links, as nothing foreign is loaded."""
+    html = nh3.clean(
+        _markdown.render(text),
+        tags=TAGS,
+        attributes=ATTRIBUTES,
+        url_schemes={"http", "https", "mailto"},
+        link_rel="noopener noreferrer nofollow",
+    )
+    return mark_safe(html)  # noqa: S308 - cleaned one line above
+
+
+def _fence(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    token = tokens[index]
+    language = token.info.strip().split(" ")[0][:32] if token.info else ""
+    return (
+        f'<div class="code"><div class="code-head"><span>{escape(language or "text")}</span>'
+        '<button type="button" class="quiet" data-act="copy-code">Copy</button></div>'
+        f'<div class="code-body" tabindex="0"><pre><code>{_coloured(token.content, language)}</code></pre></div></div>'
+    )
+
+
+def _coloured(code: str, language: str) -> str:
+    if not language or len(code) > HIGHLIGHTED_CHARACTERS:
+        return escape(code, quote=False)
+    try:
+        lexer = get_lexer_by_name(language, stripnl=False)
+    except ClassNotFound:
+        return escape(code, quote=False)
+    return str(highlight(code, lexer, _formatter))
+
+
+def _link_open(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    token = tokens[index]
+    if urlsplit(str(token.attrGet("href") or "")).scheme:
+        token.attrSet("target", "_blank")
+    return renderer.renderToken(tokens, index, options, env)
+
+
+def _image(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    token = tokens[index]
+    label = token.content or "image"
+    return f'<a href="{escape(str(token.attrGet("src") or ""))}" target="_blank">{escape(label)}</a>'
+
+
+def _table_open(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    return '<div class="table" tabindex="0"><table>'
+
+
+def _table_close(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    return "</table></div>"
+
+
+def _cell_open(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    """Alignment as a class: the content security policy allows no style attribute."""
+    token = tokens[index]
+    alignment = str(token.attrs.pop("style", "")).removeprefix("text-align:")
+    if alignment in {"right", "center"}:
+        token.attrSet("class", alignment)
+    return renderer.renderToken(tokens, index, options, env)
+
+
+def _link_bare_addresses(state: StateCore) -> None:
+    for block in state.tokens:
+        if block.type == "inline" and block.children:
+            block.children = _with_links(block.children)
+
+
+def _with_links(tokens: list[Token]) -> list[Token]:
+    made: list[Token] = []
+    inside = 0
+    for token in tokens:
+        inside += token.nesting if token.type.startswith("link_") else 0
+        if token.type == "text" and not inside:
+            made.extend(_split_links(token.content))
+        else:
+            made.append(token)
+    return made
+
+
+def _split_links(text: str) -> list[Token]:
+    made: list[Token] = []
+    end = 0
+    for found in BARE_LINK.finditer(text):
+        opening = Token("link_open", "a", 1, attrs={"href": found.group()})
+        made += [_text(text[end : found.start()]), opening, _text(found.group()), Token("link_close", "a", -1)]
+        end = found.end()
+    return [*made, _text(text[end:])]
+
+
+def _text(content: str) -> Token:
+    return Token("text", "", 0, content=content)
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    parser.core.ruler.push("bare_links", _link_bare_addresses)
+    rules = {
+        "fence": _fence,
+        "code_block": _fence,
+        "link_open": _link_open,
+        "image": _image,
+        "table_open": _table_open,
+        "table_close": _table_close,
+        "th_open": _cell_open,
+        "td_open": _cell_open,
+    }
+    for name, rule in rules.items():
+        parser.add_render_rule(name, rule)
+    return parser
+
+
+_markdown = _parser()

@@ -1,0 +1,167 @@
+"""Which models there are, what each can do, and which one a tier means (A4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from copilot.errors import InvalidRequest
+from copilot.providers.base import Entry, ReasoningStyle
+
+TIERS = ("standard", "advanced", "small")
+MODES = ("fast", "deep")  # without and with thinking
+OPENROUTER = "openrouter.ai"
+
+DEFAULT_OPENAI_MODEL = "gpt-5.4-mini"
+DEFAULT_ANTHROPIC_MODEL = "claude-sonnet-5-5"
+# Claude models that take a thinking budget; later ones decide themselves and take an effort.
+BUDGET_MODELS = (
+    "claude-3-7",
+    "claude-haiku-4-5",
+    "claude-sonnet-4-0",
+    "claude-sonnet-4-2",
+    "claude-sonnet-4-5",
+    "claude-opus-4-0",
+    "claude-opus-4-1",
+    "claude-opus-4-2",
+    "claude-opus-4-5",
+)
+
+DEMO = Entry(
+    name="Demo, scripted, no AI",
+    provider="scripted",
+    model="demo",
+    context_window=200_000,
+    supports_images=True,
+    can_reason=True,
+    demo=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """`tiers` maps each tier to its chain: the choice first, then its fallbacks in order."""
+
+    entries: tuple[Entry, ...]
+    tiers: Mapping[str, tuple[Entry, ...]]
+    demo_tokens_per_second: int = 60
+
+
+class Settings(Protocol):
+    """The settings that say which models there are."""
+
+    OPENAI_API_KEY: str
+    OPENAI_BASE_URL: str
+    OPENAI_MODEL: str
+    ANTHROPIC_API_KEY: str
+    ANTHROPIC_BASE_URL: str
+    ANTHROPIC_MODEL: str
+    DEMO_TOKENS_PER_SECOND: int
+
+
+def build(
+    *,
+    openai_key: str = "",
+    openai_base_url: str = "",
+    openai_model: str = "",
+    anthropic_key: str = "",
+    anthropic_base_url: str = "",
+    anthropic_model: str = "",
+    demo_tokens_per_second: int = 60,
+) -> Catalogue:
+    """The catalogue that keys and addresses make: each configured vendor one entry, none of them the demo."""
+    found: list[Entry] = []
+    if openai_key or openai_base_url:
+        found.append(_openai(openai_key, openai_base_url, openai_model))
+    if anthropic_key:
+        found.append(_anthropic(anthropic_key, anthropic_base_url, anthropic_model))
+    chain = tuple(found) or (DEMO,)
+    return Catalogue(
+        entries=chain, tiers=dict.fromkeys(TIERS, chain), demo_tokens_per_second=demo_tokens_per_second
+    )
+
+
+def _openai(key: str, base_url: str, model: str) -> Entry:
+    if base_url and not model:
+        raise ValueError("OPENAI_BASE_URL is set, so OPENAI_MODEL must name a model that this server has")
+    gateway = OPENROUTER in base_url
+    known = gateway or not base_url
+    style: ReasoningStyle = "gateway" if gateway else "effort"
+    return Entry(
+        name=model or DEFAULT_OPENAI_MODEL,
+        provider="openai_chat",
+        model=model or DEFAULT_OPENAI_MODEL,
+        base_url=base_url,
+        credential=key or "none",
+        supports_images=known,
+        can_reason=known,
+        reasoning_style=style if known else "none",
+    )
+
+
+def _anthropic(key: str, base_url: str, model: str) -> Entry:
+    model = model or DEFAULT_ANTHROPIC_MODEL
+    old = model.startswith("claude-3-") and not model.startswith("claude-3-7")
+    return Entry(
+        name=model,
+        provider="anthropic",
+        model=model,
+        base_url=base_url,
+        credential=key,
+        context_window=200_000,
+        max_output_tokens=0 if old else 32_000,
+        supports_images=True,
+        can_reason=not old,
+        reasoning_style="none" if old else "budget" if model.startswith(BUDGET_MODELS) else "adaptive",
+    )
+
+
+# --- the process's catalogue -------------------------------------------------------------------------
+
+_now: dict[Literal["catalogue"], Catalogue] = {"catalogue": build()}
+
+
+def configure(catalogue: Catalogue) -> None:
+    """Called at boot, and by tests that bring their own models."""
+    _now["catalogue"] = catalogue
+
+
+def configure_from(settings: Settings) -> None:
+    configure(
+        build(
+            openai_key=settings.OPENAI_API_KEY,
+            openai_base_url=settings.OPENAI_BASE_URL,
+            openai_model=settings.OPENAI_MODEL,
+            anthropic_key=settings.ANTHROPIC_API_KEY,
+            anthropic_base_url=settings.ANTHROPIC_BASE_URL,
+            anthropic_model=settings.ANTHROPIC_MODEL,
+            demo_tokens_per_second=settings.DEMO_TOKENS_PER_SECOND,
+        )
+    )
+
+
+def current() -> Catalogue:
+    return _now["catalogue"]
+
+
+def resolve(tier: str, mode: str) -> tuple[Entry, ...]:
+    """The chain a turn runs on. An absent tier is standard; tier and mode are independent (A4.2)."""
+    if mode and mode not in MODES:
+        raise InvalidRequest(f"There is no mode {mode!r}.", hint=f"Modes: {', '.join(MODES)}.")
+    chain = current().tiers.get(tier or "standard")
+    if chain is None:
+        raise InvalidRequest(f"There is no tier {tier!r}.", hint=f"Tiers: {', '.join(current().tiers)}.")
+    return chain
+
+
+def entries() -> list[Entry]:
+    return list(current().entries)
+
+
+def tiers() -> dict[str, Entry]:
+    return {tier: chain[0] for tier, chain in current().tiers.items()}
+
+
+def has_real_model() -> bool:
+    return any(not entry.demo for entry in current().entries)

@@ -1,0 +1,203 @@
+"""The Chat Completions wire: our request as JSON, a server's chunk as a struct that holds only what we use."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from typing import assert_never
+
+import msgspec
+
+from copilot.events import JSON
+from copilot.providers.base import (
+    AssistantMessage,
+    ModelMessage,
+    ProviderFailure,
+    Request,
+    ToolCall,
+    ToolGroup,
+    ToolSpecification,
+    UserMessage,
+)
+from copilot.providers.messages import effort_for, merged, system_text
+
+_log = logging.getLogger(__name__)
+
+
+# --- the request -------------------------------------------------------------------------------------
+
+
+def encode(request: Request, *, official: bool) -> bytes:
+    """The body. What never changes stands first and the messages last, for the servers' prefix caches."""
+    entry = request.entry
+    body: dict[str, JSON] = {"model": entry.model, "stream": True, "stream_options": {"include_usage": True}}
+    if entry.max_output_tokens:
+        name = "max_completion_tokens" if official else "max_tokens"
+        body[name] = entry.max_output_tokens
+    body |= _reasoning(request)
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    messages: list[JSON] = []
+    if system := system_text(request):
+        messages.append({"role": "system", "content": system})
+    for message in merged(request.messages):
+        messages += _messages(message, images=entry.supports_images)
+    body["messages"] = messages
+    return msgspec.json.encode(body)
+
+
+def _reasoning(request: Request) -> dict[str, JSON]:
+    """Nothing at all unless the catalogue declares how to ask (A14.5)."""
+    if not request.thinking_tokens or not request.entry.can_reason:
+        return {}
+    match request.entry.reasoning_style:
+        case "effort":
+            return {"reasoning_effort": effort_for(request.thinking_tokens)}
+        case "gateway":
+            return {"reasoning": {"max_tokens": request.thinking_tokens}}
+        case _:
+            return {}
+
+
+def _tool(tool: ToolSpecification) -> JSON:
+    function: dict[str, JSON] = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
+    return {"type": "function", "function": function}
+
+
+def _messages(message: ModelMessage, *, images: bool) -> list[JSON]:
+    match message:
+        case UserMessage():
+            return [{"role": "user", "content": _user_content(message, images=images)}]
+        case AssistantMessage():
+            said: dict[str, JSON] = {"role": "assistant", "content": message.text or None}
+            if message.calls:
+                said["tool_calls"] = [_call(call) for call in message.calls]
+            return [said]
+        case ToolGroup():
+            return [
+                {"role": "tool", "tool_call_id": r.call_id, "content": r.content} for r in message.results
+            ]
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _user_content(message: UserMessage, *, images: bool) -> JSON:
+    if not message.images or not images:
+        return message.text
+    parts: list[JSON] = [{"type": "text", "text": message.text}] if message.text else []
+    for image in message.images:
+        url = f"data:{image.mime};base64,{base64.b64encode(image.data).decode()}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    return parts
+
+
+def _call(call: ToolCall) -> JSON:
+    arguments = msgspec.json.encode(call.arguments or {}).decode()
+    return {"id": call.call_id, "type": "function", "function": {"name": call.tool, "arguments": arguments}}
+
+
+# --- the chunks --------------------------------------------------------------------------------------
+# Fields that servers fill freely are `object`: a surprise in one of them must not cost the whole chunk.
+
+
+class FunctionDelta(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: object = None
+
+
+class CallDelta(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionDelta | None = None
+
+
+class Delta(msgspec.Struct):
+    content: object = None
+    reasoning: object = None
+    reasoning_content: object = None
+    reasoning_details: object = None
+    refusal: object = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class Choice(msgspec.Struct):
+    delta: Delta | None = None
+    finish_reason: str | None = None
+
+
+class Chunk(msgspec.Struct):
+    id: object = None
+    choices: list[Choice] | None = None
+    usage: object = None
+    error: object = None
+
+
+_decoder = msgspec.json.Decoder(Chunk)
+
+
+def decode_chunk(payload: bytes) -> Chunk:
+    try:
+        return _decoder.decode(payload)
+    except msgspec.DecodeError:
+        return _decode_leniently(payload)
+
+
+def _decode_leniently(payload: bytes) -> Chunk:
+    """Python servers write NaN, which is no JSON; anything worse is a broken stream."""
+    try:
+        return msgspec.convert(json.loads(payload), Chunk)
+    except (ValueError, RecursionError) as error:  # undecodable, or decoded into another shape
+        raise ProviderFailure("malformed_stream", details="a chunk of the stream cannot be read") from error
+
+
+def arguments_text(arguments: object) -> str:
+    """Some servers send the arguments as an object instead of its text."""
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return msgspec.json.encode(arguments).decode()
+
+
+def visible_reasoning(delta: Delta) -> str:
+    """The delta's thought: the first of the three variants that says something (A14.1)."""
+    for field in (delta.reasoning, delta.reasoning_content):
+        if isinstance(field, str):
+            if field:
+                return field
+        elif field is not None:
+            _log.warning("a provider sent reasoning that is no text; it is left out")
+    return _details_text(delta.reasoning_details) if delta.reasoning_details else ""
+
+
+def _details_text(details: object) -> str:
+    if not isinstance(details, list):
+        _log.warning("a provider sent reasoning details that are no list; they are left out")
+        return ""
+    return "".join(_detail_text(entry) for entry in details)
+
+
+def _detail_text(entry: object) -> str:
+    """Text before summary; encrypted and unknown types show nothing."""
+    if not isinstance(entry, dict):
+        return ""
+    kind = entry.get("type")
+    if kind is not None and kind not in ("reasoning.text", "reasoning.summary", "text", "summary"):
+        return ""
+    found = (entry.get("text"), entry.get("summary"))
+    return next((text for text in found if isinstance(text, str) and text), "")
+
+
+def part_texts(content: object) -> tuple[str, str]:
+    """(text, thought) of content that comes as a list of parts."""
+    if isinstance(content, str):
+        return content, ""
+    if not isinstance(content, list):
+        return "", ""
+    parts = [part for part in content if isinstance(part, dict)]
+    said = [part.get("text") for part in parts if part.get("type") == "text"]
+    thought = [part_texts(part.get("thinking"))[0] for part in parts if part.get("type") == "thinking"]
+    return "".join(text for text in said if isinstance(text, str)), "".join(thought)

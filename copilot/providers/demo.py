@@ -1,0 +1,206 @@
+"""The offline demo: a script that reacts to what people write, so that everything can be tried without a key.
+
+It is no AI and says so. The same conversation always gives the same answer, word by word; that is how an
+interrupted answer can go on exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+from copilot.events import JSON, Tokens
+from copilot.providers.base import (
+    AssistantMessage,
+    Item,
+    ModelMessage,
+    Request,
+    ToolGroup,
+    UserMessage,
+)
+from copilot.providers.messages import continues
+from copilot.providers.scripted import (
+    Call,
+    Clock,
+    Finish,
+    Pause,
+    Reasoning,
+    Reply,
+    ScriptItem,
+    Text,
+    Usage,
+    WallClock,
+    play,
+)
+
+LONG_SECONDS = 60
+_WORD = re.compile(r"\S+\s*|\s+")
+_KEYWORDS = {
+    "write_file": re.compile(r"\bfiles?\b", re.I),
+    "todos_write": re.compile(r"\bto-?dos?\b", re.I),
+    "ask_user": re.compile(r"\bask\b", re.I),
+    "current_time": re.compile(r"\b(?:tools?|time)\b", re.I),
+}
+_LONG = re.compile(r"\blong\b", re.I)
+
+INTRODUCTION = (
+    "**This is a scripted demo, not an AI.** No model is configured, so these words come from a script "
+    "on your own machine; everything around them — streaming, tools, stop, queue, recovery — is real.\n\n"
+)
+MENU = """Try one of these:
+
+- **“use a tool”** — asks the clock through a tool call
+- **“write a file”** — stores a file in your workspace
+- **“make a todo list”** — fills the list beside the conversation
+- **“ask me something”** — a question that waits for your answer
+- **“a long answer”** — a minute of text: press Stop, send another message meanwhile, reload the page, or
+  kill the worker with `kill -9` and watch the answer go on
+"""
+SECTION = """### Part {n}
+
+A turn is written down before it is shown, so part {n} of this answer survives whatever happens to the page.
+You may reload it, close it, or open it a second time; the words go on where they were.
+
+| What you do | What happens |
+|---|---|
+| Press **Stop** in part {n} | The turn ends at once and keeps what was written |
+| Send a message | It waits in the queue and joins at the next boundary |
+| Reload the page | One snapshot, then live again from its cursor |
+
+```python
+def part_{n}(events: list[str]) -> str:
+    \"\"\"Fold the events of part {n} into text.\"\"\"
+    return "".join(event for event in events if event)
+```
+
+1. The worker reads the model's stream.
+2. Deltas are gathered for a few milliseconds and published together.
+3. Every open page appends them in the same frame.
+
+"""
+
+
+class DemoProvider:
+    def __init__(self, tokens_per_second: int = 60, clock: Clock | None = None) -> None:
+        self._rate = tokens_per_second
+        self._clock = clock or WallClock()
+
+    async def stream(self, request: Request) -> AsyncIterator[Item]:
+        reply = self.reply_to(request)
+        items = play(reply, self._clock, number=len(request.messages), continued=continues(request.messages))
+        async with aclosing(items):
+            async for item in items:
+                yield item
+
+    def reply_to(self, request: Request) -> Reply:
+        """What the demo says now, paced word by word."""
+        messages, partial = _without_partial(request.messages)
+        offered = {tool.name for tool in request.tools}
+        thought, text, calls = _answer(messages, offered, words=self._rate * LONG_SECONDS)
+        items: list[ScriptItem] = []
+        if partial:
+            text = text[len(partial) :] if text.startswith(partial) else "\n\nThat is where this answer ends."
+        elif request.thinking_tokens:
+            items += self._paced(thought, Reasoning)
+        items += self._paced(text, Text)
+        items += calls
+        words = sum(isinstance(item, Text | Reasoning) for item in items)
+        items.append(Usage(Tokens(input=_length(request) // 4, output=words), cost="0"))
+        return Reply([*items, Finish("tool_calls" if calls else "stop")])
+
+    def _paced(self, text: str, kind: type[Text] | type[Reasoning]) -> list[ScriptItem]:
+        gap = Pause(1 / self._rate)
+        return [item for word in _WORD.findall(text) for item in (gap, kind(word))]
+
+
+def _without_partial(messages: Sequence[ModelMessage]) -> tuple[Sequence[ModelMessage], str]:
+    """The conversation up to an answer that was interrupted, and what that answer had said."""
+    if not continues(messages):
+        return messages, ""
+    end = len(messages) - 1 if isinstance(messages[-1], AssistantMessage) else len(messages) - 2
+    partial = messages[end]
+    assert isinstance(partial, AssistantMessage)
+    return messages[:end], partial.text
+
+
+def _answer(
+    messages: Sequence[ModelMessage], offered: set[str], *, words: int
+) -> tuple[str, str, list[ScriptItem]]:
+    """(thought, text, calls) for this conversation."""
+    last = messages[-1]
+    if isinstance(last, ToolGroup):
+        return "The results are in. I sum them up.\n", _after_tools(last), []
+    asked = last.text if isinstance(last, UserMessage) else ""
+    first = not any(isinstance(message, AssistantMessage) for message in messages)
+    opening = INTRODUCTION if first else ""
+    wanted = [tool for tool, keyword in _KEYWORDS.items() if keyword.search(asked) and tool in offered]
+    thought = (
+        f"The user wrote {len(asked)} characters. I look for the words I know and pick a part of my script.\n"
+    )
+    if _LONG.search(asked):
+        return thought, opening + _long(words), []
+    if wanted:
+        names = ", ".join(f"`{tool}`" for tool in wanted)
+        return thought, f"{opening}I call {names} for you.\n", [_call(tool) for tool in wanted]
+    return thought, opening + _echo(asked) + MENU, []
+
+
+def _echo(asked: str) -> str:
+    line = " ".join(asked.split())
+    shown = line if len(line) <= 80 else line[:79] + "…"
+    return f"You wrote:\n\n> {shown}\n\n" if shown else ""
+
+
+def _call(tool: str) -> Call:
+    arguments: dict[str, dict[str, JSON]] = {
+        "write_file": {
+            "name": "demo-notes.md",
+            "content": "# Notes from the demo\n\nThis file was written by a tool call.\n",
+            "overwrite": True,
+        },
+        "todos_write": {
+            "items": [
+                {"text": "Look around", "status": "completed"},
+                {"text": "Try Stop during a long answer", "status": "in_progress"},
+                {"text": "Configure a real model", "status": "pending"},
+            ]
+        },
+        "ask_user": {
+            "question": "Which part shall I show next?",
+            "choices": ["Streaming", "Tools", "Recovery"],
+        },
+        "current_time": {},
+    }
+    return Call(tool, arguments[tool], pieces=4)
+
+
+def _after_tools(group: ToolGroup) -> str:
+    lines = [f"- `{result.tool}` {_outcome(result.content, result.success)}" for result in group.results]
+    return (
+        "The tools answered:\n\n" + "\n".join(lines) + "\n\nThat was the script; the tool calls were real.\n"
+    )
+
+
+def _outcome(content: str, success: bool) -> str:
+    line = " ".join(content.split()).replace("`", "'")
+    shown = line if len(line) <= 160 else line[:159] + "…"
+    return f"{'said' if success else 'failed'}: {shown}"
+
+
+def _long(words: int) -> str:
+    """Parts until the answer holds about `words` words."""
+    text, number = "Here is the long answer. It takes about a minute.\n\n", 0
+    count = len(_WORD.findall(text))
+    while count < words:
+        number += 1
+        part = SECTION.format(n=number)
+        text += part
+        count += len(_WORD.findall(part))
+    return text + "That was all of it.\n"
+
+
+def _length(request: Request) -> int:
+    said = sum(len(m.text) for m in request.messages if not isinstance(m, ToolGroup))
+    returned = sum(len(r.content) for m in request.messages if isinstance(m, ToolGroup) for r in m.results)
+    return len(request.system) + len(request.suffix) + said + returned

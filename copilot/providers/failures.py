@@ -1,0 +1,295 @@
+"""Every provider failure becomes one class: by status and structured code first, then by documented words (A6.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from copilot.events import JSON
+from copilot.providers.base import FailureCode, ProviderFailure
+from copilot.redaction import MASK, redact
+
+MAX_DETAILS = 1200  # characters, the ellipsis included (A6.2)
+
+CODES: dict[str, FailureCode] = {
+    "insufficient_quota": "quota_exhausted",
+    "billing_hard_limit_reached": "quota_exhausted",
+    "billing_not_active": "quota_exhausted",
+    "billing_error": "quota_exhausted",
+    "credit_balance_too_low": "quota_exhausted",
+    "usage_limit_reached": "quota_exhausted",
+    "rate_limit_exceeded": "rate_limited",
+    "rate_limit_error": "rate_limited",
+    "throttling_exception": "rate_limited",
+    "invalid_api_key": "auth_failed",
+    "authentication_error": "auth_failed",
+    "permission_error": "auth_failed",
+    "permission_denied": "auth_failed",
+    "account_deactivated": "auth_failed",
+    "model_not_found": "model_not_found",
+    "model_not_available": "model_not_found",
+    "not_found_error": "model_not_found",
+    "context_length_exceeded": "context_overflow",
+    "request_too_large": "context_overflow",
+    "string_above_max_length": "context_overflow",
+    "overloaded_error": "overloaded",
+    "api_error": "overloaded",
+    "server_error": "overloaded",
+    "timeout_error": "overloaded",
+    "service_unavailable": "overloaded",
+    "engine_overloaded": "overloaded",
+    "content_filter": "refused",
+    "content_policy_violation": "refused",
+    "image_parse_error": "media_unsupported",
+    "invalid_image_format": "media_unsupported",
+    "image_too_large": "media_unsupported",
+}
+
+# Families of words, in the order of A6.1: quota before rate limit, both before auth.
+QUOTA = re.compile(
+    r"credit balance|insufficient (?:quota|credit|balance|funds)|can only afford|fewer max[_ ]tokens"
+    r"|(?:plan|usage|spend(?:ing)?|monthly|weekly|daily) limit (?:has been )?(?:reached|exceeded)|exceeded your current quota"
+    r"|billing (?:hard )?limit|payment required|out of credits|quota (?:has been )?(?:exceeded|exhausted)",
+    re.I,
+)
+RATE = re.compile(
+    r"rate[ _-]?limit|too many requests|throttl|tokens per (?:min|day)|requests per (?:min|day)", re.I
+)
+AUTH = re.compile(
+    r"(?:invalid|incorrect|missing|expired|revoked|no) (?:api[ _-]?key|x-api-key|credentials|auth)"
+    r"|api key (?:not valid|is invalid|not found)|unauthori[sz]ed|authentication (?:failed|required)",
+    re.I,
+)
+MODEL = re.compile(
+    r"model[^.\n]{0,120}?(?:not found|does not exist|doesn't exist|not (?:a )?valid|is not (?:served|available|supported)"
+    r"|not exist|no longer available|has been (?:deprecated|retired))"
+    r"|(?:unknown|invalid|unsupported|no such) model|not a valid model|no endpoints found",
+    re.I,
+)
+OVERFLOW = re.compile(
+    r"(?:maximum )?context (?:length|window|size)[^.\n]{0,80}?(?:exceed|reached|is|of|too)|exceeds? (?:the |this )?(?:model'?s? )?"
+    r"(?:maximum |available )?context|(?:prompt|input|request|conversation|messages?)[^.\n]{0,40}? (?:is |are )?too (?:long|large|many tokens)"
+    r"|too many (?:input |prompt )?tokens|input (?:token count|length)[^.\n]{0,60}?exceed|reduce the length of the (?:messages|prompt)",
+    re.I,
+)
+SIGNATURE = re.compile(
+    r"(?:invalid|missing|bad|verif)[^.\n]{0,60}?signature|signature[^.\n]{0,60}?(?:invalid|thinking|required)|"
+    r"thinking[^.\n]{0,80}?(?:cannot be modified|must (?:remain|be passed)|start with a thinking)",
+    re.I,
+)
+EFFORT = re.compile(
+    r"reasoning[_. ]?effort|output_config\.effort|effort (?:level|value|parameter)|effort[^.\n]{0,40}?(?:not supported|invalid|must be|one of)",
+    re.I,
+)
+THINKING = re.compile(
+    r"(?:thinking|reasoning|enable_thinking|budget_tokens)[^.\n]{0,80}?(?:not support|unsupported|unrecogni[sz]ed|not (?:allowed|permitted|available)|unknown|unexpected|extra inputs)"
+    r"|(?:not support|unsupported|unrecogni[sz]ed|unknown|unexpected)[^.\n]{0,60}?(?:thinking|reasoning|budget_tokens)",
+    re.I,
+)
+MEDIA = re.compile(
+    r"(?:image|media|vision|picture|multimodal|image_url)[^.\n]{0,100}?(?:not support|unsupported|invalid|exceed|too (?:large|big|many)|could not|cannot|not (?:allowed|accepted|enabled))"
+    r"|(?:not support|unsupported|no endpoints found that support|does not accept|cannot (?:process|read))[^.\n]{0,60}?(?:image|media|vision|multimodal)",
+    re.I,
+)
+REFUSED = re.compile(
+    r"content (?:filter|management policy|policy)|safety (?:system|policy|filter)|flagged (?:by|as|for)|usage polic(?:y|ies)",
+    re.I,
+)
+BUSY = re.compile(
+    r"overloaded|temporarily unavailable|service unavailable|internal (?:server )?error|bad gateway|gateway time-?out|timed? ?out"
+    r"|connection (?:reset|refused|closed|error|aborted)|try again later|no healthy upstream|capacity",
+    re.I,
+)
+FAMILIES_4XX: tuple[tuple[re.Pattern[str], FailureCode], ...] = (
+    (QUOTA, "quota_exhausted"),
+    (RATE, "rate_limited"),
+    (AUTH, "auth_failed"),
+    (SIGNATURE, "thinking_signature_invalid"),
+    (EFFORT, "effort_invalid"),
+    (THINKING, "thinking_unsupported"),
+    (MEDIA, "media_unsupported"),
+    (OVERFLOW, "context_overflow"),
+    (MODEL, "model_not_found"),
+    (REFUSED, "refused"),
+)
+FAMILIES_ANY = (*FAMILIES_4XX, (BUSY, "overloaded"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complaint:
+    """What a provider said went wrong, whatever its spelling."""
+
+    codes: tuple[str, ...]
+    message: str
+    status: int | None = None  # some gateways put the upstream's status into the body
+    request_id: str = ""
+
+
+def from_response(status: int, body: str, headers: Mapping[str, str]) -> ProviderFailure:
+    """An HTTP answer that is no stream. Nothing was generated, so nothing is billed (B4.1)."""
+    complaint = read_complaint(body)
+    return ProviderFailure(
+        classify(status, complaint),
+        details=clean_details(complaint.message),
+        status=status,
+        retry_after_seconds=retry_after(headers),
+        request_id=headers.get("x-request-id") or headers.get("request-id") or complaint.request_id,
+        refused_before_work=True,
+    )
+
+
+def from_stream(payload: str, *, request_id: str = "") -> ProviderFailure:
+    """An error object in the middle of a stream."""
+    complaint = read_complaint(payload)
+    return ProviderFailure(
+        classify(complaint.status, complaint),
+        details=clean_details(complaint.message),
+        status=complaint.status,
+        request_id=complaint.request_id or request_id,
+    )
+
+
+def from_connection(error: BaseException, *, before_work: bool) -> ProviderFailure:
+    """No connection, a reset, an early end or a transport timeout."""
+    words = str(error) or type(error).__name__
+    return ProviderFailure("overloaded", details=clean_details(words), refused_before_work=before_work)
+
+
+def classify(status: int | None, complaint: Complaint) -> FailureCode:
+    coded = next((CODES[code] for code in complaint.codes if code in CODES), None)
+    text = complaint.message
+    if status == 402 or coded == "quota_exhausted" or (status in {400, 403, 429} and QUOTA.search(text)):
+        return "quota_exhausted"
+    if status is None:
+        return coded or _by_words(text, FAMILIES_ANY) or "unknown"
+    if status == 429 or coded == "rate_limited":
+        return "rate_limited"
+    if status >= 500:
+        return coded if coded in {"context_overflow", "refused"} else "overloaded"
+    return _client_error(status, coded, text)
+
+
+def _client_error(status: int, coded: FailureCode | None, text: str) -> FailureCode:
+    if status == 401:
+        return "auth_failed"
+    if status == 403:
+        worded = _by_words(
+            text, ((REFUSED, "refused"), (MODEL, "model_not_found"), (OVERFLOW, "context_overflow"))
+        )
+        return worded or coded or "auth_failed"
+    if status == 408:
+        return "overloaded"
+    if status == 413:
+        return "media_unsupported" if MEDIA.search(text) else "context_overflow"
+    if status == 404:
+        return "media_unsupported" if MEDIA.search(text) else "model_not_found"
+    if coded is not None and coded != "overloaded":
+        return coded
+    return _by_words(text, FAMILIES_4XX) or ("bad_request" if 400 <= status < 500 else "unknown")
+
+
+def _by_words(text: str, families: tuple[tuple[re.Pattern[str], FailureCode], ...]) -> FailureCode | None:
+    return next((code for pattern, code in families if pattern.search(text)), None)
+
+
+# --- reading bodies ----------------------------------------------------------------------------------
+
+
+def read_complaint(body: str) -> Complaint:
+    """OpenAI's, Anthropic's and the gateways' error objects; anything else is text."""
+    try:
+        value: JSON = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return Complaint(codes=(), message=body)
+    if isinstance(value, list) and value:
+        value = value[0]
+    if not isinstance(value, dict):
+        return Complaint(codes=(), message=body)
+    error = value.get("error", value)
+    request_id = value.get("request_id")
+    if isinstance(error, str):
+        return Complaint(codes=_codes(value), message=error, request_id=_word(request_id))
+    if not isinstance(error, dict):
+        return Complaint(codes=(), message=body)
+    return Complaint(
+        codes=_codes(error),
+        message=_message(error) or body,
+        status=_status(error.get("code")) or _status(error.get("status_code")),
+        request_id=_word(request_id),
+    )
+
+
+def _codes(error: dict[str, JSON]) -> tuple[str, ...]:
+    details = error.get("details")
+    inner = details.get("error_code") if isinstance(details, dict) else None
+    found = (inner, error.get("code"), error.get("type"), error.get("status"))
+    return tuple(code.lower() for code in found if isinstance(code, str))
+
+
+def _message(error: dict[str, JSON]) -> str:
+    """The message, and the upstream's own words where a gateway passes them on."""
+    message = _word(error.get("message")) or _word(error.get("detail")) or _word(error.get("msg"))
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return f"{message}: {raw}" if isinstance(raw, str) and raw else message
+
+
+def _word(value: JSON) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _status(value: JSON) -> int | None:
+    """A status only where the body gives one as a number of its own, never out of text (A6.1)."""
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599 else None
+
+
+# --- details and headers -----------------------------------------------------------------------------
+
+_INVISIBLE = re.compile(r"<(script|style|head)\b.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)", re.I | re.S)
+_TAG = re.compile(r"</?[a-z!][^<>]*(?:>|\Z)", re.I)
+_SECRET = re.compile(  # what vendors print of a key, half of it starred out, besides whole ones (A9.10)
+    r"\b(?:sk|pk|rk|gsk|xai|key)[-_][A-Za-z0-9*_\-]{8,}"
+    r"|(?i:api[_-]?key|access[_-]?token|secret|password|authorization)[\"']?\s*[:=]\s*[\"']?[^\s\"',;}\[]{6,}"
+)
+
+
+def clean_details(text: str) -> str:
+    """Words fit for a page: no markup, no secrets, at most MAX_DETAILS characters (A6.2)."""
+    text = _INVISIBLE.sub(" ", text[:200_000])
+    text = _TAG.sub(" ", text)
+    text = " ".join(redact(text).split())
+    text = _SECRET.sub(MASK, text)
+    return text if len(text) <= MAX_DETAILS else text[: MAX_DETAILS - 1] + "…"
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date (A7.1)."""
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    given = headers.get("retry-after", "")
+    seconds = _number(given)
+    if seconds is not None or not given:
+        return seconds
+    try:
+        moment = parsedate_to_datetime(given)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e9 else None

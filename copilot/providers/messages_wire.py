@@ -1,0 +1,201 @@
+"""The Messages wire: our request as Anthropic's JSON, and its stream events as structs that hold only what we use."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from typing import assert_never
+
+import msgspec
+
+from copilot.events import JSON
+from copilot.providers.base import (
+    AssistantMessage,
+    ModelMessage,
+    ProviderFailure,
+    Request,
+    ToolCall,
+    ToolGroup,
+    ToolResult,
+    ToolSpecification,
+    UserMessage,
+)
+from copilot.providers.messages import effort_for, merged
+
+Block = dict[str, JSON]
+
+DEFAULT_MAX_TOKENS = 8_192  # the field is mandatory; every model in service allows this much
+LEAST_BUDGET = 1_024  # the API refuses less
+GO_ON = "<system_note>Your last message was cut off. Continue exactly after its last character.</system_note>"
+_not_in_ids = re.compile(r"[^A-Za-z0-9_-]")
+
+
+# --- the request -------------------------------------------------------------------------------------
+
+
+def body_of(request: Request) -> dict[str, JSON]:
+    """What never changes stands first and the messages last; cache markers find their seams in the lists (A15)."""
+    thinking, max_tokens = _thinking(request)
+    body: dict[str, JSON] = {"model": request.entry.model, "max_tokens": max_tokens, "stream": True}
+    body |= thinking
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    if system := [text for text in (request.system, request.suffix) if text.strip()]:
+        body["system"] = [{"type": "text", "text": text} for text in system]
+    body["messages"] = _messages(request, replayed=bool(thinking))
+    return body
+
+
+def _thinking(request: Request) -> tuple[dict[str, JSON], int]:
+    """The thinking fields, if any, and the max_tokens that goes with them (A5.5, A14.4)."""
+    entry = request.entry
+    limit = entry.max_output_tokens or DEFAULT_MAX_TOKENS
+    if not request.thinking_tokens or not entry.can_reason or _loop_lost_its_thoughts(request):
+        return {}, limit
+    match entry.reasoning_style:
+        case "adaptive":
+            effort = effort_for(request.thinking_tokens)
+            return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}, limit
+        case "budget":
+            budget = max(LEAST_BUDGET, request.thinking_tokens)
+            if not entry.max_output_tokens:
+                limit = budget + DEFAULT_MAX_TOKENS
+            elif budget >= limit:
+                budget = limit // 2  # the other half is for the answer
+            if budget < LEAST_BUDGET:
+                return {}, limit
+            return {"thinking": {"type": "enabled", "budget_tokens": budget}}, limit
+        case _:
+            return {}, limit
+
+
+def _loop_lost_its_thoughts(request: Request) -> bool:
+    """The API refuses thinking in a tool loop whose last reply lacks its thinking block."""
+    for message in reversed(request.messages):
+        if isinstance(message, AssistantMessage) and message.calls:
+            return not message.replay
+        if isinstance(message, AssistantMessage):
+            return False
+        if isinstance(message, UserMessage) and not message.text.lstrip().startswith("<system_note"):
+            return False
+    return False
+
+
+def _messages(request: Request, *, replayed: bool) -> list[JSON]:
+    messages: list[JSON] = []
+    last_role, last_content = "", list[JSON]()
+    for message in merged(_within_alphabet(m) for m in request.messages):
+        role = "assistant" if isinstance(message, AssistantMessage) else "user"
+        content = _content(message, images=request.entry.supports_images, replayed=replayed)
+        if not content:
+            continue
+        if role == last_role:  # results first, then what the user said
+            last_content += content
+            continue
+        last_role, last_content = role, content
+        messages.append({"role": role, "content": last_content})
+    if last_role == "assistant":  # a trailing answer would be a prefill, which newer models refuse
+        messages.append({"role": "user", "content": [_text(GO_ON)]})
+    return messages
+
+
+def _within_alphabet(message: ModelMessage) -> ModelMessage:
+    """Call ids of other vendors may hold characters that this one refuses."""
+    match message:
+        case AssistantMessage(calls=calls) if calls:
+            return replace(message, calls=tuple(replace(c, call_id=_id(c.call_id)) for c in calls))
+        case ToolGroup(results=results):
+            return replace(message, results=tuple(replace(r, call_id=_id(r.call_id)) for r in results))
+        case _:
+            return message
+
+
+def _id(call_id: str) -> str:
+    return _not_in_ids.sub("_", call_id)
+
+
+def _content(message: ModelMessage, *, images: bool, replayed: bool) -> list[JSON]:
+    match message:
+        case UserMessage():
+            pictures = [_image(i.mime, i.data) for i in message.images] if images else []
+            return [*pictures, *_texts(message.text)]
+        case AssistantMessage():
+            thoughts = [block for data in message.replay if (block := _replay(data))] if replayed else []
+            return [*thoughts, *_texts(message.text), *(_call(call) for call in message.calls)]
+        case ToolGroup():
+            return [_result(result) for result in message.results]
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _texts(text: str) -> list[JSON]:
+    """Blank text blocks are refused."""
+    return [_text(text)] if text.strip() else []
+
+
+def _text(text: str) -> JSON:
+    return {"type": "text", "text": text}
+
+
+def _image(mime: str, data: bytes) -> JSON:
+    source: Block = {"type": "base64", "media_type": mime, "data": base64.b64encode(data).decode()}
+    return {"type": "image", "source": source}
+
+
+def _call(call: ToolCall) -> JSON:
+    return {"type": "tool_use", "id": call.call_id, "name": call.tool, "input": call.arguments or {}}
+
+
+def _result(result: ToolResult) -> JSON:
+    block: Block = {"type": "tool_result", "tool_use_id": result.call_id, "content": result.content}
+    return block if result.success else block | {"is_error": True}
+
+
+def _tool(tool: ToolSpecification) -> JSON:
+    return {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
+
+
+def _replay(data: str) -> Block | None:
+    """A thinking block that we handed out; anything else comes from another provider and stays out."""
+    try:
+        block = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return None
+    known = isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking")
+    return block if known else None
+
+
+# --- the stream --------------------------------------------------------------------------------------
+
+
+class Delta(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class Start(msgspec.Struct):
+    id: str = ""
+    usage: object = None
+
+
+class Event(msgspec.Struct):
+    type: str
+    delta: Delta | None = None
+    content_block: object = None
+    message: Start | None = None
+    usage: object = None
+
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+def decode_event(payload: bytes) -> Event:
+    try:
+        return _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise ProviderFailure("malformed_stream", details="an event of the stream cannot be read") from error

@@ -1,0 +1,243 @@
+"""Streaming Chat Completions of any compatible server: signed and sent by the official SDK, decoded by us (A5.3)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import httpx2
+import msgspec
+import openai
+from openai import AsyncOpenAI, AsyncStream, DefaultAioHttpClient
+
+from copilot.providers import chat_wire, failures, streaming, tokens
+from copilot.providers.base import (
+    CallFragment,
+    Finished,
+    FinishReason,
+    Item,
+    ProviderFailure,
+    ReasoningDelta,
+    Request,
+    TextDelta,
+    UsageReported,
+)
+from copilot.providers.chat_wire import CallDelta, Chunk, Delta
+from copilot.providers.clean import Cleaner
+from copilot.providers.messages import continues
+
+_log = logging.getLogger(__name__)
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",
+    "end_turn": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "refused",
+    "refusal": "refused",
+    "model_context_window_exceeded": "overflow",
+}
+HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
+
+
+class OpenAIChat:
+    """One server and credential; its connections are shared by every turn of the process."""
+
+    def __init__(
+        self, *, credential: str, base_url: str = "", idle_seconds: float = streaming.IDLE_SECONDS
+    ) -> None:
+        self._official = not base_url
+        self._idle_seconds = idle_seconds
+        self._client = AsyncOpenAI(
+            api_key=credential or "none",  # local servers want none, the SDK wants one
+            base_url=base_url or None,
+            max_retries=0,  # A7 is the only retry
+            http_client=DefaultAioHttpClient(
+                timeout=streaming.timeout(idle_seconds), limits=streaming.limits()
+            ),
+        )
+
+    def stream(self, request: Request) -> AsyncIterator[Item]:
+        body = chat_wire.encode(request, official=self._official)
+
+        async def opened() -> httpx2.Response:
+            return await self._post(body)
+
+        return streaming.play(
+            opened,
+            ChatReply(continues=continues(request.messages)),
+            first_seconds=request.entry.first_token_timeout_seconds,
+        )
+
+    async def aclose(self) -> None:
+        await self._client.close()
+
+    async def _post(self, body: bytes) -> httpx2.Response:
+        """The raw response. The SDK's typed `create` walks every message: 40 ms of CPU for 200 of them."""
+        streamed: bool = True
+        try:
+            response = await self._client.post(
+                "/chat/completions",
+                cast_to=httpx2.Response,
+                content=body,
+                options={"headers": HEADERS},
+                stream=streamed,
+                stream_cls=AsyncStream[object],
+            )
+        except openai.APIStatusError as error:
+            answer = error.response
+            raise failures.from_response(answer.status_code, answer.text, answer.headers) from error
+        except (openai.APIConnectionError, *streaming.BROKEN) as error:
+            raise streaming.broken_opening(error) from error
+        assert isinstance(response, httpx2.Response)
+        return response
+
+
+class ChatReply:
+    """Turns chunks into items; knows what has come so far, and nothing of the network."""
+
+    def __init__(self, *, continues: bool = False) -> None:
+        self.finished = False
+        self._reason: FinishReason = "stop"
+        self._response_id = ""
+        self.started = False
+        self._cleaner = Cleaner(continues=continues)
+        self._calls = CallNumbers()
+
+    def feed(self, payload: bytes) -> Sequence[Item]:
+        if payload == b"[DONE]":
+            return ()
+        chunk = chat_wire.decode_chunk(payload)
+        choices = chunk.choices
+        if choices and choices[0].finish_reason is None and chunk.usage is None:
+            delta = choices[0].delta
+            if delta is not None and _only_text(delta):
+                text = delta.content
+                if isinstance(text, str) and text and self._cleaner.passes(text):
+                    self.started = True
+                    return (TextDelta(text),)
+        return self._feed_any(chunk, payload)
+
+    def _feed_any(self, chunk: Chunk, payload: bytes) -> list[Item]:
+        """The long way: whatever is not plain text."""
+        if chunk.error is not None:
+            raise failures.from_stream(payload.decode(errors="replace"), request_id=self._response_id)
+        if isinstance(chunk.id, str):
+            self._response_id = self._response_id or chunk.id
+        items: list[Item] = []
+        for choice in (chunk.choices or ())[:1]:
+            if choice.delta is not None:
+                items += self._from_delta(choice.delta)
+            if choice.finish_reason:
+                items += self._finish(choice.finish_reason)
+        self.started = self.started or bool(items)
+        if isinstance(chunk.usage, dict):
+            items.append(UsageReported(tokens.from_chat(chunk.usage), tokens.reported_cost(chunk.usage)))
+        return items
+
+    def end(self) -> Sequence[Item]:
+        if not self.finished and not self.started:
+            raise ProviderFailure("no_response", details="the stream ended without a word")
+        if not self.finished:
+            raise ProviderFailure("malformed_stream", details="the stream ended without a finish reason")
+        if self._reason == "tool_calls" and self._calls.nameless:
+            raise ProviderFailure("malformed_stream", details="a tool call came without a name")
+        return (Finished(self._reason, self._response_id),)
+
+    def _from_delta(self, delta: Delta) -> list[Item]:
+        text, thought = chat_wire.part_texts(delta.content)
+        thought = chat_wire.visible_reasoning(delta) or thought
+        items: list[Item] = [ReasoningDelta(thought)] if thought else []
+        if text:
+            items += self._cleaner.feed(text)
+        if isinstance(delta.refusal, str) and delta.refusal:
+            self._reason = "refused"
+            items.append(TextDelta(delta.refusal))
+        if delta.tool_calls:
+            items += self._cleaner.finish()
+            items += [self._calls.fragment(piece) for piece in delta.tool_calls]
+        return items
+
+    def _finish(self, reason: str) -> list[Item]:
+        """The end of what is said; usage may follow."""
+        if reason == "error":
+            raise ProviderFailure("overloaded", details="the provider ended its stream with an error")
+        if reason not in FINISH_REASONS:
+            _log.warning("a provider finished for an unknown reason; it is taken for a stop")
+        if self._reason != "refused":
+            self._reason = FINISH_REASONS.get(reason, "stop")
+        if self._reason == "stop" and self._calls.any:
+            self._reason = "tool_calls"
+        self.finished = True
+        return list(self._cleaner.finish())
+
+
+def _only_text(delta: Delta) -> bool:
+    return not (
+        delta.tool_calls
+        or delta.reasoning
+        or delta.reasoning_content
+        or delta.reasoning_details
+        or delta.refusal
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class CallNumbers:
+    """Gives each fragment the number of its call where the server leaves it out, and drops repeated names (A5.3)."""
+
+    def __init__(self) -> None:
+        self._seen: list[_Seen] = []
+        self._by_number: dict[int, _Seen] = {}
+        self._last = 0
+
+    @property
+    def any(self) -> bool:
+        return bool(self._seen)
+
+    @property
+    def nameless(self) -> bool:
+        return not all(call.name for call in self._seen)
+
+    def fragment(self, piece: CallDelta) -> CallFragment:
+        function = piece.function
+        name = (function.name or "") if function else ""
+        arguments = chat_wire.arguments_text(function.arguments) if function else ""
+        number = self._last = self._number(piece, name)
+        call = self._by_number.get(number)
+        if call is None or (piece.id and call.id and piece.id != call.id):  # a new id on a used number (A8.1)
+            call = self._by_number[number] = _Seen()
+            self._seen.append(call)
+        fresh = "" if name == call.name else name
+        call.id = call.id or piece.id or ""
+        call.name += fresh
+        call.arguments += arguments
+        return CallFragment(number, piece.id or "", fresh, arguments)
+
+    def _number(self, piece: CallDelta, name: str) -> int:
+        if piece.index is not None:
+            return piece.index
+        free = len(self._by_number)
+        if piece.id:
+            return next((n for n, call in self._by_number.items() if call.id == piece.id), free)
+        last = self._by_number.get(self._last)
+        return free if last is None or (name and _is_whole(last.arguments)) else self._last
+
+
+def _is_whole(arguments: str) -> bool:
+    """Whether a call's arguments are complete, so that another name begins another call."""
+    try:
+        msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return False
+    return True

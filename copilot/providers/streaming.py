@@ -1,0 +1,134 @@
+"""One streamed reply over HTTP: opened, read under time limits, decoded, and always closed (A5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+import aiohttp
+import httpx2
+
+from copilot.providers import failures
+from copilot.providers.base import Item, ProviderFailure
+from copilot.providers.sse import EventReader
+
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 600.0  # twice the longest tool wait (A0.7)
+LAST_WORDS_SECONDS = 5.0  # how long usage may lag behind the finish reason
+MAX_CONNECTIONS = 2000  # a process runs up to 400 turns, and side calls beside them
+KEEP_ALIVE_SECONDS = 60.0
+
+BROKEN = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError)
+
+
+class Reply(Protocol):
+    """A vendor's reply while it is decoded: payloads in, items out."""
+
+    @property
+    def started(self) -> bool:
+        """Something was said; mere counts and pings are no beginning."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """The vendor has said why it stopped; only last words can follow."""
+        ...
+
+    def feed(self, payload: bytes) -> Sequence[Item]: ...
+
+    def end(self) -> Sequence[Item]:
+        """The last items; raises ProviderFailure when the stream ended too early."""
+        ...
+
+
+Opener = Callable[[], Awaitable[httpx2.Response]]
+
+
+def timeout(idle_seconds: float) -> httpx2.Timeout:
+    """The transport's limits; the first item has a limit of its own in `play`."""
+    return httpx2.Timeout(idle_seconds, connect=CONNECT_SECONDS)
+
+
+def limits() -> httpx2.Limits:
+    return httpx2.Limits(
+        max_connections=MAX_CONNECTIONS,
+        max_keepalive_connections=MAX_CONNECTIONS,
+        keepalive_expiry=KEEP_ALIVE_SECONDS,
+    )
+
+
+async def play(opened: Opener, reply: Reply, *, first_seconds: float) -> AsyncGenerator[Item, None]:
+    """The items of one reply. Leaving it, by any way, closes the connection or gives it back."""
+    reading = _Reading(first_seconds)
+    response = await reading.open(opened)
+    chunks = _chunks(response)
+    reader = EventReader()
+    try:
+        while chunk := await reading.next(chunks, reply):
+            for payload in reader.feed(chunk):
+                for item in reply.feed(payload):
+                    yield item
+        for payload in reader.flush():
+            for item in reply.feed(payload):
+                yield item
+    finally:
+        if isinstance(chunks, AsyncGenerator):
+            await chunks.aclose()
+        await response.aclose()
+    for item in reply.end():
+        yield item
+
+
+def broken_opening(error: Exception) -> ProviderFailure:
+    """The request got no answer; whether it arrived is known only when no connection was made."""
+    cause = error.__cause__ or error
+    return failures.from_connection(cause, before_work=isinstance(cause, httpx2.ConnectError))
+
+
+def _chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Bytes as they come off the wire; we ask for no compression, and undo it where it comes anyway."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        return response.aiter_bytes()
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    return response.stream.__aiter__()
+
+
+class _Reading:
+    """The patience of one reply: for its first item, between bytes, and after its finish reason."""
+
+    __slots__ = ("_deadline", "_first_seconds")
+
+    def __init__(self, first_seconds: float) -> None:
+        self._first_seconds = first_seconds
+        self._deadline = asyncio.get_running_loop().time() + first_seconds
+
+    async def open(self, opened: Opener) -> httpx2.Response:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await opened()
+        except TimeoutError as error:
+            raise self._silence() from error
+
+    async def next(self, chunks: AsyncIterator[bytes], reply: Reply) -> bytes:
+        """The next bytes; empty at the end."""
+        try:
+            if reply.started and not reply.finished:
+                return await anext(chunks, b"")
+            until = self._deadline if not reply.finished else self._last_words()
+            async with asyncio.timeout_at(until):
+                return await anext(chunks, b"")
+        except TimeoutError as error:
+            if reply.finished:
+                return b""
+            raise self._silence() from error
+        except BROKEN as error:
+            if reply.finished:
+                return b""
+            raise failures.from_connection(error, before_work=False) from error
+
+    def _last_words(self) -> float:
+        return asyncio.get_running_loop().time() + LAST_WORDS_SECONDS
+
+    def _silence(self) -> ProviderFailure:
+        return ProviderFailure("no_response", details=f"nothing came for {self._first_seconds:g} s")

@@ -1,0 +1,336 @@
+"""Reads for pages, sockets and other apps; never writes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Generic, Literal, TypeVar
+from uuid import UUID
+
+import msgspec
+from django.db.models import Q
+
+from copilot.commands import LIMITS
+from copilot.errors import InvalidRequest, NotFound
+from copilot.events import (
+    AttachmentView,
+    Content,
+    MessageView,
+    NoticeContent,
+    QuestionView,
+    QueueItem,
+    ReasoningExtended,
+    Role,
+    RowKind,
+    SessionSnapshot,
+    SessionState,
+    TextExtended,
+    Todo,
+    ToolCallContent,
+    ToolResultContent,
+    TurnView,
+    decode,
+)
+from copilot.inventory import redis_health as redis_health  # diagnostics reads them here
+from copilot.inventory import workers_seen as workers_seen
+from copilot.live import stream
+from copilot.models import Message, Question, Session, Turn
+from copilot.notices import NOTICES
+from copilot.previews import preview_arguments
+
+PAGE_ROWS = 50
+RECENT_EVENTS = 256  # well over what a checkpoint's two seconds can hold
+SHOWN_KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary", "notice")
+_ROLES: dict[str, Role] = {"user": "user", "summary": "summary", "notice": "notice"}
+
+T = TypeVar("T")
+UnfinishedStatus = Literal["queued", "running", "waiting"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page(Generic[T]):
+    items: list[T]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionView:
+    id: str
+    title: str
+    state: SessionState
+    pinned: bool
+    archived: bool
+    created_at: str
+    active_at: str
+
+
+def instant(moment: datetime) -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
+# --- sessions ----------------------------------------------------------------------------------------
+
+
+def session_of(user_id: int, session_id: UUID) -> Session:
+    """The user's own session; foreign, deleted and unknown ones look the same."""
+    session = Session.objects.filter(pk=session_id, owner=user_id, deleted_at=None).first()
+    if session is None:
+        raise NotFound
+    return session
+
+
+def state_of(session_id: UUID) -> SessionState:
+    status = (
+        Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).values_list("status", flat=True).first()
+    )
+    return _state(status)
+
+
+def _state(status: str | None) -> SessionState:
+    if status is None:
+        return "idle"
+    return "waiting" if status == Turn.Status.WAITING else "running"
+
+
+def session_view(session: Session, state: SessionState | None = None) -> SessionView:
+    return SessionView(
+        id=str(session.pk),
+        title=session.title,
+        state=state or state_of(session.pk),
+        pinned=session.pinned,
+        archived=session.archived_at is not None,
+        created_at=instant(session.created_at),
+        active_at=instant(session.active_at),
+    )
+
+
+def sessions_page(
+    user_id: int,
+    *,
+    cursor: str | None = None,
+    q: str = "",
+    archived: bool = False,
+    limit: int = LIMITS.sessions_per_page,
+) -> Page[SessionView]:
+    """The user's conversations, pinned first, then the latest."""
+    found = Session.objects.filter(owner=user_id, deleted_at=None, archived_at__isnull=not archived)
+    if q:
+        found = found.filter(title__icontains=q)
+    if cursor:
+        pinned, active_at, identifier = _read_cursor(cursor)
+        same = Q(pinned=pinned) & (Q(active_at__lt=active_at) | Q(active_at=active_at, pk__gt=identifier))
+        found = found.filter(same | Q(pinned=False) if pinned else same)
+    rows = list(found.order_by("-pinned", "-active_at", "pk")[: limit + 1])
+    states = _states(row.pk for row in rows)
+    items = [session_view(row, _state(states.get(row.pk))) for row in rows[:limit]]
+    return Page(items=items, next_cursor=_cursor_of(rows[limit - 1]) if len(rows) > limit else None)
+
+
+def _states(session_ids: Iterable[UUID]) -> dict[UUID, str]:
+    rows = Turn.objects.filter(session__in=list(session_ids), status__in=Turn.UNFINISHED)
+    return dict(rows.values_list("session_id", "status"))
+
+
+def _cursor_of(session: Session) -> str:
+    text = f"{int(session.pinned)}|{session.active_at.isoformat()}|{session.pk}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[bool, datetime, UUID]:
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        pinned, active_at, identifier = text.split("|")
+        moment = datetime.fromisoformat(active_at)
+        if moment.tzinfo is None:
+            raise ValueError("no zone")
+        return pinned == "1", moment, UUID(identifier)
+    except ValueError as problem:
+        raise InvalidRequest("That is not a cursor of this list.", code="invalid_cursor") from problem
+
+
+# --- messages ----------------------------------------------------------------------------------------
+
+
+def message_view(row: Message) -> MessageView:
+    return MessageView(
+        id=str(row.pk),
+        sequence=row.sequence or 0,
+        turn_id=str(row.turn_id) if row.turn_id else None,
+        kind=_kind(row.kind),
+        role=_ROLES.get(row.kind, "assistant"),
+        content=content_of(row),
+        author=row.author,
+        attachments=[msgspec.convert(one, AttachmentView) for one in row.attachments],
+        branch=row.branch,
+        created_at=instant(row.created_at),
+        streaming=row.streaming,
+        mid_turn=row.mid_turn,
+        model=row.model,
+    )
+
+
+def _kind(kind: str) -> RowKind:
+    return msgspec.convert(kind, RowKind)
+
+
+def content_of(row: Message) -> Content:
+    """The row's content as people see it; the model's copy of a result stays with us."""
+    match row.kind:
+        case Message.Kind.TOOL_CALL:
+            return ToolCallContent(
+                call_id=row.call_id or "",
+                tool=row.data["tool"],
+                arguments=preview_arguments(row.data.get("arguments") or {}),
+            )
+        case Message.Kind.TOOL_RESULT:
+            fields = {name: row.data[name] for name in ("tool", "success", "preview", "duration_ms", "truncated")}
+            return msgspec.convert(
+                {"call_id": row.call_id or "", "file_id": row.data.get("file_id"), **fields}, ToolResultContent
+            )
+        case Message.Kind.NOTICE:
+            return notice_content(row.data["code"], row.data.get("details", ""))
+        case _:
+            return row.content
+
+
+def notice_content(code: str, details: str = "") -> NoticeContent:
+    notice = NOTICES[code]
+    return NoticeContent(code=code, label=notice.label, hint=notice.hint, action=notice.action, details=details)
+
+
+def messages_page(
+    session_id: UUID, *, before: int | None = None, limit: int = PAGE_ROWS
+) -> tuple[list[MessageView], bool]:
+    """The newest rows before a place, oldest first, and whether there are older ones."""
+    rows = Message.objects.filter(session=session_id, hidden="", kind__in=SHOWN_KINDS, sequence__isnull=False)
+    if before is not None:
+        rows = rows.filter(sequence__lt=before)
+    newest = list(rows.order_by("-sequence")[: limit + 1])
+    return [message_view(row) for row in reversed(newest[:limit])], len(newest) > limit
+
+
+def views(message_ids: Iterable[UUID]) -> list[MessageView]:
+    rows = Message.objects.filter(pk__in=list(message_ids)).order_by("sequence")
+    return [message_view(row) for row in rows]
+
+
+def queue_items(session_id: UUID | str) -> list[QueueItem]:
+    rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None)
+    ordered = rows.order_by("queue_order", "accept_number").values_list("pk", "content", "run_id")
+    return [
+        QueueItem(id=str(pk), text=text, run_id=run_id, position=place)
+        for place, (pk, text, run_id) in enumerate(ordered, start=1)
+    ]
+
+
+def open_questions(session_id: UUID) -> list[QuestionView]:
+    rows = Question.objects.filter(session=session_id, outcome=Question.Outcome.OPEN).order_by("created_at")
+    return [
+        QuestionView(
+            id=str(row.pk),
+            turn_id=str(row.turn_id),
+            call_id=row.call_id,
+            question=row.question,
+            choices=list(row.choices),
+            allow_text=row.allow_text,
+            deadline=instant(row.deadline),
+        )
+        for row in rows
+    ]
+
+
+# --- turns -------------------------------------------------------------------------------------------
+
+
+def turn_of(user_id: int, turn_id: UUID) -> Turn:
+    turn = Turn.objects.filter(pk=turn_id, session__owner=user_id, session__deleted_at=None).first()
+    if turn is None:
+        raise NotFound
+    return turn
+
+
+# --- the snapshot ------------------------------------------------------------------------------------
+
+
+def snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot, str]:
+    """What a client must know to go on from a cursor (T8.3): rows first, then what the log knows beyond them.
+
+    The cursor is read before the rows, so events after it may already be in them; folding one twice is harmless.
+    """
+    cursor = stream.last_cursor(str(session_id))
+    session = Session.objects.get(pk=session_id)
+    messages, has_older = messages_page(session_id)
+    turn = _turn_in_flight(session_id)
+    if turn is not None:
+        own = [message for message in messages if message.turn_id == turn.id]
+        messages = [message for message in messages if message.turn_id != turn.id]
+        turn = replace(turn, messages=_with_present_text(session_id, own))
+    found = SessionSnapshot(
+        messages=messages,
+        turn=turn,
+        queue=queue_items(session_id),
+        questions=open_questions(session_id),
+        todos=[msgspec.convert(item, Todo) for item in session.todos],
+        title=session.title,
+        state=_state(turn.status if turn else None),
+        reset=reset,
+        has_older=has_older,
+    )
+    return found, cursor
+
+
+def _turn_in_flight(session_id: UUID) -> TurnView | None:
+    turn = Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).first()
+    if turn is None:
+        return None
+    return TurnView(
+        id=str(turn.pk),
+        status=msgspec.convert(turn.status, UnfinishedStatus),
+        origin=turn.origin,
+        run_ids=list(turn.run_ids),
+        attempt=turn.attempts,
+        messages=[],
+    )
+
+
+def _with_present_text(session_id: UUID, rows: list[MessageView]) -> list[MessageView]:
+    """Rows that still stream, with what the log holds beyond their last checkpoint."""
+    growing = {row.id: row.content for row in rows if row.streaming and isinstance(row.content, str)}
+    if not growing:
+        return rows
+    present = present_text(str(session_id), growing)
+    return [replace(row, content=present[row.id]) if row.id in present else row for row in rows]
+
+
+def present_text(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:
+    """Texts of streaming rows, by row id, grown from their checkpoints by the deltas in the log (T9.1).
+
+    Reads back only as far as the checkpoints' age demands: the cost does not grow with the answer.
+    """
+    count = RECENT_EVENTS
+    while True:
+        entries = stream.recent(session_id, count=count)
+        texts, gap = _grown(checkpoints, entries)
+        if not gap or len(entries) < count:
+            return texts
+        count *= 4
+
+
+def _grown(checkpoints: dict[str, str], entries: list[stream.Entry]) -> tuple[dict[str, str], bool]:
+    texts, gap = dict(checkpoints), False
+    for entry in entries:
+        if entry.kind not in ("text.extended", "reasoning.extended"):
+            continue
+        event = decode(entry.payload)
+        assert isinstance(event, TextExtended | ReasoningExtended)
+        text = texts.get(event.row_id)
+        if text is None or event.offset + len(event.delta) <= len(text):
+            continue
+        if event.offset > len(text):
+            gap = True
+            continue
+        texts[event.row_id] = text[: event.offset] + event.delta
+    return texts, gap

@@ -1,0 +1,143 @@
+"""Questions the agent puts to a person: asked once, answered once, closed once (A12). Only writer of its table."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from typing import Literal
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from copilot.commands import clean_text
+from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
+from copilot.events import QuestionView
+from copilot.models import Question, Turn
+
+ANSWER_CHARACTERS = 4_000
+OPEN = Question.Outcome.OPEN
+
+Closing = Literal["timed_out", "cancelled", "superseded"]
+Closed = Literal["answered"] | Closing
+
+
+def ask(
+    *,
+    turn_id: UUID,
+    fence: int,
+    call_id: str,
+    question: str,
+    choices: list[str],
+    allow_text: bool,
+    timeout_seconds: int,
+) -> Question:
+    """The call's question: a new one, or after a redelivery the one it asked, with the time it has left (A12.4)."""
+    with transaction.atomic():
+        turn = Turn.objects.select_for_update().filter(pk=turn_id, fence=fence, ended_at=None).first()
+        if turn is None:
+            raise FenceLost(f"turn {turn_id} is not at fence {fence} any more")
+        asked = Question.objects.filter(turn_id=turn_id, call_id=call_id).first()
+        return asked or _insert(
+            Question(
+                turn=turn,
+                session_id=turn.session_id,
+                call_id=call_id,
+                question=question,
+                choices=choices,
+                allow_text=allow_text,
+            ),
+            timeout_seconds,
+        )
+
+
+def _insert(question: Question, timeout_seconds: int) -> Question:
+    question.deadline = Now() + timedelta(seconds=timeout_seconds)  # the database's clock
+    try:
+        with transaction.atomic():
+            question.save(force_insert=True)
+    except IntegrityError as problem:
+        raise Conflict("Another question of this turn is still open.", code="question_open") from problem
+    question.refresh_from_db()
+    return question
+
+
+def answer(user_id: int, question_id: UUID, *, text: str | None, choice: str | None) -> Question:
+    """The owner's answer; the first one in time wins, every other gets a conflict (A12.4)."""
+    found = Question.objects.filter(
+        pk=question_id, session__owner_id=user_id, session__deleted_at=None
+    ).first()
+    if found is None:
+        raise NotFound
+    said = _checked(found, text, choice)
+    won = Question.objects.filter(pk=question_id, outcome=OPEN, deadline__gt=Now()).update(
+        outcome=Question.Outcome.ANSWERED, answer=said, closed_at=Now()
+    )
+    if not won:
+        raise Conflict("This question is closed.", code="question_closed")
+    found.refresh_from_db()
+    return found
+
+
+def _checked(question: Question, text: str | None, choice: str | None) -> str:
+    if (text is None) == (choice is None):
+        raise InvalidRequest("Give either text or a choice.")
+    if choice is not None:
+        if choice not in question.choices:
+            raise InvalidRequest("The choice is not one of the question's choices.")
+        return choice
+    if not question.allow_text:
+        raise InvalidRequest("This question takes one of its choices, not text.")
+    if len(text or "") > ANSWER_CHARACTERS:
+        raise InvalidRequest(f"An answer may have {ANSWER_CHARACTERS:,} characters.", code="message_too_long")
+    said = clean_text(text or "").strip()
+    if not said:
+        raise InvalidRequest("The answer is empty.", code="empty_message")
+    return said
+
+
+def close(question_id: UUID, outcome: Closing) -> bool:
+    """Close an open question; False when somebody was faster."""
+    return bool(
+        Question.objects.filter(pk=question_id, outcome=OPEN).update(outcome=outcome, closed_at=Now())
+    )
+
+
+def look(question_id: UUID) -> Question:
+    """The question as it stands, closed now if its time is up; whether it is, the database's clock says."""
+    question = Question.objects.annotate(due=Q(deadline__lte=Now())).get(pk=question_id)
+    if question.due and question.outcome == OPEN:
+        close(question_id, "timed_out")
+        question.refresh_from_db()
+    return question
+
+
+def close_for_turn(turn_id: UUID, outcome: Closing) -> list[UUID]:
+    """Close whatever the turn still asks; answers the ids that were closed by this call."""
+    candidates = Question.objects.filter(turn_id=turn_id, outcome=OPEN).values_list("id", flat=True)
+    return [question_id for question_id in candidates if close(question_id, outcome)]
+
+
+def open_for_session(session_id: UUID) -> list[Question]:
+    return list(Question.objects.filter(session_id=session_id, outcome=OPEN).order_by("created_at"))
+
+
+def outcome_of(question: Question) -> Closed:
+    """How a closed question ended."""
+    match question.outcome:
+        case "answered" | "timed_out" | "cancelled" | "superseded" as outcome:
+            return outcome
+        case _:
+            raise ValueError(f"question {question.id} is still open")
+
+
+def view(question: Question) -> QuestionView:
+    return QuestionView(
+        id=str(question.id),
+        turn_id=str(question.turn_id),
+        call_id=question.call_id,
+        question=question.question,
+        choices=list(question.choices),
+        allow_text=question.allow_text,
+        deadline=question.deadline.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    )

@@ -1,0 +1,222 @@
+"""Healing: what became of turns whose worker died, whose task was lost, or which Redis forgot (T9, D2, D10).
+
+Diagnostics decides when to look; every act here is one conditional update, so looking twice is harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection
+
+from copilot import dispatch, history, queries, questions, tasks, turns, workers
+from copilot.errors import TurnConflict
+from copilot.events import Event, SessionChanged, TurnFailed, TurnRecovering
+from copilot.live import beats, lease, stream
+from copilot.live.client import RedisDown
+from copilot.models import Session, Turn
+
+log = logging.getLogger(__name__)
+
+STOP_OVERRIDE_SECONDS = 5  # a worker that has not obeyed by then is overridden (T7.1)
+STRANDED_SECONDS = 10
+EVERYTHING_STAYS = 2**62
+STOPPED = "Stopped by the user before it finished."
+LOST = "Interrupted, outcome unknown: the worker was lost while this ran."
+
+Liveness = Literal["live", "dead", "unknown"]
+
+
+# --- evidence ----------------------------------------------------------------------------------------
+
+
+def judge(suspects: Sequence[workers.Suspect]) -> dict[str, Liveness]:
+    """Live, dead or unknown, by turn id (D2)."""
+    names = {suspect.worker for suspect in suspects}
+    try:
+        redis: dict[str, beats.RedisBeat] | None = beats.read(names, life_seconds=workers.BEAT_LIFE_SECONDS)
+    except RedisDown:
+        redis = None
+    return {suspect.turn_id: _liveness(suspect, redis) for suspect in suspects}
+
+
+def _liveness(suspect: workers.Suspect, redis: dict[str, beats.RedisBeat] | None) -> Liveness:
+    beat = redis.get(suspect.worker) if redis is not None else None
+    silent = beat is None or beat.age_seconds > workers.REDIS_BEAT_FRESH_SECONDS
+    if redis is not None and suspect.lock_free and silent:
+        return "dead"  # the process is gone: the server freed its lock, and nothing was heard since
+    if suspect.young or suspect.listed:
+        return "live"
+    if beat is not None and (suspect.turn_id, suspect.fence) in beat.turns:
+        return "live"
+    return "unknown" if redis is None else "dead"
+
+
+# --- a dead worker's turn ----------------------------------------------------------------------------
+
+
+def take_over(suspect: workers.Suspect) -> bool:
+    """Give a dead worker's turn to another one, or end it; False when somebody else acted first."""
+    turn_id, session_id = UUID(suspect.turn_id), UUID(suspect.session_id)
+    requeued = turns.requeue(turn_id, suspect.fence, lost=True)
+    if requeued is None:
+        return False
+    turn = Turn.objects.select_related("session").get(pk=turn_id)
+    _raise_fence(turn, requeued.fence)
+    if suspect.stopped:
+        _cancel(turn, requeued.fence)
+    elif requeued.attempts > turns.MAX_ATTEMPTS:
+        _give_up(turn, requeued.fence)
+    else:
+        event = TurnRecovering(attempt=requeued.attempts)
+        _publish(turn.session, [(event, suspect.turn_id)])
+        tasks.send(turn_id)
+    log.warning("turn %s of session %s lost its worker (attempt %d)", turn_id, session_id, requeued.attempts)
+    return True
+
+
+def _raise_fence(turn: Turn, fence: int) -> None:
+    try:
+        lease.take_over(str(turn.session_id), turn_id=str(turn.pk), token=str(turn.token), fence=fence)
+    except RedisDown:
+        log.warning("the fence of session %s could not be raised in Redis yet", turn.session_id)
+
+
+def _cancel(turn: Turn, fence: int, *, override: bool = False) -> None:
+    """The cancelled ending of a stopped turn whose worker does not give it one."""
+    try:
+        ended = turns.end(turn.pk, fence, turns.CANCELLED, reason="user", override=override)
+    except TurnConflict:
+        return
+    if override:
+        _raise_fence(turn, fence + 1)
+    _close(turn, STOPPED)
+    dispatch.announce_cancelled(turn.session_id, turn.pk, ended)
+    dispatch.after_turn(turn.session_id, turn.token, ended.stop_through)
+
+
+def _give_up(turn: Turn, fence: int) -> None:
+    try:
+        ended = turns.end(turn.pk, fence, turns.FAILED, failure_code="worker_lost")
+    except TurnConflict:
+        return
+    _close(turn, LOST)
+    notice_id = history.post_notice(turn.session_id, turn.pk, "worker_lost")
+    changed = SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")
+    happened: list[tuple[Event, str | None]] = [
+        (dispatch.notice_posted(notice_id, "worker_lost"), str(turn.pk)),
+        (TurnFailed(run_ids=ended.run_ids, code="worker_lost", notice_id=str(notice_id)), str(turn.pk)),
+        (changed, None),
+    ]
+    _publish(turn.session, happened)
+    dispatch.after_turn(turn.session_id, turn.token, EVERYTHING_STAYS)
+
+
+def _close(turn: Turn, result: str) -> None:
+    """Nothing is left open: streaming rows get what the log knew, calls get a result."""
+    history.close_open_rows(turn.session_id, turn.pk, result, grow=queries.present_text)
+    questions.close_for_turn(turn.pk, "cancelled")
+
+
+def _publish(session: Session, happened: list[tuple[Event, str | None]]) -> None:
+    try:
+        stream.publish_now(str(session.pk), happened, user_id=session.owner_id)
+    except RedisDown:
+        log.warning("the event log is unreachable; clients will catch up from the rows")
+
+
+# --- stops that were not obeyed ----------------------------------------------------------------------
+
+
+def override_stops() -> int:
+    """Turns stopped a while ago that still run are ended by compare-and-set (T7.1)."""
+    late = Turn.objects.filter(status=turns.RUNNING).extra(  # noqa: S610 - a constant
+        where=[f"stop_requested_at < now() - interval '{STOP_OVERRIDE_SECONDS} seconds'"]
+    )
+    count = 0
+    for turn in late.select_related("session")[:200]:
+        _cancel(turn, turn.fence, override=True)
+        count += 1
+    return count
+
+
+# --- tasks and messages that were lost ---------------------------------------------------------------
+
+
+def send_again() -> int:
+    """Queued turns whose task nobody picked up are sent once more (T9.2)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT id FROM copilot_turn WHERE status = 'queued' AND ended_at IS NULL
+              AND COALESCE(dispatched_at, queued_at) < now() - %s * interval '1 second'
+            ORDER BY queued_at LIMIT 200
+            """,
+            [settings.QUEUED_TOO_LONG_SECONDS],
+        )
+        forgotten = [row[0] for row in cursor.fetchall()]
+    for turn_id in forgotten:
+        if turns.note_sent_again(turn_id):
+            tasks.send(turn_id)
+    return len(forgotten)
+
+
+_STRANDED = """
+SELECT DISTINCT m.session_id FROM copilot_message m
+WHERE m.sequence IS NULL AND m.dropped_at IS NULL AND m.created_at < now() - %s * interval '1 second'
+  AND NOT EXISTS (SELECT 1 FROM copilot_turn t WHERE t.session_id = m.session_id
+                  AND t.status IN ('queued', 'running', 'waiting'))
+  AND (m.run_id IS NOT NULL OR COALESCE(
+        (SELECT t.status FROM copilot_turn t WHERE t.session_id = m.session_id ORDER BY t.created_at DESC LIMIT 1),
+        'succeeded') = 'succeeded')
+LIMIT 200
+"""
+
+
+def stranded_sessions() -> list[UUID]:
+    """Sessions whose messages wait although nothing runs that they could wait for (D3)."""
+    with connection.cursor() as cursor:
+        cursor.execute(_STRANDED, [STRANDED_SECONDS])
+        return [row[0] for row in cursor.fetchall()]
+
+
+# --- what Redis forgot -------------------------------------------------------------------------------
+
+
+def restore_if_forgotten() -> bool:
+    """After Redis lost everything: leases and queues are put back from the rows (T2.5)."""
+    if lease.epoch_is_known():
+        return False
+    for session_id in _sessions_in_use():
+        dispatch.restore(session_id)
+    lease.mark_epoch()
+    return True
+
+
+def _sessions_in_use() -> Iterable[UUID]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT session_id FROM copilot_turn WHERE status IN ('queued', 'running', 'waiting')
+            UNION SELECT session_id FROM copilot_message WHERE sequence IS NULL AND dropped_at IS NULL
+            """
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+
+def remove_stale_leases() -> int:
+    """Leases whose turn has ended, or was never opened because its request died (T9.6)."""
+    removed = 0
+    for held in lease.all_leases():
+        if held.claimed_seconds_ago > STRANDED_SECONDS and not _is_unfinished(held.turn_id):
+            removed += lease.give_back(held.session_id, held.token)
+    return removed
+
+
+def _is_unfinished(turn_id: str) -> bool:
+    return Turn.objects.filter(pk=turn_id, status__in=Turn.UNFINISHED).exists()

@@ -1,0 +1,122 @@
+"""Removes secrets from text: exact values known to this installation, and the shapes of well-known keys (A9.10).
+
+Anchors are found by `str.find` and only judged by a pattern where one stands, so that a clean text of many
+megabytes costs a few quick scans, and a hostile one cannot make a pattern run backwards and forwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+MASK = "[REDACTED]"
+SHORTEST_SECRET = 8  # shorter values occur by chance in ordinary text
+LONGEST_KEY_BLOCK = 20_000  # characters between the first and the last line of a private key
+
+_secrets: list[str] = []  # the longest first, so that none is left in half
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A secret that begins with `anchor`; the pattern is tried `before` characters in front of it."""
+
+    anchor: str
+    pattern: re.Pattern[str]
+    before: int = 0
+
+
+def _prefixed(prefix: str, tail: str) -> _Shape:
+    return _Shape(prefix, re.compile(rf"(?<![A-Za-z0-9]){re.escape(prefix)}{tail}"))
+
+
+_WORDY = r"[A-Za-z0-9_\-]"
+_BEARER = re.compile(r"[Bb](?:earer|EARER)(?:\s|%20){1,4}([A-Za-z0-9._~+/=\-]{12,})")
+_SHAPES = (
+    _prefixed("sk-", _WORDY + "{20,}"),
+    *(_prefixed(prefix, "[A-Za-z0-9]{16,}") for prefix in ("sk_live_", "sk_test_", "rk_live_", "rk_test_")),
+    _prefixed("whsec_", "[A-Za-z0-9+/=]{16,}"),
+    *(_prefixed(prefix, "[A-Za-z0-9]{30,}") for prefix in ("ghp_", "gho_", "ghu_", "ghs_", "ghr_")),
+    _prefixed("github_pat_", "[A-Za-z0-9_]{40,}"),
+    _prefixed("glpat-", _WORDY + "{20,}"),
+    *(
+        _prefixed(prefix, "[A-Za-z0-9-]{20,}")
+        for prefix in ("xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xapp-")
+    ),
+    *(_prefixed(prefix, "[A-Z0-9]{16}(?![A-Za-z0-9])") for prefix in ("AKIA", "ASIA")),
+    _prefixed("AIza", _WORDY + "{35}"),
+    _prefixed("ya29.", _WORDY + "{20,}"),
+    _prefixed("hf_", "[A-Za-z0-9]{30,}"),
+    _prefixed("npm_", "[A-Za-z0-9]{30,}"),
+    _prefixed("pypi-", _WORDY + "{40,}"),
+    _prefixed("SG.", _WORDY + r"{16,}\." + _WORDY + "{16,}"),
+    *(_prefixed(prefix, "[A-Za-z0-9]{10}_" + _WORDY + "{20,}") for prefix in ("ph_user_", "ph_bot_")),
+    # Segments are possessive and the boundary holds their own characters: each is read a fixed number of times.
+    _Shape("eyJ", re.compile(rf"(?<![\w\-])eyJ{_WORDY}{{8,}}+\.{_WORDY}{{8,}}+\.{_WORDY}++")),
+    _Shape("earer", _BEARER, before=1),
+    _Shape("EARER", _BEARER, before=1),
+)
+_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s\\]*+")
+
+
+def register(values: Iterable[str]) -> None:
+    """Remember configured secrets; called once at boot."""
+    known = {*_secrets, *(value for value in values if len(value) >= SHORTEST_SECRET)}
+    _secrets[:] = sorted(known, key=lambda value: (-len(value), value))
+
+
+def redact(text: str) -> str:
+    """The same text with every secret replaced by a mask."""
+    for secret in _secrets:
+        if secret in text:
+            text = text.replace(secret, MASK)
+    spans = sorted((*_key_blocks(text), *(span for shape in _SHAPES for span in _found(shape, text))))
+    return _masked(text, spans) if spans else text
+
+
+def _found(shape: _Shape, text: str) -> Iterator[tuple[int, int]]:
+    at = text.find(shape.anchor)
+    while at != -1:
+        match = shape.pattern.match(text, max(at - shape.before, 0))
+        if match is None:
+            at = text.find(shape.anchor, at + 1)
+            continue
+        yield match.span(1 if shape.pattern.groups else 0)
+        at = text.find(shape.anchor, match.end())
+
+
+def _key_blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Whole private keys; of one that is cut off, what follows its first line."""
+    at, foot = text.find("-----BEGIN "), 0
+    while at != -1:
+        begin = _KEY_BEGIN.match(text, at)
+        if begin is None:
+            at = text.find("-----BEGIN ", at + 1)
+            continue
+        if foot != -1 and foot < begin.end():
+            foot = text.find("-----END ", begin.end())
+        end = _end_of_key(text, begin.end(), foot)
+        yield at, end
+        at = text.find("-----BEGIN ", end)
+
+
+def _end_of_key(text: str, start: int, foot: int) -> int:
+    last_line = _KEY_END.match(text, foot) if 0 <= foot <= start + LONGEST_KEY_BLOCK else None
+    if last_line is not None:
+        return last_line.end()
+    body = _KEY_BODY.match(text, start)
+    assert body is not None  # it matches nothing at all, too
+    return body.end()
+
+
+def _masked(text: str, spans: list[tuple[int, int]]) -> str:
+    pieces: list[str] = []
+    done = 0
+    for start, end in spans:
+        if start >= done:
+            pieces += (text[done:start], MASK)
+        done = max(done, end)
+    pieces.append(text[done:])
+    return "".join(pieces)

@@ -1,0 +1,108 @@
+"""Conversations: the only writer of Session, except for the fence and title a turn's statement sets."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+from django.db import connection
+from django.db.models.functions import Now
+
+from copilot import queries
+from copilot.errors import FenceLost, InvalidRequest, NotFound
+from copilot.events import SessionChanged, TitleChanged, Todo
+from copilot.live import stream
+from copilot.models import Session
+from copilot.tags import strip_server_tags
+
+TITLE_CHARACTERS = 200
+UNDO_DAYS = 30
+
+
+def create(owner_id: int, title: str = "") -> Session:
+    """A new conversation; its log begins with it, so that its first cursor is a real place."""
+    session = Session.objects.create(
+        owner_id=owner_id, title=_clean(title), title_origin="user" if title.strip() else ""
+    )
+    session.refresh_from_db()
+    publish_change(session)
+    return session
+
+
+def update(
+    owner_id: int, session_id: UUID, *, title: str | None = None, pinned: bool | None = None, archived: bool | None = None
+) -> Session:
+    session = queries.session_of(owner_id, session_id)
+    fields: list[str] = []
+    if title is not None:
+        session.title, session.title_origin = _clean(title), "user"
+        fields += ["title", "title_origin"]
+    if pinned is not None:
+        session.pinned = pinned
+        fields.append("pinned")
+    if archived is not None:
+        session.archived_at = Now() if archived else None  # type: ignore[assignment]
+        fields.append("archived_at")
+    if fields:
+        session.save(update_fields=fields)
+        session.refresh_from_db()
+        publish_change(session, titled=title is not None)
+    return session
+
+
+def delete(owner_id: int, session_id: UUID) -> None:
+    """Gone from every list at once, purged later; `restore` undoes it until then."""
+    changed = Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None).update(deleted_at=Now())
+    if not changed:
+        raise NotFound
+    publish_change(Session.objects.get(pk=session_id))
+
+
+def restore(owner_id: int, session_id: UUID) -> Session:
+    changed = (
+        Session.objects.filter(pk=session_id, owner=owner_id)
+        .exclude(deleted_at=None)
+        .extra(where=[f"deleted_at > now() - interval '{UNDO_DAYS} days'"])  # noqa: S610 - a constant
+        .update(deleted_at=None)
+    )
+    if not changed:
+        raise NotFound
+    session = Session.objects.get(pk=session_id)
+    publish_change(session)
+    return session
+
+
+def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:
+    """Replace the list, as long as the turn that does so still holds the session."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_session s SET todos = %s::jsonb FROM copilot_turn t
+            WHERE t.id = %s AND t.fence = %s AND t.status = 'running' AND s.id = t.session_id
+            """,
+            [msgspec.json.encode(items).decode(), turn_id, fence],
+        )
+        if not cursor.rowcount:
+            raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
+
+
+def publish_change(session: Session, *, titled: bool = False) -> str:
+    state = queries.state_of(session.pk)
+    change = SessionChanged(
+        title=session.title,
+        pinned=session.pinned,
+        archived=session.archived_at is not None,
+        state=state,
+        deleted=session.deleted_at is not None,
+    )
+    happened = [(change, None)]
+    if titled:
+        happened.insert(0, (TitleChanged(title=session.title, origin="user"), None))  # type: ignore[arg-type]
+    return stream.publish_now(str(session.pk), happened, user_id=session.owner_id)
+
+
+def _clean(title: str) -> str:
+    title = " ".join(strip_server_tags(title).split())
+    if len(title) > TITLE_CHARACTERS:
+        raise InvalidRequest(f"A title may have {TITLE_CHARACTERS} characters.")
+    return title

@@ -1,0 +1,27 @@
+"""The Celery door: ids in, one call out. A message is only a wake-up; the turn's row is the truth (T5.1)."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from celery import shared_task
+from kombu.exceptions import OperationalError
+
+log = logging.getLogger(__name__)
+
+
+@shared_task(name="copilot.tasks.run_turn", ignore_result=True)
+def run_turn(turn_id: str) -> None:
+    """Hand a turn to this process's event loop, and return (T5.2)."""
+    from copilot import engine  # the worker's half: the web process never loads it
+
+    engine.hand_over(UUID(turn_id))
+
+
+def send(turn_id: UUID) -> None:
+    """Wake a worker for a turn whose row stands. A broker that is away costs time, not the turn (T9.2)."""
+    try:
+        run_turn.apply_async(args=[str(turn_id)], retry=False)
+    except (OperationalError, OSError) as problem:
+        log.warning("the broker is unreachable, turn %s waits for the sweep: %s", turn_id, type(problem).__name__)

@@ -1,0 +1,223 @@
+"""Tool calls as they arrive: fragments put together, arguments parsed, unusable calls answered (A8)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import math
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from copilot.events import JSON
+from copilot.providers.base import CallFragment, ToolCall, ToolSpecification
+from copilot.rows import storable
+from copilot.tools.base import CallOutcome
+
+RAW_ARGUMENTS_KEPT = 8_000  # characters of a malformed call, for diagnosis only
+CALL_ID_LENGTH = 128  # as the column
+CLOSE_NAMES = 5
+PROBLEMS_NAMED = 5
+PROBLEMS_LENGTH = 1_000
+
+MALFORMED = (
+    "The call was not executed: its arguments are not one valid JSON object. "
+    "Send the call again with smaller, valid JSON."
+)
+STOPPED = "stopped: the user stopped the turn before this call had finished."
+FAILED_BEFORE_IT_RAN = "The call failed before it ran: the model's reply broke off."
+NO_RESULT = "interrupted, no result; may be repeated if still needed"
+OUTCOME_UNKNOWN = "interrupted, outcome unknown"
+NOT_EXECUTED = "Not executed: the turn has reached its limit of rounds, and tools have ended."
+
+_log = logging.getLogger(__name__)
+_not_in_names = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(slots=True, eq=False)
+class _Growing:
+    """A call while its pieces arrive."""
+
+    index: int | None
+    sent_id: str = ""
+    call_id: str = ""  # the id we use: the sent one, unless that is taken
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    proposed: bool = False
+
+
+class Assembler:
+    """The calls of one reply. `taken` are the ids the conversation already uses: one result per id (A9.8)."""
+
+    def __init__(self, taken: Collection[str] = ()) -> None:
+        self._taken = set(taken)
+        self._calls: list[_Growing] = []
+
+    def add(self, fragment: CallFragment) -> None:
+        call = self._find(fragment)
+        if call is None:
+            call = _Growing(fragment.index)
+            self._calls.append(call)
+        if fragment.call_id and not call.sent_id:
+            call.sent_id = fragment.call_id
+            call.call_id = self._free(fragment.call_id)
+        if fragment.name != call.name:
+            call.name += fragment.name
+        if fragment.arguments:
+            call.arguments.append(fragment.arguments)
+
+    def newly_named(self, known: Collection[str]) -> list[ToolCall]:
+        """Calls whose id and name are certain since the last time; their arguments still stream."""
+        named = [c for c in self._calls if not c.proposed and c.call_id and (c.arguments or c.name in known)]
+        return [_propose(call) for call in named if call.name]
+
+    def proposed(self) -> list[ToolCall]:
+        """What clients were told of, with empty arguments: they may never have been complete (A3.5)."""
+        return [_streaming(call) for call in self._calls if call.proposed]
+
+    def unproposed(self) -> list[ToolCall]:
+        """Calls that became certain only with the end of the reply; after `complete`."""
+        return [_propose(call) for call in self._calls if not call.proposed and call.name]
+
+    def complete(self) -> tuple[ToolCall, ...]:
+        """The finished calls; an id the model forgot is given here."""
+        for call in self._calls:
+            call.call_id = call.call_id or self._free("")
+        return tuple(_finished(call) for call in self._calls)
+
+    def _find(self, fragment: CallFragment) -> _Growing | None:
+        if fragment.index is None:
+            return self._find_without_index(fragment)
+        call = next((c for c in reversed(self._calls) if c.index == fragment.index), None)
+        if call is None or (fragment.call_id and call.sent_id and fragment.call_id != call.sent_id):
+            return None
+        return call
+
+    def _find_without_index(self, fragment: CallFragment) -> _Growing | None:
+        if fragment.call_id:
+            return next((c for c in self._calls if c.sent_id == fragment.call_id), None)
+        last = self._calls[-1] if self._calls else None
+        starts_another = last is not None and last.arguments and fragment.name not in ("", last.name)
+        return None if starts_another else last
+
+    def _free(self, wanted: str) -> str:
+        free = wanted if 0 < len(wanted) <= CALL_ID_LENGTH else f"call_{uuid4().hex[:24]}"
+        if free in self._taken:
+            _log.warning("a model used a tool call id twice; the later one was renamed")
+            free = f"call_{uuid4().hex[:24]}"
+        self._taken.add(free)
+        return free
+
+
+def _streaming(call: _Growing) -> ToolCall:
+    return ToolCall(call_id=call.call_id, tool=_tool_name(call), arguments={})
+
+
+def _propose(call: _Growing) -> ToolCall:
+    call.proposed = True
+    return _streaming(call)
+
+
+def _finished(call: _Growing) -> ToolCall:
+    text = "".join(call.arguments)
+    arguments = parse_arguments(text)
+    raw = storable(text[:RAW_ARGUMENTS_KEPT]) if arguments is None else ""
+    return ToolCall(call_id=call.call_id, tool=_tool_name(call), arguments=arguments, raw_arguments=raw)
+
+
+def _tool_name(call: _Growing) -> str:
+    """A name every provider accepts when the call is replayed; an invented one is unknown either way."""
+    return _not_in_names.sub("_", call.name)[:64]
+
+
+# --- arguments ---------------------------------------------------------------------------------------
+
+
+def parse_arguments(text: str) -> dict[str, JSON] | None:
+    """The JSON object that `text` is, in canonical order; None when it is none (A8.2)."""
+    if not text.strip():
+        return {}
+    try:
+        value = canonical(json.loads(text, parse_constant=_refuse_constant))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def canonical(value: JSON) -> JSON:
+    """The same value with sorted keys and text a database can hold, so that a stored call replays as it was."""
+    match value:
+        case dict():
+            return {storable(key): canonical(value[key]) for key in sorted(value)}
+        case list():
+            return [canonical(item) for item in value]
+        case str():
+            return storable(value)
+        case float() if not math.isfinite(value):
+            raise ValueError("not a JSON number")
+        case _:
+            return value
+
+
+def _refuse_constant(name: str) -> JSON:
+    raise ValueError(f"{name} is not JSON")
+
+
+def replayed(call: ToolCall) -> ToolCall:
+    """The call as the model sees it again: a malformed one with `{}`."""
+    return replace(call, arguments=call.arguments or {}, raw_arguments="")
+
+
+def lacks_required(call: ToolCall, specification: ToolSpecification | None) -> bool:
+    """Empty arguments where some are required (A10.3)."""
+    return specification is not None and not call.arguments and bool(specification.parameters.get("required"))
+
+
+# --- answers to calls that cannot run ----------------------------------------------------------------
+
+
+def refusal(call: ToolCall, *, position: int, most: int, known: Collection[str]) -> str | None:
+    """Why this call, the `position`th of its reply, does not run; None when it may."""
+    if position >= most:
+        return f"Not executed: at most {most} calls run per reply. Send the others in your next reply."
+    if call.tool not in known:
+        return unknown_tool(call.tool, known)
+    return MALFORMED if call.arguments is None else None
+
+
+def unknown_tool(name: str, known: Iterable[str]) -> str:
+    """The answer to a name that is not offered, whether it exists elsewhere or nowhere (A8.5)."""
+    close = difflib.get_close_matches(name, sorted(known), n=CLOSE_NAMES, cutoff=0.5)
+    hint = f" Close names: {', '.join(close)}." if close else ""
+    return f"There is no tool named {json.dumps(name[:64])}.{hint}"
+
+
+def invalid_arguments(error: ValidationError) -> str:
+    """What to change, field by field, in words the model can act on (A8.6)."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    lines = [f"- {_place(problem['loc'])}: {problem['msg']}" for problem in problems[:PROBLEMS_NAMED]]
+    if len(problems) > PROBLEMS_NAMED:
+        lines.append(f"- and {len(problems) - PROBLEMS_NAMED} more")
+    text = "The call was not executed: its arguments are invalid.\n" + "\n".join(lines)
+    return text if len(text) <= PROBLEMS_LENGTH else text[: PROBLEMS_LENGTH - 1] + "…"
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location) or "arguments"
+
+
+def error_outcome(call: ToolCall, message: str) -> CallOutcome:
+    """A result for a call that never ran."""
+    return CallOutcome(
+        call_id=call.call_id,
+        tool=call.tool,
+        success=False,
+        content=message,
+        preview=message,
+        duration_ms=0,
+        truncated=False,
+    )

@@ -1,0 +1,46 @@
+"""Tells the model what time it is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field
+
+from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
+
+
+class CurrentTime(Arguments):
+    timezone: str | None = Field(default=None, max_length=64, description="IANA name, such as Europe/Berlin.")
+
+
+async def current_time(arguments: CurrentTime, invocation: Invocation) -> ToolOutput:
+    name = arguments.timezone or invocation.context.timezone
+    now = datetime.now(UTC).astimezone(_zone(name))
+    return ToolOutput(
+        value={"time": now.isoformat(timespec="seconds"), "weekday": f"{now:%A}", "timezone": name}
+    )
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (
+        ZoneInfoNotFoundError,
+        ValueError,
+        OSError,
+    ) as problem:  # ValueError: a path; OSError: a directory
+        raise ToolFailed(
+            "invalid_timezone", "There is no such time zone; use a name like Europe/Berlin."
+        ) from problem
+
+
+TOOL = Tool(
+    name="current_time",
+    arguments=CurrentTime,
+    run=current_time,
+    description=prose(__file__),
+    timeout_seconds=10,
+    read_only=True,
+    repeatable=True,
+)

@@ -1,0 +1,174 @@
+"""Runs the calls of one reply: some at once, each within its time, each with exactly one result (A9)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from django.conf import settings
+from pydantic import ValidationError
+
+from copilot.context import TurnContext
+from copilot.errors import FenceLost, Refused
+from copilot.events import Event, ToolProgressed, ToolStateChanged
+from copilot.providers.base import ToolCall
+from copilot.redaction import redact
+from copilot.tools import calls as answers
+from copilot.tools import registry, results
+from copilot.tools.base import AnyTool, Bound, CallOutcome, Invocation, ToolFailed, ToolOutput
+
+RUNNING_AT_ONCE = 8
+ABANDONED_AFTER_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included (A1.7, A1.c5)
+
+_log = logging.getLogger(__name__)
+_abandoned: set[asyncio.Task[ToolOutput]] = set()  # nobody waits for them; the loop alone would not keep them
+
+
+async def run_group(
+    calls: Sequence[ToolCall], *, context: TurnContext, emit: Callable[[Event], None]
+) -> AsyncIterator[CallOutcome]:
+    """One outcome per call, as they finish. Closing the iterator cancels what still runs."""
+    group = _Group(calls, context, emit)
+    tasks = [asyncio.create_task(group.run(call)) for call in calls]
+    try:
+        for finished in asyncio.as_completed(tasks):
+            yield await finished
+    finally:
+        group.open = False
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Group:
+    """What the calls of one reply share: the places to run in, the order of exclusive ones, the room for output."""
+
+    def __init__(
+        self, calls: Sequence[ToolCall], context: TurnContext, emit: Callable[[Event], None]
+    ) -> None:
+        self.open = True
+        self._context = context
+        self._emit = emit
+        self._offered = {tool.name: tool for tool in registry.offered(context.permissions, context.channel)}
+        self._places = asyncio.Semaphore(RUNNING_AT_ONCE)
+        self._exclusive = asyncio.Lock()  # first come, first served: call order, because tasks start in it
+        self._room = results.Room(len(calls))
+        self._asking = next((call.call_id for call in calls if self._asks(call)), None)
+
+    async def run(self, call: ToolCall) -> CallOutcome:
+        prepared = self._prepare(call)
+        if isinstance(prepared, results.Result):
+            return await self._conclude(call, prepared, duration_ms=0)
+        async with contextlib.AsyncExitStack() as turn:
+            if prepared.tool.exclusive:
+                await turn.enter_async_context(self._exclusive)
+            await turn.enter_async_context(self._places)
+            self._send(ToolStateChanged(call_id=call.call_id, state="running"))
+            started = time.monotonic()
+            result = await self._perform(call, prepared)
+            duration_ms = round((time.monotonic() - started) * 1000)
+        return await self._conclude(call, result, duration_ms=duration_ms)
+
+    def _asks(self, call: ToolCall) -> bool:
+        tool = self._offered.get(call.tool)
+        return tool is not None and tool.interactive
+
+    def _prepare(self, call: ToolCall) -> _Prepared | results.Result:
+        """The tool with validated arguments, or why the call cannot run. Hidden tools are unknown ones (A8.5)."""
+        tool = self._offered.get(call.tool)
+        if tool is None:
+            return results.failure(answers.unknown_tool(call.tool, self._offered))
+        if call.arguments is None:
+            return results.failure(answers.MALFORMED)
+        if tool.interactive and call.call_id != self._asking:
+            return results.failure(
+                "Not executed: one question at a time. Ask again after the first is answered."
+            )
+        try:
+            return _Prepared(tool, tool.bind(call.arguments))
+        except ValidationError as problem:
+            return results.Result(
+                text=results.problems(problem), short=answers.invalid_arguments(problem), success=False
+            )
+
+    async def _perform(self, call: ToolCall, prepared: _Prepared) -> results.Result:
+        limit = min(prepared.tool.timeout_seconds, settings.MAX_TOOL_WAIT_SECONDS)
+        invocation = Invocation(context=self._context, call_id=call.call_id, emit=self._send)
+        work = asyncio.create_task(_awaited(prepared.bound, invocation))
+        try:
+            await asyncio.wait({work}, timeout=limit)
+        finally:
+            finished = work.done()
+            if not finished:
+                await _let_go(work)
+        if not finished:
+            return results.failure(_too_slow(limit))
+        return _judged(call, work)
+
+    async def _conclude(self, call: ToolCall, result: results.Result, *, duration_ms: int) -> CallOutcome:
+        return await results.conclude(
+            call, result, session_id=self._context.session_id, room=self._room, duration_ms=duration_ms
+        )
+
+    def _send(self, event: Event) -> None:
+        """What a tool tells clients meanwhile; one that was given up on says nothing any more."""
+        if not self.open:
+            return
+        if isinstance(event, ToolProgressed):
+            event = replace(event, message=redact(event.message))
+        self._emit(event)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    tool: AnyTool
+    bound: Bound
+
+
+async def _awaited(bound: Bound, invocation: Invocation) -> ToolOutput:
+    return await bound(invocation)
+
+
+async def _let_go(work: asyncio.Task[ToolOutput]) -> None:
+    """Cancel; a tool that does not listen is left to itself, and what it answers later is thrown away."""
+    work.cancel()
+    await asyncio.wait({work}, timeout=ABANDONED_AFTER_SECONDS)
+    if not work.done():
+        _abandoned.add(work)
+        work.add_done_callback(_abandoned.discard)
+        work.add_done_callback(_look_away)
+
+
+def _look_away(work: asyncio.Task[ToolOutput]) -> None:
+    """Mark a late exception as seen; without this the loop would report it."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _judged(call: ToolCall, work: asyncio.Task[ToolOutput]) -> results.Result:
+    """A finished tool's output, or its exception as an error result; losing the turn is nobody's result."""
+    if work.cancelled():
+        return results.failure("The tool was interrupted.")
+    match work.exception():
+        case None:
+            return results.of_output(work.result())
+        case FenceLost() as lost:
+            raise lost
+        case ToolFailed() | Refused() as refusal:
+            return results.failure(f"Error {refusal.code}: {refusal.message}")
+        case problem:
+            trace = "".join(traceback.format_exception(problem))
+            _log.warning("the tool %s raised an exception: %s", call.tool, redact(trace))
+            return results.failure(f"Error {type(problem).__name__}: {problem}")
+
+
+def _too_slow(limit: float) -> str:
+    return (
+        f"Error timeout: the tool was stopped after {limit:g} s. For long work, start it with one call "
+        "and look for its result with another, or ask for a smaller piece."
+    )

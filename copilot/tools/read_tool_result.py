@@ -1,0 +1,41 @@
+"""Gives the model the parts of an output, or of a long message, that it was not shown (A22.5)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from pydantic import Field
+
+from copilot.bridge import in_thread
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+from copilot.workspace import files
+
+MAX_CHARACTERS = 50_000
+
+
+class ReadToolResult(Arguments):
+    call_id: str = Field(min_length=1, max_length=128)
+    offset: int = Field(default=0, ge=0, description="The first character to read.")
+    length: int = Field(default=MAX_CHARACTERS, ge=1, le=MAX_CHARACTERS)
+
+
+async def read_tool_result(arguments: ReadToolResult, invocation: Invocation) -> ToolOutput:
+    context = invocation.context
+    text = await in_thread(
+        files.read_tool_output, context.user_id, UUID(context.session_id), arguments.call_id
+    )
+    part = text[arguments.offset : arguments.offset + arguments.length]
+    end = arguments.offset + len(part)
+    where = f"characters {arguments.offset:,} to {end:,}" if part else "nothing there"
+    return ToolOutput(value=f"[{where} of {len(text):,}]\n{part}")
+
+
+TOOL = Tool(
+    name="read_tool_result",
+    arguments=ReadToolResult,
+    run=read_tool_result,
+    description=prose(__file__),
+    timeout_seconds=30,
+    read_only=True,
+    repeatable=True,
+)

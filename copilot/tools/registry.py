@@ -1,0 +1,43 @@
+"""The shipped tools in the order models see them, and which of them a turn is offered (A20, A32)."""
+
+from __future__ import annotations
+
+from copilot.context import Channel
+from copilot.permissions import Permissions
+from copilot.tools import (
+    ask_user,
+    current_time,
+    list_files,
+    read_file,
+    read_tool_result,
+    todos_write,
+    write_file,
+)
+from copilot.tools.base import AnyTool
+
+TOOLS: tuple[AnyTool, ...] = (
+    write_file.TOOL,
+    read_file.TOOL,
+    list_files.TOOL,
+    read_tool_result.TOOL,
+    todos_write.TOOL,
+    current_time.TOOL,
+    ask_user.TOOL,
+)
+_BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+def get(name: str) -> AnyTool | None:
+    return _BY_NAME.get(name)
+
+
+def offered(permissions: Permissions, channel: Channel) -> tuple[AnyTool, ...]:
+    """What this turn may use, in registry order; with anything at all comes the way to read results (A20.5)."""
+    chosen = {
+        tool.name
+        for tool in TOOLS
+        if permissions.allows_tool(tool.name) and (channel.interactive or not tool.interactive)
+    }
+    if chosen:
+        chosen.add(read_tool_result.TOOL.name)
+    return tuple(tool for tool in TOOLS if tool.name in chosen)

@@ -1,0 +1,134 @@
+"""What becomes of a tool's output: cleaned, redacted, kept whole, and cut to what the model may get (A9.6, A9.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from copilot.bridge import in_thread
+from copilot.errors import StorageUnavailable
+from copilot.providers.base import ImagePart, ToolCall
+from copilot.redaction import redact
+from copilot.tags import escape_server_tags
+from copilot.tools.base import CallOutcome, ToolOutput
+from copilot.workspace import files, sniffing
+
+CALL_CHARACTERS = 70_000
+GROUP_CHARACTERS = 200_000
+LEAST_CHARACTERS = 8_200  # every call keeps 8,000 characters of its output, and the marker
+HEAD_CHARACTERS = 50_000
+TAIL_CHARACTERS = 15_000
+PREVIEW_CHARACTERS = 4_000
+CHUNK_CHARACTERS = 1_000_000  # cleaned at a time, so that other threads get their turn in between
+LARGE_CHARACTERS = 100_000  # above this, cleaning is too slow for the loop
+
+_UNWANTED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a call came to. `short` is the model's copy where it is not simply the text."""
+
+    text: str
+    success: bool
+    short: str | None = None
+    media: tuple[ImagePart, ...] = field(default=(), repr=False)
+
+
+class Room:
+    """The characters one group may give the model; each call still out has its least part set aside."""
+
+    def __init__(self, calls: int) -> None:
+        self._waiting = calls
+        self._left = GROUP_CHARACTERS
+        self._least = min(LEAST_CHARACTERS, GROUP_CHARACTERS // max(calls, 1))
+
+    def take(self, text: str, call_id: str) -> tuple[str, bool]:
+        """The model's copy of the next finished output, and whether something is missing from it."""
+        self._waiting -= 1
+        limit = min(CALL_CHARACTERS, self._left - self._least * self._waiting)
+        content, truncated = fitted(text, limit, call_id)
+        self._left -= len(content)
+        return content, truncated
+
+
+def failure(text: str) -> Result:
+    return Result(text=text, success=False)
+
+
+def of_output(output: ToolOutput) -> Result:
+    """Text as it is, anything else as JSON with sorted keys; media must be what they say (A9.9)."""
+    if any(sniffing.image_type(part.data) != part.mime for part in output.media):
+        return failure("Error: the tool returned media with invalid encoding.")
+    value = output.value
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return Result(text=text, success=output.success, media=output.media)
+
+
+def problems(error: ValidationError) -> str:
+    """Every problem of a call's arguments, for whoever looks into it; the model is told a few (A8.6)."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return "\n".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in found)
+
+
+async def conclude(
+    call: ToolCall, result: Result, *, session_id: str, room: Room, duration_ms: int
+) -> CallOutcome:
+    """The outcome of a call; what the model or the preview lacks is kept whole before anybody hears of it."""
+    text = await _clean(result.text)
+    shown = redact(result.short) if result.short is not None else text
+    content, truncated = room.take(shown, call.call_id)
+    file_id = None
+    if truncated or len(text) > PREVIEW_CHARACTERS:
+        file_id = await _kept(session_id, call.call_id, text)
+    return CallOutcome(
+        call_id=call.call_id,
+        tool=call.tool,
+        success=result.success,
+        content=content,
+        preview=shown[:PREVIEW_CHARACTERS],
+        duration_ms=duration_ms,
+        truncated=truncated,
+        file_id=file_id,
+        media=result.media,
+    )
+
+
+async def _clean(text: str) -> str:
+    return clean(text) if len(text) < LARGE_CHARACTERS else await asyncio.to_thread(clean, text)
+
+
+def clean(text: str) -> str:
+    """Fit to be stored and shown: no control characters but newline and tab, no half characters, no secrets."""
+    pieces = (text[at : at + CHUNK_CHARACTERS] for at in range(0, len(text), CHUNK_CHARACTERS))
+    return redact("".join(_SURROGATES.sub("\ufffd", _UNWANTED.sub("", piece)) for piece in pieces))
+
+
+async def _kept(session_id: str, call_id: str, text: str) -> str | None:
+    """The file that holds the whole output; a full disk costs the rest of it, not the result."""
+    try:
+        file = await in_thread(files.store_tool_output, UUID(session_id), call_id, text)
+    except StorageUnavailable:
+        return None
+    return str(file.id)
+
+
+def fitted(text: str, limit: int, call_id: str) -> tuple[str, bool]:
+    """The beginning and the end of a text within `limit` characters, server tags made harmless (A15.6)."""
+    if len(text) <= limit:
+        whole = escape_server_tags(text)
+        if len(whole) <= limit:
+            return whole, False
+    tail = min(TAIL_CHARACTERS, limit * 3 // 14)
+    marker = (
+        f"\n\n[{len(text):,} characters in all; the middle is left out. "
+        f'The whole output: read_tool_result with call_id "{call_id}".]\n\n'
+    )
+    head = min(HEAD_CHARACTERS, limit - tail - len(marker))
+    return escape_server_tags(text[:head])[:head] + marker + escape_server_tags(text[-tail:])[-tail:], True

@@ -1,0 +1,52 @@
+"""Lets the model keep a visible list of what it has to do (A25.3)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+from uuid import UUID
+
+from pydantic import Field, StringConstraints, model_validator
+
+from copilot import sessions
+from copilot.bridge import in_thread
+from copilot.events import Todo, TodosChanged
+from copilot.redaction import redact
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+
+MAX_ITEMS = 50
+MAX_CHARACTERS = 200
+
+
+class Item(Arguments):
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_CHARACTERS)]
+    status: Literal["pending", "in_progress", "completed"] = "pending"
+
+
+class TodosWrite(Arguments):
+    items: list[Item] = Field(max_length=MAX_ITEMS, description="The whole list; it replaces the old one.")
+
+    @model_validator(mode="after")
+    def _one_at_a_time(self) -> Self:
+        if sum(item.status == "in_progress" for item in self.items) > 1:
+            raise ValueError("at most one item may be in_progress")
+        return self
+
+
+async def todos_write(arguments: TodosWrite, invocation: Invocation) -> ToolOutput:
+    items = [Todo(text=redact(item.text), status=item.status) for item in arguments.items]
+    context = invocation.context
+    await in_thread(sessions.set_todos, UUID(context.turn_id), context.fence, items)
+    invocation.emit(TodosChanged(items=items))
+    done = sum(item.status == "completed" for item in items)
+    return ToolOutput(value=f"Saved: {len(items)} items, {done} completed.")
+
+
+TOOL = Tool(
+    name="todos_write",
+    arguments=TodosWrite,
+    run=todos_write,
+    description=prose(__file__),
+    timeout_seconds=10,
+    exclusive=True,
+    repeatable=True,
+)

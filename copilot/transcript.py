@@ -1,0 +1,173 @@
+"""Rows of the transcript as a page shows them: paired, labelled and rendered; the browser's twin is rows.js."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from django.utils.safestring import SafeString
+from django.utils.timezone import now
+from django.utils.translation import gettext as _
+
+from copilot import markdown
+from copilot.events import MessageView, ToolCallContent, ToolResultContent
+from copilot.queries import SessionView
+
+State = Literal["", "running", "done", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """What one row's template needs; empty fields belong to other kinds."""
+
+    template: str
+    row: MessageView
+    html: SafeString = SafeString("")
+    state: State = ""
+    label: str = ""
+    detail: str = ""
+    note: str = ""
+    arguments: dict[str, str] = field(default_factory=dict)
+    result: str = ""
+    file_id: str | None = None
+
+
+def items(rows: Sequence[MessageView], *, running_turn: str | None) -> list[Item]:
+    """A result is shown with its call, unless the call is on an older page."""
+    results = {row.content.call_id: row.content for row in rows if isinstance(row.content, ToolResultContent)}
+    called = {row.content.call_id for row in rows if isinstance(row.content, ToolCallContent)}
+    shown = [
+        row for row in rows if not (isinstance(row.content, ToolResultContent) and row.content.call_id in called)
+    ]
+    return [
+        _item(row, _after(rows, row), results, running=row.turn_id is not None and row.turn_id == running_turn)
+        for row in shown
+    ]
+
+
+def _after(rows: Sequence[MessageView], row: MessageView) -> MessageView | None:
+    return next((later for later in rows if later.sequence > row.sequence), None)
+
+
+def _item(
+    row: MessageView, following: MessageView | None, results: dict[str, ToolResultContent], *, running: bool
+) -> Item:
+    if isinstance(row.content, ToolCallContent | ToolResultContent):
+        return _tool(row, row.content, results.get(row.content.call_id), running=running)
+    text = row.content if isinstance(row.content, str) else ""
+    match row.kind:
+        case "user":
+            return Item(template="copilot/_row_user.html", row=row)
+        case "reasoning":
+            return Item(
+                template="copilot/_row_thought.html",
+                row=row,
+                html=markdown.render(text),
+                state="running" if row.streaming else "done",
+                label=thought_label(row, following),
+            )
+        case "notice":
+            return Item(template="copilot/_row_notice.html", row=row)
+        case "summary":
+            return Item(template="copilot/_row_summary.html", row=row, html=markdown.render(text))
+        case _:
+            return Item(template="copilot/_row_answer.html", row=row, html=markdown.render(text))
+
+
+def _tool(
+    row: MessageView,
+    content: ToolCallContent | ToolResultContent,
+    result: ToolResultContent | None,
+    *,
+    running: bool,
+) -> Item:
+    arguments = content.arguments if isinstance(content, ToolCallContent) else {}
+    state, note = _tool_state(result, running=running)
+    return Item(
+        template="copilot/_row_tool.html",
+        row=row,
+        state=state,
+        label=tool_label(content.tool),
+        detail=next(iter(arguments.values()), ""),
+        note=note,
+        arguments=arguments,
+        result=result.preview if result else "",
+        file_id=result.file_id if result else None,
+    )
+
+
+def _tool_state(result: ToolResultContent | None, *, running: bool) -> tuple[State, str]:
+    if result is None:
+        return ("running", _("running…")) if running else ("cancelled", _("stopped"))
+    if result.success:
+        return "done", duration(result.duration_ms)
+    return "failed", _("failed · {duration}").format(duration=duration(result.duration_ms))
+
+
+def tool_label(tool: str) -> str:
+    words = tool.replace("_", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
+def duration(milliseconds: int) -> str:
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds / 1000
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+
+
+def thought_label(row: MessageView, following: MessageView | None) -> str:
+    """How long the model thought: until the next row began, which reload and live view both know."""
+    if row.streaming:
+        return _("Thinking…")
+    if following is None:
+        return _("Thought")
+    seconds = max(1, round((_moment(following.created_at) - _moment(row.created_at)).total_seconds()))
+    if seconds < 60:
+        return _("Thought for {seconds} s").format(seconds=seconds)
+    return _("Thought for {minutes} min {seconds} s").format(minutes=seconds // 60, seconds=seconds % 60)
+
+
+def _moment(iso: str) -> datetime:
+    return datetime.fromisoformat(iso)
+
+
+# --- the sidebar -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionGroup:
+    label: str
+    sessions: list[SessionView]
+
+
+def by_day(sessions: Sequence[SessionView], zone: ZoneInfo) -> list[SessionGroup]:
+    """Neighbours under one heading, in the viewer's days."""
+    today = now().astimezone(zone).date()
+    groups: list[SessionGroup] = []
+    for session in sessions:
+        label = _("Pinned") if session.pinned else day_label(_moment(session.active_at).astimezone(zone).date(), today)
+        if not groups or groups[-1].label != label:
+            groups.append(SessionGroup(label=label, sessions=[]))
+        groups[-1].sessions.append(session)
+    return groups
+
+
+def day_label(day: date, today: date) -> str:
+    days = (today - day).days
+    if days <= 0:
+        return _("Today")
+    if days == 1:
+        return _("Yesterday")
+    if days < 7:
+        return _("Previous 7 days")
+    if days < 30:
+        return _("Previous 30 days")
+    return f"{day:%B %Y}"

@@ -1,0 +1,358 @@
+"""A turn's life: the only writer of Turn. Every move is one conditional update on status and fence (T2.2, T4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID, uuid4
+
+import msgspec
+from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Now
+
+from copilot.errors import TurnConflict
+from copilot.events import TurnSummary
+from copilot.models import Turn
+from copilot.permissions import Permissions
+
+QUEUED, RUNNING, WAITING = Turn.Status.QUEUED, Turn.Status.RUNNING, Turn.Status.WAITING
+SUCCEEDED, FAILED, CANCELLED = Turn.Status.SUCCEEDED, Turn.Status.FAILED, Turn.Status.CANCELLED
+
+REACHED_FROM = {
+    RUNNING: (QUEUED,),
+    WAITING: (RUNNING,),
+    QUEUED: (RUNNING, WAITING),
+    SUCCEEDED: (RUNNING,),
+    FAILED: (QUEUED, RUNNING, WAITING),
+    CANCELLED: (QUEUED, RUNNING, WAITING),
+}
+MAX_ATTEMPTS = 3
+MAX_HANDOVERS = 5  # planned shutdowns that do not count as losses (A3.9)
+ROOM_BEFORE = 10  # places left free before a starting message, for those accepted before it (T6.2)
+
+_json = msgspec.json.Encoder()
+
+
+# --- opening -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a new turn is made of."""
+
+    turn_id: UUID
+    token: UUID
+    session_id: UUID
+    message_id: UUID
+    origin: str
+    run_id: str | None
+    tier: str
+    mode: str
+    permissions: Permissions
+    accept_number: int
+    title: str = ""  # for a session that has none yet
+
+
+@dataclass(frozen=True)
+class Opened:
+    sequence: int
+    created_at: datetime
+    fence: int
+    title: str
+    pinned: bool
+    archived: bool
+
+
+# One statement, so one round trip and one transaction: the message gets its place, the session its next
+# fence, and the turn its row; nothing happens when the message has already been taken.
+_OPEN = """
+WITH waiting AS (
+    SELECT id FROM copilot_message WHERE id = %(message)s AND sequence IS NULL AND dropped_at IS NULL FOR UPDATE
+), fenced AS (
+    UPDATE copilot_session SET fence = fence + 1, active_at = now(),
+           title_origin = CASE WHEN title = '' AND %(title)s <> '' THEN 'first_message' ELSE title_origin END,
+           title = CASE WHEN title = '' THEN %(title)s ELSE title END
+    FROM waiting WHERE copilot_session.id = %(session)s
+    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived
+), opened AS (
+    INSERT INTO copilot_turn (id, session_id, status, origin, run_ids, tier, mode, permissions, accepted_through,
+                              fence, token, dispatched_at, dispatch_count)
+    SELECT %(turn)s, %(session)s, 'queued', %(origin)s, %(run_ids)s::jsonb, %(tier)s, %(mode)s, %(permissions)s::jsonb,
+           %(accepted)s, fenced.fence, %(token)s, now(), 1
+    FROM fenced
+    RETURNING id
+)
+UPDATE copilot_message m
+SET turn_id = opened.id,
+    sequence = %(room)s + 1 + COALESCE((SELECT MAX(sequence) FROM copilot_message WHERE session_id = %(session)s), 0)
+FROM opened, fenced WHERE m.id = %(message)s
+RETURNING m.sequence, m.created_at, fenced.fence, fenced.title, fenced.pinned, fenced.archived
+"""
+
+
+def open_turn(opening: Opening) -> Opened | None:
+    """Start a turn with a message; None when the message has been taken already. IntegrityError: one runs."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _OPEN,
+            {
+                "message": opening.message_id,
+                "session": opening.session_id,
+                "turn": opening.turn_id,
+                "token": opening.token,
+                "origin": opening.origin,
+                "run_ids": _json.encode([opening.run_id] if opening.run_id else []).decode(),
+                "tier": opening.tier,
+                "mode": opening.mode,
+                "permissions": _json.encode(opening.permissions.to_json()).decode(),
+                "accepted": opening.accept_number,
+                "room": ROOM_BEFORE,
+                "title": opening.title,
+            },
+        )
+        row = cursor.fetchone()
+    return Opened(*row) if row else None
+
+
+def record_dropped(session_id: UUID, run_id: str, origin: str, permissions: Permissions, accept_number: int) -> UUID:
+    """The cancelled ending of a message that left the queue before any turn took it (T3.6)."""
+    turn = Turn.objects.create(
+        id=uuid4(),
+        session_id=session_id,
+        status=CANCELLED,
+        origin=origin,
+        run_ids=[run_id],
+        permissions=permissions.to_json(),
+        accepted_through=accept_number,
+        fence=0,
+        token=uuid4(),
+        ended_at=Now(),
+        cancel_reason="user",
+    )
+    return turn.pk
+
+
+# --- running -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """A turn that is this worker's to run."""
+
+    turn_id: UUID
+    session_id: UUID
+    user_id: int
+    fence: int
+    token: UUID
+    attempts: int
+    handovers: int
+    origin: str
+    tier: str
+    mode: str
+    permissions: Permissions
+    run_ids: list[str]
+    accepted_through: int
+    stopped: bool
+    resumed: bool
+    created_at: datetime
+    running_seconds: float
+    pending: int
+    calls: int  # model calls made so far
+
+
+_CLAIM = """
+UPDATE copilot_turn t
+SET status = 'running', worker = %s, begun_at = now(), attempts = GREATEST(attempts, 1),
+    started_at = COALESCE(started_at, now())
+FROM copilot_session s
+WHERE t.id = ANY(%s) AND t.status = 'queued' AND s.id = t.session_id
+RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handovers, t.origin, t.tier, t.mode,
+          t.permissions, t.run_ids, t.accepted_through, t.stop_requested_at IS NOT NULL,
+          t.started_at < t.begun_at, t.created_at, extract(epoch FROM now() - t.started_at)::float8,
+          (SELECT count(*) FROM copilot_message m
+           WHERE m.session_id = t.session_id AND m.sequence IS NULL AND m.dropped_at IS NULL),
+          (SELECT COALESCE(MAX(number), 0) FROM copilot_modelcall c WHERE c.turn_id = t.id)
+"""
+
+
+def claim(turn_ids: Sequence[UUID], worker: str) -> list[Claimed]:
+    """Take queued turns for a worker; those already taken or ended are left out (T5.1)."""
+    with connection.cursor() as cursor:
+        cursor.execute(_CLAIM, [worker, list(turn_ids)])
+        return [
+            Claimed(
+                turn_id=row[0],
+                session_id=row[1],
+                user_id=row[2],
+                fence=row[3],
+                token=row[4],
+                attempts=row[5],
+                handovers=row[6],
+                origin=row[7],
+                tier=row[8],
+                mode=row[9],
+                permissions=Permissions.from_json(_loaded(row[10])),
+                run_ids=_loaded(row[11]),
+                accepted_through=row[12],
+                stopped=row[13],
+                resumed=row[14],
+                created_at=row[15],
+                running_seconds=row[16],
+                pending=row[17],
+                calls=row[18],
+            )
+            for row in cursor.fetchall()
+        ]
+
+
+def _loaded(value):  # type: ignore[no-untyped-def]
+    return msgspec.json.decode(value) if isinstance(value, str) else value
+
+
+def still_running(held: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Which of these (turn, fence) pairs still are what their worker believes."""
+    fences = dict(held)
+    rows = Turn.objects.filter(pk__in=fences, status=RUNNING).values_list("pk", "fence")
+    return {turn_id for turn_id, fence in rows if fences[turn_id] == fence}
+
+
+# --- ending ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    run_ids: list[str]
+    stop_through: int | None
+    title: str
+    pinned: bool
+    archived: bool
+
+
+_END = """
+WITH ended AS (
+    UPDATE copilot_turn SET status = %(to)s, ended_at = now(), failure_code = %(failure)s, limit_code = %(limit)s,
+           cancel_reason = %(reason)s, summary = %(summary)s::jsonb, model = %(model)s,
+           fence = %(fence)s + %(raise)s
+    WHERE id = %(turn)s AND fence = %(fence)s AND status = ANY(%(from)s)
+      AND NOT (%(unless_pending)s AND stop_requested_at IS NULL AND EXISTS (
+          SELECT 1 FROM copilot_message m WHERE m.session_id = copilot_turn.session_id
+          AND m.sequence IS NULL AND m.dropped_at IS NULL))
+    RETURNING session_id, run_ids, stop_through
+)
+UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s)
+FROM ended WHERE s.id = ended.session_id
+RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL
+"""
+
+
+def end(
+    turn_id: UUID,
+    fence: int,
+    to: Turn.Status,
+    *,
+    failure_code: str = "",
+    limit_code: str = "",
+    reason: str = "",
+    summary: TurnSummary | None = None,
+    override: bool = False,
+    unless_pending: bool = False,
+) -> Ended:
+    """The one ending. `override` raises the fence too, so that the worker it is taken from can write no more.
+
+    `unless_pending` refuses while messages wait that the turn might still take: one statement asks and ends.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _END,
+            {
+                "to": to,
+                "turn": turn_id,
+                "fence": fence,
+                "raise": 1 if override else 0,
+                "from": [status.value for status in REACHED_FROM[to]],
+                "failure": failure_code,
+                "limit": limit_code,
+                "reason": reason,
+                "summary": _json.encode(summary).decode() if summary else "{}",
+                "model": summary.model if summary else "",
+                "unless_pending": unless_pending,
+            },
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
+    return Ended(run_ids=_loaded(row[0]), stop_through=row[1], title=row[2], pinned=row[3], archived=row[4])
+
+
+# --- stopping ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping:
+    turn_id: UUID
+    status: str
+    fence: int
+    token: UUID
+    through: int
+
+
+def request_stop(session_id: UUID, turn_id: UUID | None = None) -> Stopping | None:
+    """Mark the unfinished turn as stopped, durably; None when the session is idle (T7.3)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_turn SET stop_requested_at = COALESCE(stop_requested_at, now()),
+                   stop_through = (SELECT MAX(accept_number) FROM copilot_message WHERE session_id = %s)
+            WHERE session_id = %s AND status IN ('queued', 'running', 'waiting') AND (%s::uuid IS NULL OR id = %s)
+            RETURNING id, status, fence, token, stop_through
+            """,
+            [session_id, session_id, turn_id, turn_id],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    return Stopping(turn_id=row[0], status=row[1], fence=row[2], token=row[3], through=row[4])
+
+
+# --- changing hands ----------------------------------------------------------------------------------
+
+_REQUEUE = """
+WITH fenced AS (
+    UPDATE copilot_session s SET fence = s.fence + 1 FROM copilot_turn t
+    WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running' AND s.id = t.session_id
+    RETURNING s.fence
+)
+UPDATE copilot_turn t
+SET status = 'queued', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
+    dispatch_count = dispatch_count + 1, attempts = attempts + %(lost)s, handovers = handovers + %(planned)s,
+    recovered_at = CASE WHEN %(lost)s = 1 THEN now() ELSE recovered_at END
+FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running'
+RETURNING t.fence, t.attempts
+"""
+
+
+@dataclass(frozen=True)
+class Requeued:
+    fence: int
+    attempts: int
+
+
+def requeue(turn_id: UUID, fence: int, *, lost: bool) -> Requeued | None:
+    """Give a running turn to another worker under a higher fence; None when somebody else acted first."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _REQUEUE, {"turn": turn_id, "fence": fence, "lost": 1 if lost else 0, "planned": 0 if lost else 1}
+        )
+        row = cursor.fetchone()
+    return Requeued(*row) if row else None
+
+
+def note_sent_again(turn_id: UUID) -> bool:
+    """A queued turn's task is sent once more (T9.2)."""
+    return bool(
+        Turn.objects.filter(pk=turn_id, status=QUEUED).update(
+            dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1
+        )
+    )

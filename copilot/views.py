@@ -1,0 +1,227 @@
+"""Pages: the landing page, the chat as the server paints it, and a user's keys. Parse, one call, render."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from copilot import api_keys, dispatch, queries, sessions, transcript
+from copilot.commands import parse_send
+from copilot.errors import NotFound, Refused
+from copilot.events import JSON, SessionSnapshot
+from copilot.permissions import UNRESTRICTED
+from copilot.providers import catalogue
+
+UTC = ZoneInfo("UTC")
+Context = dict[str, object]
+
+
+@require_GET
+def home(request: HttpRequest) -> HttpResponse:
+    return redirect("chat") if request.user.is_authenticated else render(request, "copilot/home.html")
+
+
+# --- the chat ----------------------------------------------------------------------------------------
+
+
+@login_required
+@never_cache
+@require_GET
+def chat(request: HttpRequest) -> HttpResponse:
+    """A chat that does not exist yet: it begins with its first message."""
+    return render(request, "copilot/chat.html", _frame(request))
+
+
+@login_required
+@never_cache
+@require_GET
+def chat_session(request: HttpRequest, session_id: UUID) -> HttpResponse:
+    try:
+        session = queries.session_of(_user(request).pk, session_id)
+    except NotFound as problem:
+        raise Http404 from problem
+    return _painted(request, session.pk)
+
+
+@login_required
+@require_POST
+def chat_start(request: HttpRequest) -> HttpResponse:
+    """The first message without a script: the session is made only once the text is known to be good."""
+    user = _user(request)
+    try:
+        parse_send(_form(request), session_id=UUID(int=0), user_id=user.pk, origin="web", permissions=UNRESTRICTED)
+        session = sessions.create(user.pk)
+        _submit(request, session.pk)
+    except Refused as problem:
+        context = _frame(request) | {"send_error": problem.message, "draft": request.POST.get("text", "")}
+        return render(request, "copilot/chat.html", context, status=problem.status)
+    return redirect("chat_session", session.pk)
+
+
+@login_required
+@require_POST
+def chat_send(request: HttpRequest, session_id: UUID) -> HttpResponse:
+    try:
+        _submit(request, session_id)
+    except NotFound as problem:
+        raise Http404 from problem
+    except Refused as problem:
+        return _painted(request, session_id, problem=problem)
+    return redirect("chat_session", session_id)
+
+
+def _submit(request: HttpRequest, session_id: UUID) -> None:
+    user = _user(request)
+    dispatch.submit(
+        parse_send(_form(request), session_id=session_id, user_id=user.pk, origin="web", permissions=UNRESTRICTED)
+    )
+
+
+def _form(request: HttpRequest) -> dict[str, JSON]:
+    """Browsers send line breaks as CR LF; a message has plain ones, whichever way it came."""
+    fields: dict[str, JSON] = {"text": request.POST.get("text", "").replace("\r\n", "\n").strip()}
+    for name in ("tier", "mode"):
+        if value := request.POST.get(name):
+            fields[name] = value
+    return fields
+
+
+def _painted(request: HttpRequest, session_id: UUID, *, problem: Refused | None = None) -> HttpResponse:
+    """The same snapshot a socket would send, as HTML and as data for the script to go on from (E5)."""
+    queries.session_of(_user(request).pk, session_id)
+    snapshot, cursor = queries.snapshot(session_id)
+    context = _frame(request) | _conversation(snapshot) | {"session_id": str(session_id), "cursor": cursor}
+    if before := _before(request):
+        rows, has_older = queries.messages_page(session_id, before=before)
+        context |= _older_page(rows, has_older=has_older)
+    if problem is not None:
+        context |= {"send_error": problem.message, "draft": request.POST.get("text", "")}
+    return render(request, "copilot/chat.html", context, status=problem.status if problem else 200)
+
+
+def _conversation(snapshot: SessionSnapshot) -> Context:
+    rows = [*snapshot.messages, *(snapshot.turn.messages if snapshot.turn else [])]
+    return {
+        "title": snapshot.title,
+        "items": transcript.items(rows, running_turn=snapshot.turn.id if snapshot.turn else None),
+        "has_older": snapshot.has_older,
+        "first_sequence": rows[0].sequence if rows else None,
+        "running": snapshot.turn is not None,
+        "snapshot": msgspec.to_builtins(snapshot),
+    }
+
+
+def _older_page(rows: list[queries.MessageView], *, has_older: bool) -> Context:
+    """For readers without a script; with one, older rows are fetched as data."""
+    return {
+        "items": transcript.items(rows, running_turn=None),
+        "has_older": has_older,
+        "first_sequence": rows[0].sequence if rows else None,
+        "snapshot": None,
+        "running": False,
+        "older_page": True,
+    }
+
+
+def _before(request: HttpRequest) -> int | None:
+    text = request.GET.get("before", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _frame(request: HttpRequest) -> Context:
+    page = queries.sessions_page(_user(request).pk)
+    demo = not catalogue.has_real_model()
+    return {
+        "session_groups": transcript.by_day(page.items, _zone(request)),
+        "sessions_cursor": page.next_cursor,
+        "tiers": _tiers(),
+        "demo": demo,
+        "examples": _examples(demo=demo),
+    }
+
+
+def _tiers() -> list[dict[str, str | bool]]:
+    """What the picker offers; tiers that all lead to the demo are one choice, by its honest name (A4.6)."""
+    tiers = catalogue.tiers()
+    if all(entry.demo for entry in tiers.values()):
+        return [{"value": "standard", "label": tiers["standard"].name, "selected": True}]
+    names = {"standard": _("Standard"), "advanced": _("Advanced"), "small": _("Small")}
+    return [
+        {"value": tier, "label": f"{names.get(tier, tier)} · {entry.name}", "selected": tier == "standard"}
+        for tier, entry in tiers.items()
+    ]
+
+
+def _examples(*, demo: bool) -> list[dict[str, str]]:
+    """Four first things to say; the demo's are those its script knows."""
+    if demo:
+        return [
+            {"title": _("A tool"), "text": _("Use a tool and tell me the time.")},
+            {"title": _("A plan"), "text": _("Make a todo list for my first look around.")},
+            {"title": _("A question"), "text": _("Ask me something before you go on.")},
+            {"title": _("A long answer"), "text": _("Give me a long answer that I can stop or steer.")},
+        ]
+    return [
+        {"title": _("Explain"), "text": _("Explain how rainbows form, with a small table of the colours.")},
+        {"title": _("Write"), "text": _("Write a short, polite email that moves a meeting to Thursday.")},
+        {"title": _("Code"), "text": _("Write a Python function that finds duplicate files, and explain it.")},
+        {"title": _("Plan"), "text": _("Plan a weekend in Hamburg and keep a todo list while you do it.")},
+    ]
+
+
+def _zone(request: HttpRequest) -> ZoneInfo:
+    """The viewer's time zone as their browser told us last time; anything odd is UTC."""
+    try:
+        return ZoneInfo(unquote(request.COOKIES.get("zone", ""))[:64] or "UTC")
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)  # login_required let nobody else in
+    return request.user
+
+
+# --- keys --------------------------------------------------------------------------------------------
+
+
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def keys(request: HttpRequest) -> HttpResponse:
+    """List and make; the secret is on this one page and never again."""
+    user = _user(request)
+    secret = ""
+    if request.method == "POST":
+        try:
+            made = api_keys.create(
+                user, name=request.POST.get("name", "").strip()[:100], scopes=tuple(request.POST.getlist("scopes"))
+            )
+            secret = made.token
+        except Refused as problem:
+            messages.error(request, problem.message)
+    scopes = [scope for scope in api_keys.SCOPES if scope != "staff" or user.is_staff]
+    context = {"keys": api_keys.of_user(user.pk), "secret": secret, "scopes": scopes, "usual": api_keys.USUAL_SCOPES}
+    return render(request, "copilot/api_keys.html", context)
+
+
+@login_required
+@require_POST
+def revoke_key(request: HttpRequest, key_id: UUID) -> HttpResponse:
+    try:
+        api_keys.revoke(_user(request).pk, key_id)
+    except NotFound as problem:
+        raise Http404 from problem
+    messages.success(request, _("The key was revoked."))
+    return redirect("api_keys")

@@ -1,0 +1,210 @@
+"""Worker processes and their signs of life: the only writer of WorkerBeat (D2)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import psycopg
+from django.conf import settings
+from django.db import connection
+from django.db.utils import DatabaseError
+
+from copilot.live import beats
+from copilot.live.client import RedisDown
+from copilot.models import WorkerBeat
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 2.0
+REDIS_BEAT_SECONDS = 0.5  # cheap, and what tells a dead process from a cut connection within a second
+REDIS_BEAT_FRESH_SECONDS = 1.0
+BEAT_LIFE_SECONDS = 6.0
+LOCK_SPACE = 0x50484F55  # keeps our advisory locks apart from other programs' in the same database
+
+Running = Callable[[], Sequence[tuple[str, int]]]  # the (turn, fence) pairs a process runs now
+
+
+@dataclass(frozen=True)
+class Identity:
+    worker: str
+    lock_key: int
+
+
+def new_identity() -> Identity:
+    """A name no other process has ever had, and the number of its advisory lock."""
+    worker = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+    digest = hashlib.blake2b(worker.encode(), digest_size=4).digest()
+    return Identity(worker, int.from_bytes(digest, "big", signed=True))
+
+
+class Beat(threading.Thread):
+    """A thread of its own, so that a busy event loop never looks like a dead process (A-D2.3)."""
+
+    def __init__(self, identity: Identity, running: Running, queues: Sequence[str]) -> None:
+        super().__init__(name="beat", daemon=True)
+        self.identity = identity
+        self._running = running
+        self._queues = list(queues)
+        self._draining = False
+        self._over = threading.Event()
+        self._lock: psycopg.Connection[tuple[object, ...]] | None = None
+
+    def begin(self) -> None:
+        """Hold the lock and beat once before any turn is taken, then go on in the background."""
+        self._hold_lock()
+        self._write()
+        self._beat_in_redis()
+        connection.close()
+        self.start()
+
+    def run(self) -> None:
+        ticks = 0
+        while not self._over.wait(REDIS_BEAT_SECONDS):
+            ticks += 1
+            self._beat_in_redis()
+            if ticks % int(BEAT_SECONDS / REDIS_BEAT_SECONDS) == 0:
+                self.beat_once()
+
+    def _beat_in_redis(self) -> None:
+        try:
+            beats.write(self.identity.worker, self._running(), life_seconds=BEAT_LIFE_SECONDS)
+        except RedisDown:
+            log.warning("this worker's beat did not reach Redis")
+
+    def beat_once(self) -> None:
+        """In Postgres, with the lock held or taken again before anything else."""
+        try:
+            self._hold_lock()
+            self._write()
+        except (DatabaseError, psycopg.Error):
+            log.warning("this worker's beat did not reach Postgres")
+            connection.close()
+            self._drop_lock()
+
+    def drain(self) -> None:
+        self._draining = True
+        self.beat_once()
+
+    def end(self) -> None:
+        """The process leaves on purpose: nothing of it is left to judge."""
+        self._over.set()
+        if self.is_alive():
+            self.join(timeout=5)
+        try:
+            WorkerBeat.objects.filter(pk=self.identity.worker).delete()
+            beats.forget(self.identity.worker)
+        except (DatabaseError, *RedisDown):
+            log.warning("this worker's beat could not be removed; it will be purged later")
+        self._drop_lock()
+
+    def _hold_lock(self) -> None:
+        """The lock lives on a connection of its own: the server frees it the moment this process dies."""
+        if self._lock is None or self._lock.closed:
+            self._lock = psycopg.connect(**_connection_parameters(), autocommit=True)
+            self._lock.execute("SELECT pg_advisory_lock(%s, %s)", [LOCK_SPACE, self.identity.lock_key])
+        else:
+            self._lock.execute("SELECT 1")
+
+    def _drop_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _write(self) -> None:
+        turns = msgspec.json.encode([list(pair) for pair in self._running()]).decode()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """
+                INSERT INTO copilot_workerbeat (worker, lock_key, host, pid, version, queues, turns, draining)
+                VALUES (%(worker)s, %(lock)s, %(host)s, %(pid)s, %(version)s, %(queues)s, %(turns)s, %(draining)s)
+                ON CONFLICT (worker) DO UPDATE SET beat_at = now(), turns = excluded.turns,
+                       draining = excluded.draining
+                """,
+                {
+                    "worker": self.identity.worker,
+                    "lock": self.identity.lock_key,
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                    "version": settings.VERSION,
+                    "queues": msgspec.json.encode(self._queues).decode(),
+                    "turns": turns,
+                    "draining": self._draining,
+                },
+            )
+
+
+def _connection_parameters() -> dict[str, object]:
+    parameters = connection.get_connection_params()
+    return {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
+
+
+# --- judging -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A running turn with what is known of its worker."""
+
+    turn_id: str
+    session_id: str
+    fence: int
+    attempts: int
+    stopped: bool
+    young: bool  # begun less than a beat's life ago
+    listed: bool  # a fresh Postgres beat lists this (turn, fence)
+    lock_free: bool  # its worker's advisory lock is free: the process is gone
+    worker: str
+
+
+_SUSPECTS = """
+SELECT t.id::text, t.session_id::text, t.fence, t.attempts, t.stop_requested_at IS NOT NULL,
+       t.begun_at > now() - %(life)s * interval '1 second',
+       COALESCE(b.beat_at > now() - %(life)s * interval '1 second'
+                AND b.turns @> jsonb_build_array(jsonb_build_array(t.id::text, t.fence)), false),
+       b.worker IS NOT NULL AND NOT EXISTS (
+           SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+             AND l.classid = %(space)s AND l.objid = (b.lock_key & 4294967295)
+             AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
+       t.worker
+FROM copilot_turn t LEFT JOIN copilot_workerbeat b ON b.worker = t.worker
+WHERE t.status = 'running'
+ORDER BY t.begun_at
+LIMIT 2000
+"""
+
+
+def suspects() -> list[Suspect]:
+    """Every running turn, with the evidence Postgres has for and against its worker."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SUSPECTS, {"life": BEAT_LIFE_SECONDS, "space": LOCK_SPACE})
+        return [
+            Suspect(
+                turn_id=row[0],
+                session_id=row[1],
+                fence=row[2],
+                attempts=row[3],
+                stopped=row[4],
+                young=row[5],
+                listed=row[6],
+                lock_free=row[7],
+                worker=row[8],
+            )
+            for row in cursor.fetchall()
+        ]
+
+
+def purge_lost(hours: int = 24) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM copilot_workerbeat WHERE beat_at < now() - %s * interval '1 hour'",
+            [hours],
+        )
+        return cursor.rowcount

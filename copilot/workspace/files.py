@@ -1,0 +1,267 @@
+"""The files of a workspace: stored, listed, renamed, deleted, restored; the only writer of their tables (S2–S5, A22)."""
+
+from __future__ import annotations
+
+import io
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import IO, Literal
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+
+from copilot.commands import as_uuid
+from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from copilot.events import AttachmentView
+from copilot.models import Message, Session, WorkspaceFile
+from copilot.names import last_part, stored_name
+from copilot.providers.base import ImagePart
+from copilot.workspace import quotas, sniffing, storage
+
+TRASH_DAYS = 30  # a deleted file can be brought back, and still counts, for so long
+TOOL_OUTPUT_DAYS = 90  # A9.6
+PAGE_FILES = 100
+MAX_OFFSET = 10_000
+USABLE = (WorkspaceFile.Scan.UNSCANNED, WorkspaceFile.Scan.CLEAN)
+
+Source = Literal["upload", "agent", "import", "platform"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    items: list[WorkspaceFile]
+    offset: int
+    has_more: bool
+
+
+# --- storing -----------------------------------------------------------------------------------------
+
+
+def store(
+    owner_id: int,
+    *,
+    name: str,
+    content: bytes | storage.Readable,
+    source: Source,
+    session_id: UUID | None = None,
+    call_id: str = "",
+) -> WorkspaceFile:
+    """Keep a new file. Room is taken before anything is written, and given back if the writing fails."""
+    stream = io.BytesIO(content) if isinstance(content, bytes) else content
+    size = storage.measure(stream)
+    quota = quotas.quota_of(owner_id)
+    quotas.check_size(quota, size)
+    quotas.take(owner_id, quota, size)
+    with ExitStack() as undo:
+        undo.callback(quotas.give_back, owner_id, size)
+        file = WorkspaceFile(
+            owner_id=owner_id, session_id=session_id, call_id=call_id, name=stored_name(name), source=source
+        )
+        _keep(file, stream, size)
+        undo.pop_all()
+    return file
+
+
+def _keep(file: WorkspaceFile, stream: storage.Readable, size: int) -> None:
+    """Bytes first, then the row; without the row the bytes go again."""
+    head = stream.read(sniffing.HEAD_BYTES)
+    stream.seek(0)
+    file.mime = sniffing.detect(head, file.name)
+    file.size_bytes = size
+    file.storage_key = storage.new_key(file.owner_id, file.id)
+    with ExitStack() as undo:
+        undo.callback(storage.remove, file.storage_key)
+        file.sha256 = storage.write(file.storage_key, stream, size)
+        file.save(force_insert=True)
+        undo.pop_all()
+    file.refresh_from_db(fields=["created_at"])
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def get(owner_id: int, file_id: UUID) -> WorkspaceFile:
+    """One live file; foreign, deleted and unknown ones look the same."""
+    file = WorkspaceFile.objects.filter(
+        pk=file_id, owner_id=owner_id, deleted_at=None, purged_at=None
+    ).first()
+    if file is None:
+        raise NotFound
+    return file
+
+
+def open(file: WorkspaceFile) -> IO[bytes]:  # noqa: A001 - files.open reads as it should
+    """The bytes, unless a scan forbids them; the caller closes the stream."""
+    if file.scan == WorkspaceFile.Scan.INFECTED:
+        raise Forbidden("This file is in quarantine.", code="quarantined")
+    if file.scan not in USABLE:
+        raise Conflict("This file is still being checked.", code="scan_pending")
+    return storage.read(file.storage_key)
+
+
+def page(
+    owner_id: int,
+    *,
+    session_id: UUID | None = None,
+    q: str = "",
+    prefix: str = "",
+    mime: str = "",
+    limit: int = 50,
+    offset: int = 0,
+) -> Page:
+    """Live files, newest first; one more than `limit` is read to know whether others follow."""
+    limit, offset = min(max(limit, 1), PAGE_FILES), min(max(offset, 0), MAX_OFFSET)
+    found = _listed(owner_id, session_id)
+    if q:
+        found = found.filter(name__icontains=q)
+    if prefix:
+        found = found.filter(name__istartswith=prefix)
+    if mime:
+        found = found.filter(Q(mime=mime) | Q(mime__startswith=f"{mime.rstrip('/')}/"))
+    rows = list(found.order_by("-created_at", "id")[offset : offset + limit + 1])
+    return Page(items=rows[:limit], offset=offset, has_more=len(rows) > limit)
+
+
+def find(owner_id: int, reference: str, *, session_id: UUID | None = None) -> WorkspaceFile:
+    """The file meant by an id, a `workspace://` URI or a name; a name means the newest file that bears it."""
+    identifier = reference.removeprefix("workspace://").split("#")[0].split("/")[0].strip()
+    file_id = as_uuid(identifier.lower())
+    found = _listed(owner_id, session_id).filter(scan__in=USABLE)
+    if file_id is not None:
+        file = found.filter(pk=file_id).first()
+    elif reference.startswith("workspace://"):
+        file = None
+    else:
+        file = found.filter(name=stored_name(reference)).order_by("-created_at", "id").first()
+    if file is None:
+        raise NotFound("There is no such file.")
+    return file
+
+
+def _listed(owner_id: int, session_id: UUID | None) -> QuerySet[WorkspaceFile]:
+    """What the owner can see: nothing deleted, and no output of tools (S2)."""
+    live = WorkspaceFile.objects.filter(owner_id=owner_id, deleted_at=None, purged_at=None)
+    live = live.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
+    return live if session_id is None else live.filter(session_id=session_id)
+
+
+def resolve_attachments(
+    owner_id: int, ids: list[str] | tuple[str, ...]
+) -> tuple[list[AttachmentView], list[str]]:
+    """The owner's usable files in the order given, and the ids that name none (A29.1)."""
+    wanted = {raw: file_id for raw in dict.fromkeys(ids) if (file_id := as_uuid(raw)) is not None}
+    found = {
+        str(file.id): file for file in _listed(owner_id, None).filter(pk__in=wanted.values(), scan__in=USABLE)
+    }
+    views = [view(found[raw]) for raw in wanted if raw in found]
+    return views, [raw for raw in dict.fromkeys(ids) if raw not in found]
+
+
+def view(file: WorkspaceFile) -> AttachmentView:
+    return AttachmentView(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes)
+
+
+def image(file: WorkspaceFile) -> ImagePart | None:
+    """The file as a model takes it natively, or None: magic bytes and stored type agree, at most 20 MiB (A29.2)."""
+    if not 0 < file.size_bytes <= sniffing.MAX_IMAGE_BYTES or not file.mime.startswith("image/"):
+        return None
+    with open(file) as stream:
+        content = stream.read()
+    mime = sniffing.image_type(content)
+    return ImagePart(mime=mime, data=content) if mime == file.mime else None
+
+
+# --- changing ----------------------------------------------------------------------------------------
+
+
+def rename(owner_id: int, file_id: UUID, name: str) -> WorkspaceFile:
+    if not last_part(name):
+        raise InvalidRequest("A file needs a name.", code="invalid_name")
+    if not _listed(owner_id, None).filter(pk=file_id).update(name=stored_name(name)):
+        raise NotFound
+    return get(owner_id, file_id)
+
+
+def delete(owner_id: int, file_id: UUID) -> None:
+    """Into the trash, where it still counts."""
+    if not _listed(owner_id, None).filter(pk=file_id).update(deleted_at=Now()):
+        raise NotFound
+
+
+def restore(owner_id: int, file_id: UUID) -> WorkspaceFile:
+    """Out of the trash, within its days."""
+    trashed = WorkspaceFile.objects.filter(
+        pk=file_id, owner_id=owner_id, purged_at=None, deleted_at__gt=Now() - timedelta(days=TRASH_DAYS)
+    )
+    if not trashed.update(deleted_at=None):
+        raise NotFound
+    return get(owner_id, file_id)
+
+
+def usage(owner_id: int) -> quotas.Use:
+    """What is taken, the trash included, and what the plan allows."""
+    return quotas.usage(owner_id)
+
+
+def purge_due(limit: int = 100) -> int:
+    """Remove the bytes of what has lain in the trash, or was a tool's output, for too long; answers how many."""
+    trash, outputs = Now() - timedelta(days=TRASH_DAYS), Now() - timedelta(days=TOOL_OUTPUT_DAYS)
+    due = WorkspaceFile.objects.filter(
+        Q(deleted_at__lte=trash) | Q(source=WorkspaceFile.Source.TOOL_OUTPUT, created_at__lte=outputs),
+        purged_at=None,
+    )
+    return sum(_purge(file) for file in due.order_by("created_at")[:limit])
+
+
+def _purge(file: WorkspaceFile) -> bool:
+    """The row says so before the bytes go, and gives its room back once, however many sweep."""
+    with transaction.atomic():
+        if not WorkspaceFile.objects.filter(pk=file.pk, purged_at=None).update(purged_at=Now()):
+            return False
+        if file.source != WorkspaceFile.Source.TOOL_OUTPUT:
+            quotas.give_back(file.owner_id, file.size_bytes)
+    storage.remove(file.storage_key)
+    return True
+
+
+# --- outputs of tools --------------------------------------------------------------------------------
+
+
+def store_tool_output(session_id: UUID, call_id: str, text: str) -> WorkspaceFile:
+    """The whole output of a call, outside quota and lists (A9.6)."""
+    content = text.encode()
+    file = WorkspaceFile(
+        owner_id=Session.objects.values_list("owner_id", flat=True).get(pk=session_id),
+        session_id=session_id,
+        call_id=call_id,
+        name=stored_name(f"{call_id}.txt"),
+        source=WorkspaceFile.Source.TOOL_OUTPUT,
+    )
+    _keep(file, io.BytesIO(content), len(content))
+    return file
+
+
+def read_tool_output(user_id: int, session_id: UUID, call_id: str) -> str:
+    """What a call put out, or the whole of a long follow-up, named by its message's id (A22.5)."""
+    if not Session.objects.filter(pk=session_id, owner_id=user_id).exists():
+        raise NotFound
+    outputs = WorkspaceFile.objects.filter(
+        session_id=session_id, call_id=call_id, source=WorkspaceFile.Source.TOOL_OUTPUT, purged_at=None
+    )
+    file = outputs.order_by("-created_at").first()
+    if file is not None:
+        with open(file) as stream:
+            return stream.read().decode()
+    row = Message.objects.filter(_says(call_id), session_id=session_id).only("content").first()
+    if row is None:
+        raise NotFound("There is no output of such a call in this session.")
+    return row.content
+
+
+def _says(call_id: str) -> Q:
+    result = Q(kind=Message.Kind.TOOL_RESULT, call_id=call_id)
+    message_id = as_uuid(call_id)
+    return result if message_id is None else result | Q(kind=Message.Kind.USER, pk=message_id)

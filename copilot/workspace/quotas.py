@@ -1,0 +1,90 @@
+"""How much a plan lets a workspace hold, and the one conditional update that takes it (S4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import F
+
+from billing import queries as billing
+from copilot.errors import Conflict, TooLarge
+from copilot.models import StorageUse
+
+MB = 2**20
+GB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    file_bytes: int
+    total_bytes: int
+    files: int
+
+
+QUOTAS = {
+    "FREE": Quota(file_bytes=50 * MB, total_bytes=500 * MB, files=1_000),
+    "PRO": Quota(file_bytes=100 * MB, total_bytes=10 * GB, files=10_000),
+    "BUSINESS": Quota(file_bytes=500 * MB, total_bytes=50 * GB, files=50_000),
+    "ENTERPRISE": Quota(file_bytes=GB, total_bytes=500 * GB, files=200_000),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    used_bytes: int
+    used_files: int
+    quota: Quota
+
+
+def quota_of(owner_id: int) -> Quota:
+    return QUOTAS[billing.plan(owner_id).tier]
+
+
+def usage(owner_id: int) -> Use:
+    row = StorageUse.objects.filter(owner_id=owner_id).first()
+    return Use(
+        used_bytes=row.used_bytes if row else 0,
+        used_files=row.used_files if row else 0,
+        quota=quota_of(owner_id),
+    )
+
+
+def check_size(quota: Quota, size: int) -> None:
+    if size > quota.file_bytes:
+        raise TooLarge(
+            f"A file may have {quota.file_bytes // MB} MB; this one has {size / MB:.1f} MB.",
+            code="file_too_large",
+            limit_bytes=quota.file_bytes,
+            size_bytes=size,
+        )
+
+
+def take(owner_id: int, quota: Quota, size: int) -> None:
+    """Take room for one file, or refuse with the numbers; never both less and more than there is."""
+    if _taken(owner_id, quota, size):
+        return
+    StorageUse.objects.bulk_create([StorageUse(owner_id=owner_id)], ignore_conflicts=True)
+    if not _taken(owner_id, quota, size):
+        use = StorageUse.objects.get(owner_id=owner_id)
+        raise Conflict(
+            "The workspace is full.",
+            code="quota_exceeded",
+            used_bytes=use.used_bytes,
+            quota_bytes=quota.total_bytes,
+            used_files=use.used_files,
+            quota_files=quota.files,
+            size_bytes=size,
+        )
+
+
+def _taken(owner_id: int, quota: Quota, size: int) -> bool:
+    room = StorageUse.objects.filter(
+        owner_id=owner_id, used_bytes__lte=quota.total_bytes - size, used_files__lt=quota.files
+    )
+    return bool(room.update(used_bytes=F("used_bytes") + size, used_files=F("used_files") + 1))
+
+
+def give_back(owner_id: int, size: int) -> None:
+    StorageUse.objects.filter(owner_id=owner_id).update(
+        used_bytes=F("used_bytes") - size, used_files=F("used_files") - 1
+    )

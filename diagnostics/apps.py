@@ -1,0 +1,10 @@
+"""Boots diagnostics."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class DiagnosticsConfig(AppConfig):
+    name = "diagnostics"
+    verbose_name = "Diagnostics"

@@ -1,0 +1,86 @@
+"""Checks an installation and says, line by line, what is wrong and what to do next (D17)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from diagnostics.probes import configuration, providers, running, servers
+
+GROUPS: Mapping[str, Mapping[str, running.Probe]] = {
+    "config": configuration.CHECKS,
+    "postgres": {"postgres": servers.postgres},
+    "migrations": {"migrations": servers.migrations},
+    "redis": {"redis": servers.redis},
+    "broker": {"broker": servers.broker},
+    "workers": {"workers": servers.workers},
+    "storage": {"storage": servers.storage},
+    "mail": {"mail": servers.mail},
+    "providers": providers.CHECKS,
+    "clock": {"clock": servers.clock},
+}
+NETWORK = ("mail", "providers")
+
+
+class Command(BaseCommand):
+    help = "Check settings, servers, workers, storage and providers. Exit code 0: well; 1: something failed."
+    requires_system_checks: list[str] = []  # a broken setting is a line of the report, not a traceback
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="one JSON document")
+        parser.add_argument("--only", action="append", choices=sorted(GROUPS), help="these groups alone")
+        parser.add_argument(
+            "--skip", action="append", choices=sorted(GROUPS), default=[], help="not these groups"
+        )
+        parser.add_argument("--timeout", type=_positive, default=5.0, help="seconds a check may take at most")
+        parser.add_argument("--offline", action="store_true", help="nothing beyond our own servers")
+        parser.add_argument("--strict", action="store_true", help="warnings count as failures")
+
+    def handle(self, *args: object, **options: object) -> None:
+        chosen = _chosen(
+            options["only"], [*_words(options["skip"]), *(NETWORK if options["offline"] else ())]
+        )
+        asked = {name: probe for group in chosen for name, probe in GROUPS[group].items()}
+        results = running.without_echo(running.run(asked, longest_seconds=_number(options["timeout"])))
+        if options["json"]:
+            self.stdout.write(json.dumps({"checks": [asdict(result) for result in results]}, indent=2))
+        else:
+            for result in results:
+                self.stdout.write(line(result))
+        bad = {"fail", "warn"} if options["strict"] else {"fail"}
+        if any(result.status in bad for result in results):
+            sys.exit(1)
+
+
+def line(result: running.Result) -> str:
+    what = f"{result.detail}. {result.next_step}" if result.next_step else result.detail
+    return f"{result.status:<5} {result.name:<20} {result.latency_ms:>5} ms  {what}"
+
+
+def _chosen(only: object, skipped: Iterable[str]) -> list[str]:
+    wanted = _words(only) or list(GROUPS)
+    return [group for group in GROUPS if group in wanted and group not in set(skipped)]
+
+
+def _words(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, list) else []
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, float)
+    return value
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 60:
+        raise argparse.ArgumentTypeError("must be a number of seconds from 0 to 60")
+    return number

@@ -1,0 +1,1 @@
+"""Asks one dependency one question (D7)."""

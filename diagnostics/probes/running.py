@@ -1,0 +1,112 @@
+"""Runs probes side by side, each within a hard limit; none raises, none tells a credential (D7)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from django.conf import settings
+
+Status = Literal["ok", "warn", "fail", "skip"]
+QUICK_SECONDS = 1.0
+SLOW_SECONDS = 5.0  # storage, mail and providers may be far away
+
+_draining = threading.Event()
+_threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="probe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a probe has to say; the caller adds its name and how long it took."""
+
+    status: Status = "ok"
+    detail: str = ""
+    next_step: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    name: str
+    status: Status
+    latency_ms: int
+    detail: str
+    next_step: str
+    checked_at: str
+
+    @property
+    def ok(self) -> bool:
+        return self.status != "fail"
+
+
+Probe = Callable[[], Finding]
+
+
+def start_draining() -> None:
+    """This process is about to leave: from now on it is not ready (A-D15.2)."""
+    _draining.set()
+
+
+def draining() -> bool:
+    return _draining.is_set()
+
+
+def run(probes: Mapping[str, Probe], *, longest_seconds: float | None = None) -> list[Result]:
+    """All side by side; each answers or is given up at its own limit."""
+    began = time.monotonic()
+    started = {name: _threads.submit(_timed, name, probe) for name, probe in probes.items()}
+    return [
+        _awaited(name, future, began + min(_limit(name), longest_seconds or SLOW_SECONDS))
+        for name, future in started.items()
+    ]
+
+
+def _limit(name: str) -> float:
+    slow = name in ("storage", "mail", "config.checks") or name.startswith("providers.")
+    return SLOW_SECONDS if slow else QUICK_SECONDS
+
+
+def _awaited(name: str, future: Future[Result], deadline: float) -> Result:
+    try:
+        return future.result(timeout=max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        future.cancel()
+        return _result(name, Finding(status="fail", detail="no answer in time"), began=None)
+
+
+def _timed(name: str, probe: Probe) -> Result:
+    began = time.monotonic()
+    try:
+        finding = probe()
+    except Exception as problem:  # noqa: BLE001 - a probe reports whatever goes wrong; its text may hold addresses
+        finding = Finding(status="fail", detail=type(problem).__name__)
+    return _result(name, finding, began=began)
+
+
+def _result(name: str, finding: Finding, *, began: float | None) -> Result:
+    return Result(
+        name=name,
+        status=finding.status,
+        latency_ms=round((time.monotonic() - began) * 1000) if began is not None else 0,
+        detail=finding.detail,
+        next_step=finding.next_step,
+        checked_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def without_echo(results: Sequence[Result]) -> list[Result]:
+    """A dead server is told once: what merely needs it is skipped (A-D17.1)."""
+    dead = {result.name for result in results if result.status == "fail"}
+    needs = {"migrations": {"postgres"}, "workers": {"postgres"}, "clock": {"postgres", "redis"}}
+    if settings.CELERY_BROKER_URL == settings.REDIS_URL:
+        needs["broker"] = {"redis"}
+    return [
+        replace(result, status="skip", detail=f"needs {', '.join(sorted(blocked))}", next_step="")
+        if (blocked := needs.get(result.name, set()) & dead)
+        else result
+        for result in results
+    ]

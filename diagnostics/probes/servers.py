@@ -1,0 +1,197 @@
+"""One question each to Postgres, Redis, the broker, the workers, the storage and the mail server (D7)."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+
+import psycopg
+from celery import current_app
+from django.conf import settings
+from django.core.files.base import ContentFile
+from django.core.files.storage import storages
+from django.core.mail import get_connection
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from kombu.exceptions import KombuError
+
+from copilot.errors import Unavailable
+from copilot.queries import redis_health, workers_seen
+from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe
+
+MOST_SKEW_SECONDS = 2.0
+BEAT_LIFE_SECONDS = 6.0  # D2
+QUEUES = ("turns", "default", "maintenance")
+
+
+# --- Postgres ----------------------------------------------------------------------------------------
+
+
+def postgres() -> Finding:
+    with _database() as database:
+        row = database.execute(
+            """
+            select current_setting('server_version'),
+                   (select count(*) from pg_stat_activity where backend_type = 'client backend'),
+                   current_setting('max_connections')::int,
+                   coalesce((select extract(epoch from now() - min(xact_start)) from pg_stat_activity
+                             where backend_type = 'client backend'), 0)::int
+            """
+        ).fetchone()
+    assert row is not None
+    version, used, most, oldest = row
+    detail = (
+        f"Postgres {str(version).split()[0]}, {used} of {most} connections, oldest transaction {oldest} s"
+    )
+    if int(used) > 0.9 * int(most):
+        return Finding(status="warn", detail=detail, next_step="Raise max_connections or use a pooler.")
+    return Finding(detail=detail)
+
+
+def migrations() -> Finding:
+    """Compares the files of this release with the rows of the database."""
+    try:
+        with _database() as database:
+            there = database.execute("select to_regclass('django_migrations') is not null").fetchone()
+            rows = (
+                database.execute("select app, name from django_migrations").fetchall()
+                if there and there[0]
+                else []
+            )
+    except psycopg.OperationalError:
+        return Finding(status="skip", detail="Postgres did not answer")
+    missing = _migrations_on_disk() - {(str(app), str(name)) for app, name in rows}
+    if missing:
+        app, name = min(missing)
+        return Finding(
+            status="fail",
+            detail=f"{len(missing)} not applied, first {app}.{name}",
+            next_step="Run `python manage.py migrate`.",
+        )
+    return Finding(detail="all applied")
+
+
+@functools.cache
+def _migrations_on_disk() -> frozenset[tuple[str, str]]:
+    loader = MigrationLoader(None)
+    replaced = {key for migration in loader.disk_migrations.values() for key in migration.replaces}
+    return frozenset(set(loader.disk_migrations) - replaced)
+
+
+def _database() -> psycopg.Connection[tuple[object, ...]]:
+    """A connection of its own: a probe must not wait for the pool it reports on."""
+    parameters = connection.get_connection_params()
+    chosen = {
+        name: parameters[name]
+        for name in ("dbname", "user", "password", "host", "port")
+        if name in parameters
+    }
+    return psycopg.connect(**chosen, connect_timeout=2, autocommit=True, options="-c statement_timeout=1000")
+
+
+# --- Redis, broker, workers --------------------------------------------------------------------------
+
+
+def redis() -> Finding:
+    try:
+        health = redis_health()
+    except Unavailable as problem:
+        return Finding(
+            status="fail", detail=str(problem), next_step="Is REDIS_URL right, and is the server up?"
+        )
+    detail = f"version {health.version}, {health.role}, {health.used_bytes // 2**20} MB used"
+    if health.eviction_policy != "noeviction":
+        return Finding(
+            status="fail",
+            detail=f"{detail}, eviction policy {health.eviction_policy}",
+            next_step="Set maxmemory-policy to noeviction: evicted leases and queues are lost.",
+        )
+    if health.role != "master":
+        return Finding(status="fail", detail=detail, next_step="REDIS_URL must name the primary.")
+    if health.limit_bytes and health.used_bytes > 0.9 * health.limit_bytes:
+        return Finding(status="warn", detail=f"{detail}, nearly full", next_step="Raise maxmemory.")
+    return Finding(detail=detail)
+
+
+def broker() -> Finding:
+    try:
+        with current_app.connection_for_read(connect_timeout=1) as broker_connection:
+            broker_connection.ensure_connection(max_retries=1, timeout=1)
+            with broker_connection.channel() as channel:
+                depths = {
+                    queue: int(channel.queue_declare(queue=queue, passive=True).message_count)
+                    for queue in QUEUES
+                }
+    except (OSError, KombuError, *current_app.connection_for_read().connection_errors) as problem:
+        return Finding(
+            status="fail",
+            detail=type(problem).__name__,
+            next_step="Is CELERY_BROKER_URL right, and is the server up?",
+        )
+    return Finding(detail=", ".join(f"{queue} {depth}" for queue, depth in depths.items()))
+
+
+def workers() -> Finding:
+    """At least one fresh sign of life for each queue, all of one version."""
+    try:
+        alive = [worker for worker in workers_seen() if worker.silent_seconds <= BEAT_LIFE_SECONDS]
+    finally:
+        connection.close()  # this thread's own
+    served = {queue for worker in alive for queue in worker.queues}
+    missing = [queue for queue in QUEUES if queue not in served]
+    if missing:
+        return Finding(
+            status="fail",
+            detail=f"nobody works on {', '.join(missing)}",
+            next_step="Start a Celery worker for each queue (see deploy/systemd).",
+        )
+    versions = sorted({worker.version for worker in alive})
+    if len(versions) > 1:
+        return Finding(
+            status="warn", detail=f"versions differ: {', '.join(versions)}", next_step="Finish the deploy."
+        )
+    return Finding(detail=f"{len(alive)} alive, version {versions[0]}")
+
+
+def clock() -> Finding:
+    with _database() as database:
+        row = database.execute("select extract(epoch from clock_timestamp())::float").fetchone()
+    assert row is not None
+    skew = max(abs(time.time() - float(str(row[0]))), abs(time.time() - redis_health().time))
+    if skew > MOST_SKEW_SECONDS:
+        return Finding(
+            status="warn", detail=f"clocks differ by {skew:.1f} s", next_step="Run NTP on every host."
+        )
+    return Finding(detail=f"within {skew:.1f} s")
+
+
+# --- storage and mail --------------------------------------------------------------------------------
+
+
+def storage() -> Finding:
+    """Writes, reads and removes one byte."""
+    workspace = storages["workspace"]
+    name = workspace.save("doctor/marker", ContentFile(b"1"))
+    try:
+        with workspace.open(name) as marker:
+            intact = marker.read() == b"1"
+    finally:
+        workspace.delete(name)
+    if not intact:
+        return Finding(
+            status="fail", detail="a written byte reads differently", next_step="Check the storage."
+        )
+    return Finding(detail="written, read and removed")
+
+
+def mail() -> Finding:
+    if "smtp" not in settings.EMAIL_BACKEND:
+        return Finding(status="skip", detail="no mail server is configured")
+    mailer = get_connection(fail_silently=False, timeout=SLOW_SECONDS)
+    mailer.open()
+    mailer.close()
+    return Finding(detail="connected")
+
+
+READINESS: Mapping[str, Probe] = {"postgres": postgres, "migrations": migrations, "redis": redis}

@@ -1,0 +1,92 @@
+"""The reaper: looks for turns nobody runs any more and has them healed, every two seconds (D10)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from uuid import UUID
+
+from celery import shared_task
+from django.db import DatabaseError, connection
+
+from copilot import dispatch, recovery, workers
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 2.0
+PROBE_SECONDS = 0.5  # how often a tick asks whether workers' locks are free (D2)
+SWEEP_LOCK = 0x72656170
+MASS_DEATH = 10  # this many at once, and more than half, is first taken for a fault of the monitoring
+SLOW_SWEEP_SECONDS = 30.0
+STRANDED_RETRY_SECONDS = 60.0
+
+_suspected: set[str] = set()  # of the last probe, for the second look at a mass death
+_tried: dict[UUID, float] = {}  # stranded sessions and when they were last started
+_slow_sweep_at = 0.0
+
+
+@shared_task(name="diagnostics.tasks.reap", ignore_result=True, acks_late=False)
+def reap() -> None:
+    """One tick: four probes for dead workers, then one sweep for everything else."""
+    if not _alone():
+        return
+    try:
+        deadline = time.monotonic() + TICK_SECONDS - PROBE_SECONDS / 2
+        sweep()
+        while time.monotonic() < deadline:
+            probe()
+            time.sleep(PROBE_SECONDS)
+    except DatabaseError:
+        log.error("reaper_blind: Postgres cannot be read, nobody is judged")
+        connection.close()
+    finally:
+        _let_go()
+
+
+def probe() -> int:
+    """Take over the turns of dead workers, and only those."""
+    suspects = workers.suspects()
+    verdicts = recovery.judge(suspects)
+    if any(verdict == "unknown" for verdict in verdicts.values()):
+        log.error("reaper_blind: Redis cannot be read, turns not beating in Postgres are not judged")
+    dead = [suspect for suspect in suspects if verdicts[suspect.turn_id] == "dead"]
+    names = {suspect.turn_id for suspect in dead}
+    surprising = len(dead) >= MASS_DEATH and 2 * len(dead) > len(suspects) and not names <= _suspected
+    _suspected.clear()
+    _suspected.update(names)
+    if surprising:
+        log.warning("%d of %d turns look dead: looking once more before acting", len(dead), len(suspects))
+        return 0
+    return sum(recovery.take_over(suspect) for suspect in dead[:200])
+
+
+def sweep() -> None:
+    """Stops not obeyed, tasks lost, messages stranded, and what Redis forgot."""
+    global _slow_sweep_at
+    recovery.restore_if_forgotten()
+    recovery.override_stops()
+    recovery.send_again()
+    now = time.monotonic()
+    for session_id in recovery.stranded_sessions():
+        if now - _tried.get(session_id, -STRANDED_RETRY_SECONDS) >= STRANDED_RETRY_SECONDS:
+            _tried[session_id] = now
+            dispatch.start_stranded(session_id)
+    if now - _slow_sweep_at > SLOW_SWEEP_SECONDS:
+        _slow_sweep_at = now
+        _tried.clear() if len(_tried) > 10_000 else None
+        recovery.remove_stale_leases()
+        workers.purge_lost()
+
+
+def _alone() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s, 0)", [SWEEP_LOCK])
+        return bool(cursor.fetchone()[0])
+
+
+def _let_go() -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock(%s, 0)", [SWEEP_LOCK])
+    except DatabaseError:
+        connection.close()

@@ -1,0 +1,73 @@
+"""Is this process alive, and is it ready for traffic (D15)."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from dataclasses import asdict
+
+from django.conf import settings
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from diagnostics.probes import running, servers
+
+CACHE_SECONDS = 2.0
+
+
+class _Readiness:
+    """At most one look per two seconds and process, however many ask (A-D15.3)."""
+
+    def __init__(self) -> None:
+        self.results: list[running.Result] = []
+        self.taken_at = float("-inf")
+        self._look: asyncio.Future[list[running.Result]] | None = None
+
+    async def now(self) -> list[running.Result]:
+        loop = asyncio.get_running_loop()
+        if time.monotonic() - self.taken_at < CACHE_SECONDS:
+            return self.results
+        if self._look is None or self._look.get_loop() is not loop or self._look.done():
+            self._look = loop.run_in_executor(None, self._take)
+        return await asyncio.shield(self._look)
+
+    def _take(self) -> list[running.Result]:
+        self.results = running.without_echo(running.run(servers.READINESS))
+        self.taken_at = time.monotonic()
+        return self.results
+
+
+READINESS = _Readiness()
+
+
+@never_cache
+@require_safe
+async def healthz(request: HttpRequest) -> JsonResponse:
+    return JsonResponse({"status": "ok"})
+
+
+@never_cache
+@require_safe
+async def readyz(request: HttpRequest) -> JsonResponse:
+    results = await READINESS.now()
+    failed = [result.name for result in results if not result.ok]
+    if running.draining():
+        failed.append("draining")
+    body: dict[str, object] = {"status": "unavailable" if failed else "ok", "failed": failed}
+    if await _may_see_details(request, database_answers="postgres" not in failed):
+        body["checks"] = [asdict(result) for result in results]
+    return JsonResponse(body, status=503 if failed else 200)
+
+
+async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> bool:
+    """The holder of the metrics token, or staff; without a cookie nobody is looked up."""
+    token = getattr(settings, "METRICS_TOKEN", "")
+    shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if token and hmac.compare_digest(shown.encode(), token.encode()):
+        return True
+    if not database_answers or settings.SESSION_COOKIE_NAME not in request.COOKIES:
+        return False
+    user = await request.auser()
+    return user.is_active and user.is_staff

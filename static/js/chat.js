@@ -1,0 +1,224 @@
+// The chat page: wires the socket, the fold and the parts of the page together.
+
+import { call } from "./api.js";
+import { Composer } from "./composer.js";
+import { byId, delegate, fill, show } from "./dom.js";
+import { Dock } from "./dock.js";
+import { addOlder, emptyState, fold } from "./fold.js";
+import { Outbox } from "./outbox.js";
+import { Transcript } from "./render.js";
+import { Scroll } from "./scroll.js";
+import { Sidebar } from "./sidebar.js";
+import { Socket } from "./socket.js";
+import { startTheme } from "./theme.js";
+import { announce, toast } from "./toast.js";
+
+const QUIET_FOR = 1500; // a connection back within this time was never worth a word
+
+const app = byId("app");
+let sessionId = app.dataset.session || null;
+const state = emptyState();
+const embedded = byId("snapshot");
+if (embedded) fold(state, JSON.parse(embedded.textContent));
+state.replaced = false; // the server has painted it already
+
+const transcript = new Transcript(byId("transcript"), state);
+const scroll = new Scroll(byId("scroll"), byId("pill"), { loadOlder });
+const sidebar = new Sidebar({ current: sessionId, onGone: leave });
+const socket = new Socket({ onEvent: take, onStatus: connection });
+const command = (kind, fields) => socket.command(kind, { session_id: sessionId, ...fields });
+const answer = (fields) => socket.command("question.answer", fields);
+const composer = new Composer({ sessionId, onSend: send, onStop: stop, onRecall: lastOwnText });
+const dock = new Dock({ send: attempt, answer });
+const outbox = new Outbox(byId("transcript"));
+
+transcript.afterPaint = () => {
+  outbox.paint(state);
+  dock.paint(state, outbox.queued(state));
+  paintFrame();
+  scroll.settle(news);
+  news = false;
+};
+let news = false;
+
+// --- events in ---
+
+function take(event) {
+  if (event.kind === "session.changed" || event.kind === "title.changed") sidebar.changed(event);
+  if (event.kind === "error") return toast(event.message);
+  if (event.session_id !== sessionId) return;
+  const before = state.ended;
+  fold(state, event);
+  if (state.gap) {
+    state.gap = false;
+    socket.subscribe(sessionId, null); // only a fresh snapshot helps
+  }
+  if (state.ended !== before) announceEnding(state.ended);
+  if (event.kind !== "usage.metered" && event.kind !== "turn.heartbeat") news = true;
+  if (event.kind === "question.asked") announce(`A question for you: ${event.question.question}`);
+  transcript.schedule();
+}
+
+function announceEnding(event) {
+  if (event.kind === "turn.succeeded") announce("Answer finished.");
+  if (event.kind === "turn.failed") announce("The answer failed.");
+  if (event.kind === "turn.cancelled") announce("Stopped.");
+}
+
+let bannerTimer = null;
+function connection(status) {
+  clearTimeout(bannerTimer);
+  const banner = byId("banner");
+  document.documentElement.dataset.connection = status;
+  if (status === "open") {
+    show(banner, false);
+    // Whatever was sent into the broken connection either shows up by now or was never accepted.
+    setTimeout(() => outbox.giveUp(state).forEach((one) => notSent(one, "The connection broke. Please send it again.")), 1500);
+    return;
+  }
+  bannerTimer = setTimeout(() => {
+    banner.textContent = "Connection lost. Reconnecting…";
+    show(banner, true);
+  }, QUIET_FOR);
+}
+
+// --- acts ---
+
+async function send(message) {
+  const entry = outbox.add(message, state);
+  news = true;
+  scroll.toEnd();
+  transcript.schedule();
+  try {
+    if (!sessionId) await startSession();
+    const { text, attachments, tier, mode } = message;
+    const fields = { text, ...(attachments.length ? { attachments } : {}), ...(tier ? { tier } : {}), ...(mode ? { mode } : {}) };
+    const ack = await command("message.send", fields);
+    outbox.accepted(entry, ack.message_id);
+    if (ack.ignored_attachments?.length) toast("Some attachments could not be used.");
+  } catch (problem) {
+    if (problem.code === "disconnected") {
+      entry.lost = true; // sent, but was it accepted? The events after the reconnect will tell
+      return;
+    }
+    outbox.remove(entry);
+    notSent(entry, problem.message);
+  }
+  transcript.schedule();
+}
+
+function notSent(entry, words) {
+  composer.giveBack(entry);
+  composer.problem(words);
+  transcript.schedule();
+}
+
+async function startSession() {
+  const session = await call("POST", "/sessions", {});
+  sessionId = session.id;
+  app.dataset.session = sessionId;
+  history.replaceState(null, "", `/chat/${sessionId}/`);
+  composer.setSession(sessionId);
+  sidebar.setCurrent(sessionId, session.title);
+  await socket.subscribe(sessionId, session.cursor);
+}
+
+async function attempt(kind, fields) {
+  try {
+    return await command(kind, fields);
+  } catch (problem) {
+    toast(problem.message);
+    return null;
+  }
+}
+
+function stop() {
+  if (!state.turn) return;
+  byId("stop").disabled = true;
+  attempt("turn.stop").finally(() => {
+    byId("stop").disabled = false;
+  });
+}
+
+function lastOwnText() {
+  for (let i = state.order.length - 1; i >= 0; i -= 1) {
+    const row = state.rows.get(state.order[i]);
+    if (row.kind === "user") return row.content;
+  }
+  return "";
+}
+
+function leave() {
+  location.assign("/chat/");
+}
+
+async function loadOlder() {
+  if (!state.hasOlder || loadOlder.busy || !sessionId) return;
+  loadOlder.busy = true;
+  try {
+    const first = state.rows.get(state.order[0]);
+    const page = await call("GET", `/sessions/${sessionId}/messages?before=${first.sequence}`);
+    addOlder(state, page.items, page.has_older);
+    scroll.keepingPlace(transcript.elements.get(first.id), () => transcript.paint());
+  } catch (problem) {
+    toast(problem.message);
+  }
+  loadOlder.busy = false;
+}
+
+async function copy(text, button) {
+  await navigator.clipboard.writeText(text);
+  const use = button.querySelector("use");
+  if (use) use.setAttribute("href", "#i-check");
+  else button.textContent = "Copied";
+  setTimeout(() => (use ? use.setAttribute("href", "#i-copy") : (button.textContent = "Copy")), 1600);
+}
+
+delegate(byId("transcript"), {
+  copy: (button) => copy(state.rows.get(button.closest("[data-row]").dataset.row).content, button),
+  "copy-code": (button) => copy(button.closest(".code").querySelector("code").textContent, button),
+  edit: (button) => composer.put(state.rows.get(button.closest("[data-row]").dataset.row).content),
+  retry: () => composer.put(lastOwnText()),
+});
+delegate(byId("empty"), { example: (button) => composer.put(button.dataset.text) });
+byId("older").addEventListener("click", (event) => {
+  event.preventDefault();
+  loadOlder();
+});
+
+// --- the frame around the transcript ---
+
+const PHASES = { model: "Thinking…", tool: "Working…", retry: "Trying again…", question: "Waiting for your answer…", compaction: "Summarising…" };
+
+function working() {
+  const { turn } = state;
+  if (!turn || state.questions.length) return "";
+  const last = state.rows.get(state.order.at(-1));
+  if (turn.activity?.kind === "recovering") return "The worker was lost. Picking up where it stopped…";
+  if (turn.activity?.kind === "retrying") return `${turn.activity.label || "Trying again"} (${turn.activity.attempt} of ${turn.activity.attempts})…`;
+  if (last?.streaming && last.content) return "";
+  for (const call of state.calls.values()) if (call.state === "proposed") return `Preparing ${call.tool.replaceAll("_", " ")}…`;
+  if (last?.kind === "tool_call") return "";
+  return turn.status === "queued" ? "Waiting for a free worker…" : (PHASES[turn.phase] ?? "Thinking…");
+}
+
+function paintFrame() {
+  const running = Boolean(state.turn);
+  composer.setRunning(running);
+  const words = working();
+  show(byId("working"), Boolean(words));
+  if (words) fill(byId("working"), "text", words);
+  show(byId("empty"), state.order.length === 0 && outbox.empty);
+  show(byId("older"), state.hasOlder);
+  const title = state.title || "New chat";
+  if (byId("title").textContent !== title) byId("title").textContent = title;
+  document.title = `${running ? "● " : ""}${title} · Pilothouse`;
+  if (state.deleted) leave();
+}
+
+startTheme();
+if (sessionId) socket.subscribe(sessionId, app.dataset.cursor);
+socket.subscribeSidebar();
+socket.connect();
+transcript.paint();
+scroll.toEnd();

@@ -1,0 +1,202 @@
+// The box one writes in: keys, draft, attachments, model choice. It hands over what to send and knows no more.
+
+import { upload } from "./api.js";
+import { byId, clone, delegate, fill, show } from "./dom.js";
+
+const MAX_FILES = 20; // per message (T11)
+
+export class Composer {
+  /** Callbacks: `onSend({text, attachments, tier, mode})`, `onStop()`, `onRecall()` → text of the last own message. */
+  constructor({ sessionId, onSend, onStop, onRecall }) {
+    this.form = byId("composer");
+    this.text = byId("text");
+    this.files = []; // {name, id, item, abort}
+    this.running = false;
+    Object.assign(this, { sessionId, onSend, onStop, onRecall });
+    this.#restore();
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+    this.text.addEventListener("keydown", (event) => this.#key(event));
+    this.text.addEventListener("input", () => this.#changed());
+    byId("stop").addEventListener("click", () => this.onStop());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.running && !event.defaultPrevented && !document.body.dataset.drawer) this.onStop();
+    });
+    this.#startFiles();
+    this.#startChoices();
+    this.#changed();
+  }
+
+  setRunning(running) {
+    if (this.running === running) return;
+    this.running = running;
+    const held = document.activeElement === byId("stop");
+    show(byId("stop"), running);
+    if (held && !running) this.text.focus();
+    this.#buttons();
+  }
+
+  /** The new chat got its session: the draft moves with it. */
+  setSession(sessionId) {
+    localStorage.removeItem(this.#draftKey());
+    this.sessionId = sessionId;
+  }
+
+  put(text, { focus = true } = {}) {
+    this.text.value = text;
+    this.#changed();
+    if (!focus) return;
+    this.text.focus();
+    this.text.setSelectionRange(text.length, text.length);
+  }
+
+  /** What was not accepted goes back in front of what has been typed since. */
+  giveBack({ text, files }) {
+    this.put([text, this.text.value].filter(Boolean).join("\n\n"));
+    for (const file of files) this.#showFile(file);
+    this.files.unshift(...files);
+    this.#buttons();
+  }
+
+  problem(words) {
+    const line = byId("problem");
+    line.textContent = words;
+    show(line, Boolean(words));
+  }
+
+  #submit() {
+    const text = this.text.value.trim();
+    if (!this.#ready()) return;
+    const files = this.files;
+    const tier = byId("tier")?.value || undefined;
+    const mode = byId("mode")?.checked ? "deep" : undefined;
+    this.files = [];
+    byId("attachments").replaceChildren();
+    show(byId("attachments"), false);
+    this.put("", { focus: false });
+    this.problem("");
+    this.onSend({ text, files, attachments: files.map((file) => file.id), tier, mode });
+  }
+
+  #ready() {
+    const loading = this.files.some((file) => !file.id);
+    return !loading && (this.text.value.trim() !== "" || this.files.length > 0);
+  }
+
+  #key(event) {
+    if (event.isComposing) return;
+    if (event.key === "Enter" && !event.shiftKey) {
+      // A phone's keyboard has no Shift+Enter to speak of: there Enter breaks the line and the button sends.
+      if (matchMedia("(pointer: coarse) and (max-width: 48rem)").matches) return;
+      event.preventDefault();
+      this.#submit();
+    } else if (event.key === "ArrowUp" && this.text.value === "") {
+      const text = this.onRecall();
+      if (!text) return;
+      event.preventDefault();
+      this.put(text);
+    }
+  }
+
+  #changed() {
+    this.text.style.height = "auto";
+    this.text.style.height = `${Math.min(this.text.scrollHeight, innerHeight * 0.4)}px`;
+    this.#buttons();
+    if (this.text.value) localStorage.setItem(this.#draftKey(), this.text.value);
+    else localStorage.removeItem(this.#draftKey());
+  }
+
+  #buttons() {
+    byId("send").disabled = !this.#ready();
+    show(byId("send"), !this.running || this.#ready());
+  }
+
+  #draftKey() {
+    return `draft:${this.sessionId || "new"}`;
+  }
+
+  #restore() {
+    this.text.value ||= localStorage.getItem(this.#draftKey()) ?? "";
+  }
+
+  #startChoices() {
+    const tier = byId("tier");
+    const mode = byId("mode");
+    const kept = localStorage.getItem("tier");
+    if ([...tier.options].some((option) => option.value === kept)) tier.value = kept;
+    mode.checked = localStorage.getItem("mode") === "deep";
+    tier.addEventListener("change", () => localStorage.setItem("tier", tier.value));
+    mode.addEventListener("change", () => localStorage.setItem("mode", mode.checked ? "deep" : ""));
+  }
+
+  // --- files ---
+
+  #startFiles() {
+    delegate(this.form, {
+      attach: () => byId("file").click(),
+      detach: (button) => this.#detach(button.closest("li")),
+    });
+    byId("file").addEventListener("change", (event) => {
+      this.#attach([...event.target.files]);
+      event.target.value = "";
+    });
+    this.text.addEventListener("paste", (event) => {
+      if (!event.clipboardData.files.length) return;
+      event.preventDefault();
+      this.#attach([...event.clipboardData.files]);
+    });
+    for (const kind of ["dragover", "drop"]) {
+      byId("main").addEventListener(kind, (event) => {
+        if (!event.dataTransfer?.types.includes("Files")) return;
+        event.preventDefault();
+        if (kind === "drop") this.#attach([...event.dataTransfer.files]);
+      });
+    }
+  }
+
+  #attach(picked) {
+    const room = MAX_FILES - this.files.length;
+    if (picked.length > room) this.problem(`At most ${MAX_FILES} files per message.`);
+    for (const file of picked.slice(0, room)) this.#upload(file);
+  }
+
+  async #upload(file) {
+    const entry = { name: file.name, id: null };
+    this.files.push(entry);
+    const item = this.#showFile(entry);
+    const { done, abort } = upload(file, (part) => {
+      item.querySelector("progress").value = part;
+    });
+    entry.abort = abort;
+    this.#buttons();
+    try {
+      entry.id = (await done).id;
+      item.querySelector("progress").remove();
+    } catch (problem) {
+      this.#detach(item);
+      if (problem.code !== "aborted") this.problem(`${file.name}: ${problem.message}`);
+    }
+    this.#buttons();
+  }
+
+  #showFile(entry) {
+    const item = clone("attachment");
+    fill(item, "name", entry.name);
+    if (entry.id) item.querySelector("progress").remove();
+    entry.item = item;
+    byId("attachments").append(item);
+    show(byId("attachments"), true);
+    return item;
+  }
+
+  #detach(item) {
+    const entry = this.files.find((file) => file.item === item);
+    this.files = this.files.filter((file) => file.item !== item);
+    item.remove();
+    if (entry && !entry.id) entry.abort?.();
+    show(byId("attachments"), this.files.length > 0);
+    this.#buttons();
+  }
+}

@@ -1,0 +1,169 @@
+// What stands above the composer: todos, open questions, and messages that wait for the running turn.
+
+import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
+
+const MARKS = { pending: "○", in_progress: "◐", completed: "●" };
+
+export class Dock {
+  /** `send(kind, fields)` sends a command and shows a refusal; `answer(fields)` answers a question or fails. */
+  constructor({ send, answer }) {
+    this.send = send;
+    this.answer = answer;
+    this.queue = byId("queue");
+    this.questions = byId("questions");
+    this.seen = {}; // what was painted last, by identity
+    this.editing = null;
+    delegate(this.queue, {
+      "send-now": (button) => this.#onQueued("queue.send_now", button),
+      "queue-remove": (button) => this.#onQueued("queue.remove", button),
+      "queue-up": (button) => this.#onQueued("queue.move", button, { position: this.#positionOf(button) - 1 }),
+      "queue-edit": (button) => this.#edit(button.closest(".chip").dataset.message),
+      "queue-cancel": () => this.#edit(null),
+    });
+    setInterval(() => this.#countDown(), 1000);
+  }
+
+  paint(state, sending) {
+    this.state = state;
+    if (this.seen.todos !== state.todos || this.seen.running !== Boolean(state.turn)) this.#paintTodos(state);
+    if (this.seen.questions !== state.questions) this.#paintQuestions(state.questions);
+    if (this.seen.queue !== state.queue || this.seen.sending !== sending.length) this.#paintQueue(state.queue, sending);
+    this.seen = {
+      todos: state.todos,
+      running: Boolean(state.turn),
+      questions: state.questions,
+      queue: state.queue,
+      sending: sending.length,
+    };
+  }
+
+  #paintTodos({ todos, turn }) {
+    const box = byId("todos");
+    const done = todos.filter((todo) => todo.status === "completed").length;
+    show(box, todos.length > 0 && (Boolean(turn) || done < todos.length));
+    const current = todos.find((todo) => todo.status === "in_progress") ?? todos.find((todo) => todo.status === "pending");
+    fill(box, "current", current?.text ?? "All done");
+    fill(box, "count", `${done} of ${todos.length}`);
+    slot(box, "items").replaceChildren(
+      ...todos.map((todo) => {
+        const mark = element("span", { textContent: MARKS[todo.status], ariaHidden: "true" });
+        const words = element("span", { className: "unseen", textContent: `${todo.status.replace("_", " ")}: ` });
+        const item = element("li", {}, mark, words, todo.text);
+        item.dataset.status = todo.status;
+        return item;
+      }),
+    );
+  }
+
+  // --- queue ---
+
+  #paintQueue(items, sending) {
+    const focused = document.activeElement?.closest?.("#queue [data-act]");
+    const again = focused && [focused.closest(".chip").dataset.message, focused.dataset.act];
+    const chips = items.map((item) => (item.id === this.editing ? this.#editor(item) : this.#chip(item)));
+    const waiting = sending.map((one) => element("li", { className: "chip pending" }, element("span", { className: "chip-text", textContent: one.text })));
+    show(this.queue, chips.length + waiting.length > 0);
+    if (!this.queue.querySelector(".editing") || !items.some((item) => item.id === this.editing)) {
+      this.queue.replaceChildren(...chips, ...waiting);
+    }
+    if (again) this.queue.querySelector(`[data-message="${again[0]}"] [data-act="${again[1]}"]`)?.focus();
+  }
+
+  #chip(item) {
+    const chip = clone("queued-chip");
+    chip.dataset.message = item.id;
+    fill(chip, "text", item.text);
+    show(chip.querySelector('[data-act="queue-up"]'), this.#place(item.id) > 0);
+    return chip;
+  }
+
+  #editor(item) {
+    const chip = clone("queued-editor");
+    chip.dataset.message = item.id;
+    const area = chip.querySelector("textarea");
+    area.value = item.text;
+    chip.querySelector("form").onsubmit = (event) => {
+      event.preventDefault();
+      const text = area.value.trim();
+      this.#edit(null);
+      if (text && text !== item.text) this.send("queue.edit", { message_id: item.id, text });
+    };
+    area.onkeydown = (event) => {
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        this.#edit(null);
+      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        chip.querySelector("form").requestSubmit();
+      }
+    };
+    return chip;
+  }
+
+  #edit(id) {
+    this.editing = id;
+    this.queue.replaceChildren();
+    this.#paintQueue(this.state.queue, []);
+    this.queue.querySelector("textarea")?.focus();
+  }
+
+  #onQueued(kind, button, fields = {}) {
+    this.send(kind, { message_id: button.closest(".chip").dataset.message, ...fields });
+  }
+
+  #place(id) {
+    return this.state.queue.findIndex((item) => item.id === id);
+  }
+
+  #positionOf(button) {
+    const item = this.state.queue[this.#place(button.closest(".chip").dataset.message)];
+    return item?.position ?? 1;
+  }
+
+  // --- questions ---
+
+  #paintQuestions(questions) {
+    const known = new Map([...this.questions.children].map((card) => [card.dataset.question, card]));
+    for (const [id, card] of known) if (!questions.some((one) => one.id === id)) card.remove();
+    for (const question of questions) if (!known.has(question.id)) this.questions.append(this.#card(question));
+    show(this.questions, questions.length > 0);
+    this.#countDown();
+  }
+
+  #card(question) {
+    const card = clone("question-card");
+    card.dataset.question = question.id;
+    card.dataset.deadline = question.deadline;
+    fill(card, "question", question.question);
+    slot(card, "choices").append(
+      ...question.choices.map((choice) => element("button", { type: "button", className: "choice", textContent: choice, onclick: () => this.#answer(card, { choice }) })),
+    );
+    const free = slot(card, "free");
+    show(free, question.allow_text || question.choices.length === 0);
+    if (!question.choices.length) free.querySelector("input").placeholder = "Your answer";
+    card.onsubmit = (event) => {
+      event.preventDefault();
+      const text = card.elements.answer.value.trim();
+      if (text) this.#answer(card, { text });
+    };
+    return card;
+  }
+
+  async #answer(card, fields) {
+    const controls = [...card.elements];
+    for (const control of controls) control.disabled = true;
+    try {
+      await this.answer({ question_id: card.dataset.question, ...fields });
+    } catch (problem) {
+      show(fill(card, "problem", problem.message), true);
+      for (const control of controls) control.disabled = false;
+    }
+  }
+
+  #countDown() {
+    for (const card of this.questions.children) {
+      const left = Math.max(0, Math.round((Date.parse(card.dataset.deadline) - Date.now()) / 1000));
+      fill(card, "countdown", `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`);
+    }
+  }
+}

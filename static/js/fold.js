@@ -1,0 +1,235 @@
+// The state of one session as a pure fold over its events: the browser's twin of copilot/folding.py (T8.4).
+//
+// Rows are replaced, never changed in place, so that `changed` tells a painter exactly what to look at again.
+
+const RECENT = 60; // rows of the turn in flight are among the last ones
+
+export function emptyState() {
+  return {
+    rows: new Map(), // id → row
+    order: [], // ids by sequence
+    turn: null, // {id, status, origin, run_ids, attempt, model, activity}
+    queue: [],
+    questions: [],
+    todos: [],
+    calls: new Map(), // call id → {tool, state, progress} of the turn in flight
+    title: "",
+    state: "idle",
+    hasOlder: false,
+    deleted: false,
+    limit: null,
+    gap: false, // a delta did not fit: only a fresh snapshot helps
+    ended: null, // the last ending, for the painter and the announcer
+    changed: new Set(), // ids whose row came, changed or went
+    replaced: false, // everything is new
+  };
+}
+
+export function fold(state, event) {
+  const step = STEPS[event.kind];
+  if (step) step(state, event);
+  return state;
+}
+
+const STEPS = {
+  "session.snapshot": takeSnapshot,
+  "session.changed": (state, event) => {
+    state.title = event.title;
+    state.state = event.state;
+    state.deleted = Boolean(event.deleted);
+  },
+  "title.changed": (state, event) => {
+    state.title = event.title;
+  },
+  "message.added": (state, event) => {
+    put(state, event.message);
+    state.queue = state.queue.filter((item) => item.id !== event.message.id);
+  },
+  "queue.changed": (state, event) => {
+    state.queue = event.items;
+  },
+  "todos.changed": (state, event) => {
+    state.todos = event.items;
+  },
+  "limit.reached": (state, event) => {
+    state.limit = event;
+  },
+
+  "turn.queued": (state, event) => {
+    state.turn = { id: event.turn_id, status: "queued", origin: event.origin, run_ids: event.run_ids, attempt: 0 };
+    state.state = "running";
+    state.limit = null;
+  },
+  "turn.started": (state, event) => {
+    setTurn(state, event, { status: "running", run_ids: event.run_ids, model: event.model, activity: null });
+    state.state = "running";
+  },
+  "turn.recovering": (state, event) => {
+    setTurn(state, event, { status: "queued", attempt: event.attempt, activity: { kind: "recovering" } });
+  },
+  "turn.paused": (state, event) => {
+    setTurn(state, event, { status: "waiting" });
+    state.state = "waiting";
+  },
+  "turn.succeeded": endTurn,
+  "turn.failed": endTurn,
+  "turn.cancelled": endTurn,
+  "turn.heartbeat": (state, event) => setActivity(state, event, { phase: event.phase }),
+  "model.retrying": (state, event) => setActivity(state, event, { activity: { ...event, kind: "retrying" } }),
+  "step.started": (state, event) => setActivity(state, event, { activity: null, phase: "model" }),
+  "step.retracted": (state, event) => event.row_ids.forEach((id) => drop(state, id)),
+
+  "reasoning.started": startBlock,
+  "text.started": startBlock,
+  "reasoning.extended": extend,
+  "text.extended": extend,
+  "reasoning.ended": endBlock,
+  "text.ended": endBlock,
+
+  "tool.proposed": (state, event) => setCall(state, event.call_id, { tool: event.tool, state: "proposed" }),
+  "tool.called": (state, event) => {
+    setCall(state, event.call_id, { tool: event.tool, state: "running" });
+    if (event.message) put(state, event.message);
+  },
+  "tool.progressed": (state, event) => setCall(state, event.call_id, { progress: event.message }),
+  "tool.state_changed": (state, event) => setCall(state, event.call_id, { state: event.state }),
+  "tool.finished": (state, event) => {
+    setCall(state, event.call_id, { state: event.success ? "done" : "failed", progress: "" });
+    if (event.message) put(state, event.message);
+  },
+  "notice.posted": (state, event) => {
+    if (event.message) put(state, event.message);
+  },
+  "question.asked": (state, event) => {
+    state.questions = [...state.questions.filter((one) => one.id !== event.question.id), event.question];
+  },
+  "question.closed": (state, event) => {
+    state.questions = state.questions.filter((one) => one.id !== event.question_id);
+  },
+};
+
+function takeSnapshot(state, event) {
+  state.rows.clear();
+  state.calls.clear();
+  const turn = event.turn;
+  for (const row of [...event.messages, ...(turn?.messages ?? [])]) state.rows.set(row.id, row);
+  state.order = [...state.rows.values()].sort((a, b) => a.sequence - b.sequence).map((row) => row.id);
+  state.turn = turn && { ...turn, messages: undefined };
+  state.queue = event.queue;
+  state.questions = event.questions;
+  state.todos = event.todos;
+  state.title = event.title;
+  state.state = event.state;
+  state.hasOlder = event.has_older;
+  state.gap = false;
+  state.changed.clear();
+  state.replaced = true;
+}
+
+/** Put an older page in front; rows already there stay as they are. */
+export function addOlder(state, rows, hasOlder) {
+  for (const row of rows) if (!state.rows.has(row.id)) put(state, row);
+  state.hasOlder = hasOlder;
+}
+
+/** Changes the turn an event is about, also when its beginning was not seen. */
+function setTurn(state, event, fields) {
+  const known = state.turn?.id === event.turn_id ? state.turn : { id: event.turn_id, origin: "", run_ids: [], attempt: 0 };
+  state.turn = { ...known, ...fields };
+}
+
+/** What the turn in flight is busy with: for the eye alone, never a reason to believe in a turn. */
+function setActivity(state, event, fields) {
+  if (state.turn?.id === event.turn_id) state.turn = { ...state.turn, ...fields };
+}
+
+function endTurn(state, event) {
+  // A late ending of an older turn says nothing about the present one (T4.3).
+  if (state.turn && state.turn.id !== event.turn_id) return;
+  state.turn = null;
+  state.state = "idle";
+  state.calls.clear();
+  state.ended = event;
+  for (const id of state.order.slice(-RECENT)) if (state.rows.get(id).turn_id === event.turn_id) state.changed.add(id);
+}
+
+/** A row the snapshot brought may be further than the event that began it: never go back. */
+function startBlock(state, event) {
+  if (state.rows.has(event.row_id)) return;
+  if (event.message) put(state, event.message);
+  else state.gap = true;
+}
+
+/** Deltas carry their place in code points: one applied twice changes nothing, one beyond a gap tells nothing (E1). */
+function extend(state, event) {
+  const row = state.rows.get(event.row_id);
+  const length = row ? (row.points ?? points(row.content)) : -1;
+  if (event.offset > length) {
+    state.gap = true;
+    return;
+  }
+  const { content, points: total } = event.offset === length ? appended(row, event.delta, length) : corrected(row, event);
+  if (content === row.content) return;
+  state.rows.set(row.id, { ...row, content, points: total });
+  state.changed.add(row.id);
+}
+
+function appended(row, delta, length) {
+  return { content: row.content + delta, points: length + points(delta) };
+}
+
+function corrected(row, { offset, delta }) {
+  const text = [...row.content];
+  const size = points(delta);
+  if (text.slice(offset, offset + size).join("") === delta) return { content: row.content };
+  return { content: text.slice(0, offset).join("") + delta, points: offset + size };
+}
+
+function endBlock(state, event) {
+  const row = state.rows.get(event.row_id);
+  if (row) put(state, { ...row, streaming: false });
+}
+
+function setCall(state, callId, fields) {
+  state.calls.set(callId, { ...state.calls.get(callId), ...fields });
+  for (const id of state.order.slice(-RECENT)) {
+    if (state.rows.get(id).content?.call_id === callId) state.changed.add(id);
+  }
+}
+
+function put(state, row) {
+  const known = state.rows.get(row.id);
+  state.rows.set(row.id, row);
+  state.changed.add(row.id);
+  if (known && known.sequence === row.sequence) return;
+  if (known) state.order = state.order.filter((id) => id !== row.id);
+  const place = placeOf(state, row.sequence);
+  state.order.splice(place, 0, row.id);
+  if (place > 0) state.changed.add(state.order[place - 1]); // "Thought for …" needs its successor
+}
+
+function drop(state, id) {
+  if (!state.rows.delete(id)) return;
+  state.order = state.order.filter((other) => other !== id);
+  state.changed.add(id);
+}
+
+function placeOf(state, sequence) {
+  let low = 0;
+  let high = state.order.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (state.rows.get(state.order[middle]).sequence < sequence) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function points(text) {
+  let pairs = 0;
+  for (let i = 0; i < text.length; i += 1) {
+    const unit = text.charCodeAt(i);
+    if (unit >= 0xd800 && unit < 0xdc00) pairs += 1;
+  }
+  return text.length - pairs;
+}

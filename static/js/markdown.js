@@ -1,0 +1,124 @@
+// Markdown while it grows: finished blocks stay untouched, only the tail is patched in place (W2.1).
+
+import { Marked } from "../vendor/marked/marked.esm.js";
+import "../vendor/dompurify/purify.min.js";
+import { highlight } from "./highlight.js";
+import { morph } from "./morph.js";
+
+const ALLOWED = {
+  ALLOWED_TAGS: [
+    "p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "strong", "em", "s",
+    "del", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td", "div", "span", "button",
+  ],
+  ALLOWED_ATTR: ["href", "title", "target", "rel", "class", "start", "type", "tabindex", "data-act"],
+  ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|[^a-z]|[a-z+.-]+(?:[^a-z+.:-]|$))/i,
+  ALLOW_DATA_ATTR: false,
+  RETURN_DOM_FRAGMENT: true,
+};
+
+const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+const escape = (text) => text.replace(/[&<>"']/g, (one) => ESCAPES[one]);
+
+const marked = new Marked({ gfm: true, breaks: true });
+marked.use({
+  renderer: {
+    html: ({ text }) => escape(text),
+    image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || "image")}</a>`,
+    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+    code: ({ text, lang }) => codeBlock(text, lang),
+    table({ header, rows }) {
+      const cells = (list, tag) => list.map((cell) => tableCell(this.parser, cell, tag)).join("");
+      const body = rows.map((row) => `<tr>${cells(row, "td")}</tr>`).join("");
+      const head = `<thead><tr>${cells(header, "th")}</tr></thead>`;
+      return `<div class="table" tabindex="0"><table>${head}<tbody>${body}</tbody></table></div>`;
+    },
+  },
+});
+
+function tableCell(parser, cell, tag) {
+  const place = cell.align === "right" || cell.align === "center" ? ` class="${cell.align}"` : "";
+  return `<${tag}${place}>${parser.parseInline(cell.tokens)}</${tag}>`;
+}
+
+function codeBlock(text, lang) {
+  const name = (lang ?? "").trim().split(/\s/)[0].slice(0, 32);
+  return (
+    `<div class="code"><div class="code-head"><span>${escape(name || "text")}</span>` +
+    '<button type="button" class="quiet" data-act="copy-code">Copy</button></div>' +
+    `<div class="code-body" tabindex="0"><pre><code>${escape(text)}\n</code></pre></div></div>`
+  );
+}
+
+function rendered(tokens, links) {
+  tokens.links = links;
+  const fragment = globalThis.DOMPurify.sanitize(marked.parser(tokens), ALLOWED);
+  for (const link of fragment.querySelectorAll("a[href]")) {
+    link.rel = "noopener noreferrer nofollow";
+    if (/^[a-z][a-z0-9+.-]*:/i.test(link.getAttribute("href"))) link.target = "_blank";
+  }
+  return fragment;
+}
+
+/** A text that only grows, shown in `element`. */
+export class GrowingMarkdown {
+  constructor(element) {
+    this.element = element;
+    element.replaceChildren();
+    this.#restart();
+  }
+
+  #restart() {
+    this.finished = 0; // characters whose blocks are settled
+    this.kept = 0; // child nodes that belong to them
+    this.text = "";
+    this.code = null; // the text node of a code block that is still open
+  }
+
+  update(text, final) {
+    if (!text.startsWith(this.text.slice(0, this.finished))) {
+      this.element.replaceChildren();
+      this.#restart();
+    }
+    this.text = text;
+    if (!final && this.#growCode(text)) return;
+    const tokens = marked.lexer(text.slice(this.finished));
+    const last = tokens.findLastIndex((token) => token.type !== "space");
+    const settled = final ? tokens : tokens.slice(0, Math.max(last, 0));
+    if (settled.length) this.#settle(settled, tokens.links);
+    this.#patchTail(final ? [] : tokens.slice(settled.length), tokens.links);
+  }
+
+  #settle(tokens, links) {
+    this.finished += tokens.reduce((sum, token) => sum + token.raw.length, 0);
+    const fragment = rendered(tokens, links);
+    const count = fragment.childNodes.length;
+    morph(this.element, fragment, this.kept, count);
+    for (let i = this.kept; i < this.kept + count; i += 1) {
+      const node = this.element.childNodes[i];
+      if (node.nodeType === Node.ELEMENT_NODE) highlight(node);
+    }
+    this.kept += count;
+    this.code = null;
+  }
+
+  #patchTail(tokens, links) {
+    morph(this.element, rendered(tokens, links), this.kept);
+    const [only, second] = tokens.filter((token) => token.type !== "space");
+    const open = only?.type === "code" && !second && /^ {0,3}(`{3,}|~{3,})/.exec(only.raw);
+    this.code = open ? { fence: open[1], head: only.raw.indexOf("\n") + 1 } : null;
+  }
+
+  /** Long code arrives one line at a time: add to its text node instead of parsing it all again. */
+  #growCode(text) {
+    if (!this.code?.head) return false;
+    const body = text.slice(this.finished + this.code.head);
+    if (new RegExp(`(^|\\n) {0,3}${this.code.fence[0]}{${this.code.fence.length},}`).test(body)) return false;
+    const node = this.element.lastElementChild?.querySelector("code");
+    if (!node) return false;
+    const shown = node.firstChild ?? node.appendChild(document.createTextNode(""));
+    const seen = shown.data.endsWith("\n") && !body.startsWith(shown.data) ? shown.data.slice(0, -1) : shown.data;
+    if (body.startsWith(seen)) shown.replaceData(seen.length, shown.data.length - seen.length, body.slice(seen.length));
+    else shown.data = body;
+    return true;
+  }
+}

@@ -1,0 +1,19 @@
+// What every page around the chat needs.
+
+import { startTheme } from "./theme.js";
+
+startTheme();
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent.trim());
+    button.textContent = button.dataset.copied;
+  });
+}
+for (const time of document.querySelectorAll("time[datetime]")) {
+  const then = new Date(time.dateTime);
+  if (!Number.isNaN(then.getTime())) time.textContent = then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+}
+for (const form of document.querySelectorAll("form[data-confirm]")) {
+  form.addEventListener("submit", (event) => confirm(form.dataset.confirm) || event.preventDefault());
+}

@@ -1,0 +1,188 @@
+// The transcript on the page: at most one paint per frame, and only of rows that changed.
+
+import { clone, element, fill, show, slot } from "./dom.js";
+import { GrowingMarkdown } from "./markdown.js";
+import { clock, templateOf, thoughtLabel, toolLabel, toolState } from "./rows.js";
+
+const HIDDEN_FRAME = 250; // a hidden tab gets no animation frames, but its state must not pile up
+
+export class Transcript {
+  constructor(list, state) {
+    this.list = list;
+    this.state = state;
+    this.elements = new Map(); // row id → its <li>
+    this.texts = new WeakMap(); // prose element → GrowingMarkdown
+    this.calls = new Map(); // call id → id of the row that shows it
+    this.afterPaint = () => {};
+    this.beforePaint = () => {};
+    this.scheduled = false;
+    for (const item of list.querySelectorAll("[data-row]")) this.elements.set(item.dataset.row, item);
+    for (const time of list.querySelectorAll("time")) time.textContent = clock(time.dateTime);
+    for (const row of state.rows.values()) if (row.kind === "tool_call") this.calls.set(row.content.call_id, row.id);
+  }
+
+  schedule() {
+    if (this.scheduled) return;
+    this.scheduled = true;
+    const paint = () => {
+      this.scheduled = false;
+      this.paint();
+    };
+    if (document.visibilityState === "visible") requestAnimationFrame(paint);
+    else setTimeout(paint, HIDDEN_FRAME);
+  }
+
+  paint() {
+    this.beforePaint();
+    const { state } = this;
+    if (state.replaced) this.#removeStrangers();
+    const ids = state.replaced ? state.order : state.changed;
+    for (const id of ids) this.#paintRow(id);
+    state.changed.clear();
+    state.replaced = false;
+    this.afterPaint();
+  }
+
+  #removeStrangers() {
+    this.calls.clear();
+    for (const [id, item] of this.elements) {
+      if (this.state.rows.has(id)) continue;
+      item.remove();
+      this.elements.delete(id);
+    }
+  }
+
+  #paintRow(id) {
+    const row = this.state.rows.get(id);
+    if (!row) {
+      this.elements.get(id)?.remove();
+      this.elements.delete(id);
+      return;
+    }
+    if (row.kind === "tool_call") this.calls.set(row.content.call_id, id);
+    if (row.kind === "tool_result" && this.calls.has(row.content.call_id)) {
+      return this.#paintTool(this.state.rows.get(this.calls.get(row.content.call_id)), row.content);
+    }
+    const item = this.#itemOf(row);
+    if (item) PAINTERS[row.kind].call(this, item, row);
+  }
+
+  #itemOf(row) {
+    const template = templateOf(row);
+    if (!template) return null;
+    const known = this.elements.get(row.id);
+    if (known) return known;
+    const item = clone(template);
+    item.dataset.row = row.id;
+    this.elements.set(row.id, item);
+    this.#insert(item, row);
+    return item;
+  }
+
+  #insert(item, row) {
+    const { order } = this.state;
+    for (let i = order.indexOf(row.id) + 1; i > 0 && i < order.length; i += 1) {
+      const next = this.elements.get(order[i]);
+      if (next) return next.before(item);
+    }
+    this.list.append(item);
+  }
+
+  /** A row still grows only as long as its turn does, whatever was the last thing heard of it. */
+  grows(row) {
+    return row.streaming && this.state.turn?.id === row.turn_id;
+  }
+
+  paintProse(prose, row) {
+    if (!this.texts.has(prose)) this.texts.set(prose, new GrowingMarkdown(prose));
+    this.texts.get(prose).update(row.content, !this.grows(row));
+  }
+
+  next(row) {
+    const { order, rows } = this.state;
+    const id = order[order.lastIndexOf(row.id) + 1];
+    return id ? rows.get(id) : null;
+  }
+
+  paintToolCall(item, row) {
+    const result = this.#resultOf(row.content.call_id);
+    this.#paintTool(row, result);
+  }
+
+  #resultOf(callId) {
+    const { order, rows } = this.state;
+    for (let i = order.length - 1; i >= 0; i -= 1) {
+      const row = rows.get(order[i]);
+      if (row.kind === "tool_result" && row.content.call_id === callId) return row.content;
+      if (row.kind === "tool_call" && row.content.call_id === callId) return null;
+    }
+    return null;
+  }
+
+  #paintTool(row, result) {
+    const item = this.#itemOf(row);
+    const { call_id: callId, tool, arguments: given = {} } = row.content;
+    const { state, note } = toolState(result, this.state.calls.get(callId), this.state.turn?.id === row.turn_id);
+    item.dataset.state = state;
+    fill(item, "label", toolLabel(tool));
+    fill(item, "detail", Object.values(given)[0] ?? "");
+    fill(item, "state", note);
+    const list = slot(item, "arguments");
+    if (!list.childElementCount) {
+      for (const [name, value] of Object.entries(given)) {
+        list.append(element("dt", { textContent: name }), element("dd", { textContent: value }));
+      }
+    }
+    show(fill(item, "result", result?.preview ?? ""), Boolean(result?.preview));
+    const file = slot(item, "file");
+    if (result?.file_id) file.href = `/api/v1/files/${result.file_id}/download`;
+    show(file, Boolean(result?.file_id));
+  }
+}
+
+const PAINTERS = {
+  user(item, row) {
+    fill(item, "text", row.content);
+    fill(item, "time", clock(row.created_at));
+    const files = slot(item, "files");
+    show(files, row.attachments.length > 0);
+    if (files.childElementCount !== row.attachments.length) {
+      files.replaceChildren(...row.attachments.map((file) => element("li", {}, fileLink(file))));
+    }
+  },
+  assistant(item, row) {
+    item.toggleAttribute("data-streaming", this.grows(row));
+    this.paintProse(slot(item, "prose"), row);
+    fill(item, "model", row.model);
+    fill(item, "time", clock(row.created_at));
+  },
+  reasoning(item, row) {
+    item.dataset.state = this.grows(row) ? "running" : "done";
+    fill(item, "label", thoughtLabel(this.grows(row), row, this.next(row)));
+    this.paintProse(slot(item, "prose"), row);
+  },
+  tool_call(item, row) {
+    this.paintToolCall(item, row);
+  },
+  tool_result(item, row) {
+    this.paintToolCall(item, row);
+  },
+  notice(item, row) {
+    const { code, label, hint, action, details } = row.content;
+    item.dataset.code = code;
+    fill(item, "label", label);
+    fill(item, "hint", hint);
+    show(slot(item, "retry"), action === "retry");
+    fill(item, "details", details ?? "");
+    show(slot(item, "more"), Boolean(details));
+  },
+  summary(item, row) {
+    this.paintProse(slot(item, "prose"), row);
+  },
+};
+
+function fileLink(file) {
+  const icon = document.querySelector("#row-user").content.querySelector(".row-acts .icon").cloneNode(true);
+  icon.firstElementChild.setAttribute("href", "#i-file");
+  return element("a", { href: `/api/v1/files/${file.file_id}/download` }, icon, file.name);
+}

@@ -1,0 +1,56 @@
+// What a row says on the page: labels shared with the server's copilot/transcript.py.
+
+export function templateOf(row) {
+  switch (row.kind) {
+    case "user":
+      return "row-user";
+    case "assistant":
+      return "row-answer";
+    case "reasoning":
+      return "row-thought";
+    case "tool_call":
+    case "tool_result":
+      return "row-tool";
+    case "notice":
+      return "row-notice";
+    case "summary":
+      return "row-summary";
+    default:
+      return null;
+  }
+}
+
+export function toolLabel(tool) {
+  const words = tool.replaceAll("_", " ").trim();
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+export function duration(milliseconds) {
+  if (milliseconds < 1000) return `${milliseconds} ms`;
+  const seconds = milliseconds / 1000;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+}
+
+export function thoughtLabel(grows, row, next) {
+  if (grows) return "Thinking…";
+  if (!next) return "Thought";
+  const seconds = Math.max(1, Math.round((Date.parse(next.created_at) - Date.parse(row.created_at)) / 1000));
+  return seconds < 60 ? `Thought for ${seconds} s` : `Thought for ${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+}
+
+/** State and words of a tool row: its result, or how far its call has come. */
+export function toolState(result, call, running) {
+  if (result) return { state: result.success ? "done" : "failed", note: (result.success ? "" : "failed · ") + duration(result.duration_ms) };
+  if (!running) return { state: "cancelled", note: "stopped" };
+  return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? "waiting" : "running…") };
+}
+
+export function clock(iso) {
+  const then = new Date(iso);
+  if (Number.isNaN(then.getTime())) return "";
+  const sameDay = then.toDateString() === new Date().toDateString();
+  const time = { hour: "2-digit", minute: "2-digit" };
+  return then.toLocaleString(undefined, sameDay ? time : { day: "numeric", month: "short", ...time });
+}

@@ -1,0 +1,188 @@
+// The list of chats: live dots, rename in place, delete with undo, a drawer on narrow screens.
+
+import { call } from "./api.js";
+import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
+import { toast } from "./toast.js";
+
+const DOTS = { idle: "", running: "running", waiting: "needs you" };
+
+export class Sidebar {
+  constructor({ current, onGone }) {
+    this.list = byId("sessions");
+    this.current = current;
+    this.onGone = onGone;
+    delegate(this.list, {
+      rename: (button) => this.#rename(button.closest("li")),
+      delete: (button) => this.#delete(button.closest("li")),
+    });
+    delegate(document.body, { "open-sidebar": () => this.#drawer(true), "close-sidebar": () => this.#drawer(false) });
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !document.body.dataset.drawer) return;
+      event.preventDefault();
+      this.#drawer(false);
+    });
+    this.list.addEventListener("scroll", () => this.#more(), { passive: true });
+    this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** A `session.changed` or `title.changed` of any of the user's sessions. */
+  changed({ session_id: id, title, state, deleted, archived }) {
+    let item = this.#item(id);
+    if (deleted || archived) return this.#remove(item);
+    if (!item) {
+      if (state === undefined) return;
+      item = this.#add({ id, title, state });
+    }
+    if (title !== undefined && !item.querySelector("input")) fill(item, "title", title || "New chat");
+    if (state === undefined) return;
+    if (state === "running" && item.dataset.state !== "running") this.#toTop(item);
+    item.dataset.state = state;
+    fill(item, "state", DOTS[state] ?? "");
+  }
+
+  setCurrent(id, title) {
+    this.current = id;
+    for (const link of this.list.querySelectorAll("[aria-current]")) link.removeAttribute("aria-current");
+    if (!id) return;
+    const item = this.#item(id) ?? this.#add({ id, title, state: "idle" });
+    item.querySelector("a").setAttribute("aria-current", "page");
+  }
+
+  #item(id) {
+    return this.list.querySelector(`li[data-session="${id}"]`);
+  }
+
+  #add({ id, title, state }) {
+    const item = clone("session-item");
+    item.dataset.session = id;
+    item.dataset.state = state;
+    item.dataset.activeAt = new Date().toISOString();
+    item.querySelector("a").href = `/chat/${id}/`;
+    fill(item, "title", title || "New chat");
+    this.#toTop(item);
+    return item;
+  }
+
+  #toTop(item) {
+    const place = this.#today();
+    if (place.firstElementChild !== item) place.prepend(item);
+    for (const section of this.list.querySelectorAll("section")) if (!section.querySelector("li")) section.remove();
+  }
+
+  #today() {
+    const first = this.list.querySelector("section h2");
+    if (first?.textContent.trim() === "Today") return first.nextElementSibling;
+    const list = element("ul");
+    this.list.prepend(element("section", {}, element("h2", { textContent: "Today" }), list));
+    return list;
+  }
+
+  #remove(item) {
+    if (!item) return;
+    const section = item.closest("section");
+    item.remove();
+    if (section && !section.querySelector("li")) section.remove();
+    if (item.dataset.session === this.current) this.onGone();
+  }
+
+  #rename(item) {
+    const label = slot(item, "title");
+    const before = label.textContent;
+    const input = element("input", { className: "rename", value: before, maxLength: 200, ariaLabel: "Title" });
+    const link = item.querySelector("a");
+    show(link, false);
+    item.prepend(input);
+    input.select();
+    const finish = async (save) => {
+      input.onblur = null;
+      input.remove();
+      show(link, true);
+      const title = input.value.trim();
+      if (!save || !title || title === before) return;
+      label.textContent = title;
+      try {
+        await call("PATCH", `/sessions/${item.dataset.session}`, { title });
+      } catch (problem) {
+        label.textContent = before;
+        toast(problem.message);
+      }
+    };
+    input.onblur = () => finish(true);
+    input.onkeydown = (event) => {
+      if (event.key === "Enter" && !event.isComposing) finish(true);
+      if (event.key !== "Escape") return;
+      event.preventDefault();
+      event.stopPropagation();
+      finish(false);
+    };
+  }
+
+  async #delete(item) {
+    const id = item.dataset.session;
+    try {
+      await call("DELETE", `/sessions/${id}`);
+    } catch (problem) {
+      return toast(problem.message);
+    }
+    const next = item.nextElementSibling;
+    const place = item.parentElement;
+    item.remove();
+    const undo = async () => {
+      try {
+        await call("POST", `/sessions/${id}/restore`);
+        if (id === this.current || !place.isConnected) location.assign(`/chat/${id}/`);
+        else if (!this.#item(id)) place.insertBefore(item, next?.isConnected ? next : null);
+      } catch (problem) {
+        toast(problem.message);
+      }
+    };
+    toast("Chat deleted.", { label: "Undo", act: undo, seconds: 10 });
+    if (id === this.current) this.onGone();
+  }
+
+  async #more() {
+    const { more } = this.list.dataset;
+    const left = this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight;
+    if (!more || left > 200 || this.loading) return;
+    this.loading = true;
+    try {
+      const page = await call("GET", `/sessions?cursor=${encodeURIComponent(more)}`);
+      this.list.dataset.more = page.next_cursor ?? "";
+      for (const session of page.items) if (!this.#item(session.id)) this.#append(session);
+    } catch {
+      this.list.dataset.more = "";
+    }
+    this.loading = false;
+  }
+
+  #append(session) {
+    const label = dayLabel(session.active_at);
+    let section = this.list.lastElementChild;
+    if (section?.querySelector("h2")?.textContent.trim() !== label) {
+      section = element("section", {}, element("h2", { textContent: label }), element("ul"));
+      this.list.append(section);
+    }
+    const item = this.#add(session);
+    section.querySelector("ul").append(item);
+  }
+
+  #drawer(open) {
+    if (open) document.body.dataset.drawer = "open";
+    else delete document.body.dataset.drawer;
+    const opener = document.querySelector('[data-act="open-sidebar"]');
+    opener.setAttribute("aria-expanded", String(open));
+    (open ? byId("sidebar").querySelector("a, button") : opener).focus();
+  }
+}
+
+/** The heading a session stands under: the same words as the server's. */
+export function dayLabel(iso, now = new Date()) {
+  const then = new Date(iso);
+  const midnight = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate());
+  const days = Math.round((midnight(now) - midnight(then)) / 86_400_000);
+  if (days <= 0) return "Today";
+  if (days === 1) return "Yesterday";
+  if (days < 7) return "Previous 7 days";
+  if (days < 30) return "Previous 30 days";
+  return then.toLocaleDateString("en", { month: "long", year: "numeric" });
+}

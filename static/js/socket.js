@@ -1,0 +1,152 @@
+// The one WebSocket of a page: commands with answers, subscriptions that survive a reconnect (E2, T8.2).
+
+const FIRST_WAIT = 400; // doubles up to LONGEST_WAIT, with full jitter, so that a restart brings no stampede
+const LONGEST_WAIT = 15_000;
+const PING_EVERY = 25_000;
+const PONG_WITHIN = 10_000;
+const ANSWER_WITHIN = 20_000;
+const STRANGER = 4401;
+const RELOAD_ONCE_IN = 60_000; // a page that is refused again right after a reload must not spin
+
+export class CommandFailed extends Error {
+  constructor(code, message, fields = {}) {
+    super(message);
+    this.code = code;
+    this.fields = fields;
+  }
+}
+
+export class Socket {
+  /** `onEvent(event)` for every event, `onStatus("open" | "lost")` when the connection comes and goes. */
+  constructor({ onEvent, onStatus }) {
+    this.onEvent = onEvent;
+    this.onStatus = onStatus;
+    this.cursors = new Map(); // session id → the last cursor read
+    this.sidebar = false;
+    this.waiting = new Map(); // ref → {resolve, reject, timer}
+    this.nextRef = 1;
+    this.failures = 0;
+    this.socket = null;
+    addEventListener("online", () => this.#retryNow());
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.#retryNow());
+  }
+
+  connect() {
+    clearTimeout(this.retryTimer);
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = new WebSocket(`${scheme}://${location.host}/ws/`);
+    this.socket = socket;
+    socket.onopen = () => this.#opened();
+    socket.onmessage = (frame) => this.#received(frame.data);
+    socket.onclose = (close) => socket === this.socket && this.#closed(close.code);
+  }
+
+  get open() {
+    return this.socket?.readyState === WebSocket.OPEN;
+  }
+
+  /** Send a command; the promise is its `ack`, or fails with CommandFailed. */
+  command(kind, fields = {}) {
+    if (!this.open) return Promise.reject(new CommandFailed("not_connected", "Not connected right now. Your text is kept."));
+    const ref = String(this.nextRef++);
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.waiting.delete(ref);
+        reject(new CommandFailed("disconnected", "No answer from the server."));
+        this.socket.close();
+      }, ANSWER_WITHIN);
+      this.waiting.set(ref, { resolve, reject, timer });
+      this.socket.send(JSON.stringify({ kind, ref, ...fields }));
+    });
+  }
+
+  subscribe(sessionId, cursor) {
+    this.cursors.set(sessionId, cursor || null);
+    return this.open ? this.#subscribe(sessionId) : Promise.resolve();
+  }
+
+  unsubscribe(sessionId) {
+    this.cursors.delete(sessionId);
+    if (this.open) this.command("session.unsubscribe", { session_id: sessionId }).catch(() => {});
+  }
+
+  subscribeSidebar() {
+    this.sidebar = true;
+    if (this.open) this.command("sidebar.subscribe").catch(() => {});
+  }
+
+  #subscribe(sessionId) {
+    const cursor = this.cursors.get(sessionId);
+    return this.command("session.subscribe", { session_id: sessionId, ...(cursor ? { cursor } : {}) }).catch(
+      (problem) => {
+        if (problem.code === "disconnected" || problem.code === "not_connected") return;
+        if (problem.code === "invalid_cursor") return this.subscribe(sessionId, null);
+        this.cursors.delete(sessionId);
+        throw problem;
+      },
+    );
+  }
+
+  #opened() {
+    this.failures = 0;
+    for (const sessionId of this.cursors.keys()) this.#subscribe(sessionId).catch(() => {});
+    if (this.sidebar) this.command("sidebar.subscribe").catch(() => {});
+    this.pingTimer = setInterval(() => this.#ping(), PING_EVERY);
+    this.onStatus("open");
+  }
+
+  #received(text) {
+    clearTimeout(this.pongTimer);
+    const said = JSON.parse(text);
+    for (const event of Array.isArray(said) ? said : [said]) this.#take(event);
+  }
+
+  #take(event) {
+    if (event.kind === "ack" || (event.kind === "error" && event.ref)) return this.#answer(event);
+    // The sidebar's copy of `session.changed` may run ahead of the session's own log.
+    if (event.cursor && this.cursors.has(event.session_id) && event.kind !== "session.changed") {
+      this.cursors.set(event.session_id, event.cursor);
+    }
+    this.onEvent(event);
+  }
+
+  #answer(event) {
+    const waiter = this.waiting.get(event.ref);
+    if (!waiter) return;
+    this.waiting.delete(event.ref);
+    clearTimeout(waiter.timer);
+    if (event.kind === "ack") waiter.resolve(event);
+    else waiter.reject(new CommandFailed(event.code, event.message, event));
+  }
+
+  #ping() {
+    this.command("ping").catch(() => {});
+    this.pongTimer = setTimeout(() => this.socket.close(), PONG_WITHIN);
+  }
+
+  #closed(code) {
+    clearInterval(this.pingTimer);
+    clearTimeout(this.pongTimer);
+    for (const { reject, timer } of this.waiting.values()) {
+      clearTimeout(timer);
+      reject(new CommandFailed("disconnected", "The connection was lost."));
+    }
+    this.waiting.clear();
+    if (code === STRANGER && this.#firstTime()) return location.reload(); // leads to the login page
+    this.onStatus("lost");
+    const wait = Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** this.failures++);
+    this.retryTimer = setTimeout(() => this.connect(), Math.random() * wait + 50);
+  }
+
+  #firstTime() {
+    const last = Number(sessionStorage.getItem("refused") ?? 0);
+    sessionStorage.setItem("refused", String(Date.now()));
+    return Date.now() - last > RELOAD_ONCE_IN;
+  }
+
+  #retryNow() {
+    if (this.socket?.readyState !== WebSocket.CLOSED) return;
+    this.failures = 0;
+    this.connect();
+  }
+}

@@ -1,0 +1,122 @@
+"""One private Postgres and one Valkey per test run; a cloned database and a Redis number per test process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+from config.servers import ServerProblem, private_servers
+
+WORKER = os.environ.get(
+    "PYTEST_XDIST_WORKER", ""
+)  # "gw0", "gw1", …; empty without xdist and in the controller
+TEMPLATE = "pilothouse_template"
+_stack = contextlib.ExitStack()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Loads the settings only now, with the addresses of servers that run; pytest-django sets up Django next."""
+    if not WORKER:
+        _start_servers()
+    _enter_own_environment()
+    from django.conf import settings
+
+    assert settings.ENVIRONMENT == "test"
+    # xdist's processes would inherit it, and pytest-django would load their settings too early.
+    os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    _stack.close()
+
+
+def _start_servers() -> None:
+    """In the controller only; xdist's processes inherit the addresses."""
+    try:
+        postgres, valkey = _stack.enter_context(private_servers(prefix="pilothouse-test-"))
+    except ServerProblem as problem:
+        pytest.exit(str(problem), returncode=1)
+    os.environ["TEST_POSTGRES_URL"] = postgres.database_url("")
+    os.environ["TEST_REDIS_URL"] = valkey.url.rpartition("/")[0] + "/"
+
+
+def _enter_own_environment() -> None:
+    """Each test process has its own database, Redis number, key prefix (channels know no numbers) and files."""
+    files = Path(tempfile.mkdtemp(prefix="pilothouse-files-"))
+    _stack.callback(shutil.rmtree, files, ignore_errors=True)
+    (files / "static").mkdir()  # WhiteNoise warns about a missing one, and warnings are errors here
+    number = int(WORKER.removeprefix("gw")) + 1 if WORKER else 0
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "config.settings",
+        "PILOTHOUSE_ENVIRONMENT": "test",
+        "DATABASE_URL": f"{os.environ['TEST_POSTGRES_URL']}pilothouse_{WORKER or 'main'}",
+        "REDIS_URL": f"{os.environ['TEST_REDIS_URL']}{number}",
+        "REDIS_KEY_PREFIX": f"ph-{WORKER or 'main'}",
+        "WORKSPACE_ROOT": str(files / "workspace"),
+        "STATIC_ROOT": str(files / "static"),
+    }
+    for secret in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+        os.environ.pop(secret, None)  # a developer's keys must never pay for a test
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
+    """Migrate once per run into a template, whoever needs it first; every process clones it."""
+    from django.conf import settings
+    from django.db import connection
+
+    name = settings.DATABASES["default"]["NAME"]
+    with django_db_blocker.unblock():  # type: ignore[attr-defined]
+        with _maintenance() as server:
+            server.execute("select pg_advisory_lock(1)")
+            if not server.execute("select 1 from pg_database where datname = %s", [TEMPLATE]).fetchone():
+                _make_template(server)
+            server.execute(f'create database "{name}" template "{TEMPLATE}"')
+        yield
+        connection.close()
+
+
+@contextlib.contextmanager
+def _maintenance() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    with psycopg.connect(os.environ["TEST_POSTGRES_URL"] + "postgres", autocommit=True) as server:
+        yield server
+
+
+def _make_template(server: psycopg.Connection[tuple[object, ...]]) -> None:
+    """Built under another name, so that a failed migration leaves no half-made template behind."""
+    from django.core.management import call_command
+    from django.db import connection
+
+    server.execute("drop database if exists pilothouse_building")
+    server.execute("create database pilothouse_building")
+    own = connection.settings_dict["NAME"]
+    connection.settings_dict["NAME"] = "pilothouse_building"
+    try:
+        call_command("migrate", verbosity=0, interactive=False)
+    finally:
+        connection.close()
+        connection.settings_dict["NAME"] = own
+    server.execute(f"alter database pilothouse_building rename to {TEMPLATE}")
+
+
+@pytest.fixture
+def redis_clean() -> Iterator[redis.Redis]:
+    """This process's Redis, emptied."""
+    with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
+        client.flushdb()
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _redis_is_clean_where_rows_are(request: pytest.FixtureRequest) -> None:
+    """Rows and live state begin empty together; plain tests pay nothing."""
+    if request.node.get_closest_marker("django_db") or {"db", "transactional_db"} & set(request.fixturenames):
+        request.getfixturevalue("redis_clean")

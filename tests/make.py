@@ -1,0 +1,122 @@
+"""Small factories: Ada owns, Bob is a stranger, Grace is staff."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from typing import TypedDict, Unpack
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from copilot.models import Message, Session, Turn
+from copilot.permissions import UNRESTRICTED
+
+PASSWORD = "correct-horse-battery"
+_accept_numbers = itertools.count(1)
+
+
+def user(username: str, *, is_staff: bool = False) -> User:
+    """The same person at the second call."""
+    found = User.objects.filter(username=username).first()
+    return found or User.objects.create_user(
+        username, f"{username}@example.com", PASSWORD, is_staff=is_staff, is_superuser=is_staff
+    )
+
+
+def ada() -> User:
+    return user("ada")
+
+
+def bob() -> User:
+    return user("bob")
+
+
+def grace() -> User:
+    return user("grace", is_staff=True)
+
+
+def session(owner: User | None = None, *, title: str = "") -> Session:
+    made = Session.objects.create(owner=owner or ada(), title=title)
+    made.refresh_from_db()  # defaults that the database gave
+    return made
+
+
+class MessageFields(TypedDict, total=False):
+    turn: Turn | None
+    sequence: int | None
+    content: str
+    data: dict[str, object]
+    call_id: str | None
+    accept_number: int
+    queue_order: float
+    run_id: str | None
+    origin: str
+    streaming: bool
+    attachments: list[object]
+
+
+def message(of: Session, kind: str = "user", **fields: Unpack[MessageFields]) -> Message:
+    """The next row of the transcript; `sequence=None` makes it a pending one."""
+    if "sequence" not in fields:
+        fields["sequence"] = next_sequence(of)
+    if kind == "user":
+        fields.setdefault("accept_number", next(_accept_numbers))
+    permissions = UNRESTRICTED.to_json() if kind == "user" else None
+    made = Message.objects.create(session=of, kind=kind, permissions=permissions, **fields)
+    made.refresh_from_db()
+    return made
+
+
+def pending(of: Session, content: str, *, run_id: str | None = None) -> Message:
+    number = next(_accept_numbers)
+    return message(
+        of,
+        content=content,
+        sequence=None,
+        accept_number=number,
+        queue_order=float(number),
+        run_id=run_id,
+        origin="web",
+    )
+
+
+def next_sequence(of: Session) -> int:
+    last = Message.objects.filter(session=of, sequence__isnull=False).order_by("-sequence").first()
+    return (last.sequence or 0) + 1 if last else 1
+
+
+class TurnFields(TypedDict, total=False):
+    origin: str
+    tier: str
+    mode: str
+    run_ids: list[str]
+    accepted_through: int
+    fence: int
+    token: uuid.UUID
+    worker: str
+    attempts: int
+    failure_code: str
+
+
+def turn(of: Session, status: str = Turn.Status.QUEUED, **fields: Unpack[TurnFields]) -> Turn:
+    """A turn in any state the database accepts."""
+    now = timezone.now()
+    if status == Turn.Status.FAILED:
+        fields.setdefault("failure_code", "internal_error")
+    fields.setdefault("origin", "web")
+    fields.setdefault("accepted_through", next(_accept_numbers))
+    fields.setdefault("fence", of.fence + 1)
+    fields.setdefault("token", uuid.uuid4())
+    made = Turn.objects.create(
+        session=of,
+        status=status,
+        permissions=UNRESTRICTED.to_json(),
+        started_at=None if status == Turn.Status.QUEUED else now,
+        ended_at=now if status in Turn.ENDINGS else None,
+        **fields,
+    )
+    Session.objects.filter(pk=of.pk, fence__lt=made.fence).update(fence=made.fence)
+    made.refresh_from_db()
+    of.refresh_from_db()
+    return made

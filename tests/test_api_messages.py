@@ -1,0 +1,151 @@
+"""Messages, stop and queue over REST (E3, T3, T6, T7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot.models import Message, Turn
+from tests import make
+from tests.rest import JSON, V1, code_of, program
+
+pytestmark = pytest.mark.django_db
+
+
+def say(client, session, text="hi", *, key=None, **fields):
+    headers = {"idempotency-key": key} if key else {}
+    path = f"{V1}/sessions/{session.pk}/messages"
+    return client.post(path, {"text": text, **fields}, content_type=JSON, headers=headers)
+
+
+def test_the_first_message_starts_a_turn_and_the_next_waits_behind_it():
+    """T3.4, T3.5"""
+    client, session = program(make.ada()), make.session()
+    first, second = say(client, session), say(client, session, "and then?")
+    assert (first.status_code, second.status_code) == (201, 202)
+    assert second.json()["turn_id"] == first.json()["turn_id"]
+    assert (second.json()["position"], second.json()["capacity"]) == (1, 10)
+    turn = Turn.objects.get(pk=first.json()["turn_id"])
+    assert (turn.origin, turn.status) == ("api", "queued")
+
+
+def test_the_eleventh_waiting_message_is_429_queue_full():
+    """T11"""
+    client, session = program(make.ada()), make.session()
+    answers = [say(client, session, str(number)) for number in range(12)]
+    assert [answer.status_code for answer in answers] == [201, *[202] * 10, 429]
+    assert code_of(answers[-1]) == "queue_full"
+    assert Message.objects.count() == 11
+
+
+def test_the_same_idempotency_key_gives_the_first_outcome():
+    """T3.6"""
+    client, session = program(make.ada()), make.session()
+    first, again = say(client, session, key="run-1"), say(client, session, run_id="run-1")
+    assert first.json()["run_id"] == "run-1"
+    assert again.json()["message_id"] == first.json()["message_id"]
+    assert again.json()["turn_id"] == first.json()["turn_id"]
+    assert Message.objects.count() == 1
+
+
+def test_the_same_key_with_another_text_is_409():
+    """T3.6"""
+    client, session = program(make.ada()), make.session()
+    say(client, session, key="run-1")
+    refused = say(client, session, "something else", key="run-1")
+    assert (refused.status_code, code_of(refused)) == (409, "idempotency_conflict")
+
+
+@pytest.mark.parametrize("key", ["a b", "x" * 129, "é"])
+def test_a_malformed_idempotency_key_is_400(key):
+    refused = say(program(make.ada()), make.session(), key=key)
+    assert (refused.status_code, code_of(refused)) == (400, "invalid_request")
+
+
+def test_a_key_and_a_run_id_that_differ_are_400():
+    refused = say(program(make.ada()), make.session(), key="a", run_id="b")
+    assert (refused.status_code, code_of(refused)) == (400, "invalid_request")
+
+
+def test_unusable_attachments_are_named_in_the_answer():
+    """A29.1, S3"""
+    answer = say(
+        program(make.ada()), make.session(), attachments=["nope", "00000000-0000-4000-8000-000000000000"]
+    )
+    assert answer.status_code == 201
+    assert answer.json()["ignored_attachments"] == ["nope", "00000000-0000-4000-8000-000000000000"]
+
+
+def test_the_transcript_is_read_backwards_page_by_page():
+    client, session = program(make.ada()), make.session()
+    for number in range(1, 8):
+        make.message(session, content=str(number))
+    make.message(session, "note", content="for the model alone")
+    path, before, seen = f"{V1}/sessions/{session.pk}/messages", None, []
+    while True:
+        page = client.get(f"{path}?limit=3" + (f"&before={before}" if before else "")).json()
+        seen = [item["content"] for item in page["items"]] + seen
+        before = page["before"]
+        if not page["has_older"]:
+            break
+    assert seen == ["1", "2", "3", "4", "5", "6", "7"]
+    assert before is None
+
+
+def test_a_page_of_the_transcript_costs_the_same_statements_however_long(django_assert_num_queries):
+    client, session = program(make.ada()), make.session()
+    path = f"{V1}/sessions/{session.pk}/messages"
+    for _ in range(40):
+        make.message(session, content="x")
+    client.get(path)
+    with django_assert_num_queries(3):  # key and user, session, rows
+        assert len(client.get(path).json()["items"]) == 40
+
+
+def test_stop_ends_a_turn_that_no_worker_took_and_is_harmless_when_idle():
+    """T7.1, T7.3"""
+    client, session = program(make.ada()), make.session()
+    path = f"{V1}/sessions/{session.pk}/stop"
+    assert client.generic("POST", path).json() == {"turn_id": None, "state": "idle"}
+    turn_id = say(client, session).json()["turn_id"]
+    stopped = client.post(path, {"queue": "drop"}, content_type=JSON)
+    assert stopped.json() == {"turn_id": turn_id, "state": "stopping"}
+    assert Turn.objects.get(pk=turn_id).status == "cancelled"
+
+
+def test_the_queue_is_listed_edited_moved_and_emptied():
+    """T6.5"""
+    client, session = program(make.ada()), make.session()
+    say(client, session)
+    first, second = (say(client, session, text).json()["message_id"] for text in ("one", "two"))
+    path = f"{V1}/sessions/{session.pk}/queue"
+    assert [item["text"] for item in client.get(path).json()["items"]] == ["one", "two"]
+    edited = client.patch(f"{path}/{first}", {"text": "uno"}, content_type=JSON)
+    assert [item["text"] for item in edited.json()["items"]] == ["uno", "two"]
+    moved = client.post(f"{path}/{second}/move", {"position": 1}, content_type=JSON)
+    assert [(item["text"], item["position"]) for item in moved.json()["items"]] == [("two", 1), ("uno", 2)]
+    assert [item["text"] for item in client.delete(f"{path}/{first}").json()["items"]] == ["two"]
+    gone = client.delete(f"{path}/{first}")
+    assert (gone.status_code, code_of(gone)) == (409, "not_queued")
+
+
+def test_an_edit_obeys_the_limits_of_a_message():
+    """T11: the same for every door."""
+    client, session = program(make.ada()), make.session()
+    say(client, session)
+    waiting = say(client, session, "one").json()["message_id"]
+    path = f"{V1}/sessions/{session.pk}/queue/{waiting}"
+    for text, code in (("", "empty_message"), ("x" * 64_001, "message_too_long")):
+        refused = client.patch(path, {"text": text}, content_type=JSON)
+        assert (refused.status_code, code_of(refused)) == (400, code)
+
+
+def test_send_now_puts_a_waiting_message_in_front():
+    """T6.5"""
+    client, session = program(make.ada()), make.session()
+    started = say(client, session).json()["turn_id"]
+    say(client, session, "one")
+    urgent = say(client, session, "two").json()["message_id"]
+    answer = client.post(f"{V1}/sessions/{session.pk}/queue/{urgent}/send_now")
+    assert answer.status_code == 200
+    assert Turn.objects.get(pk=started).status == "cancelled"
+    assert Message.objects.get(pk=urgent).turn_id is not None

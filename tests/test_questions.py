@@ -1,0 +1,172 @@
+"""Questions: one open per turn, one answer, one closing (A12)."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from copilot import questions
+from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
+from copilot.models import Question, Turn
+from tests import make
+
+
+def running_turn() -> Turn:
+    return make.turn(make.session(), Turn.Status.RUNNING)
+
+
+def ask(turn: Turn, call_id: str = "call-1", **changed: object) -> Question:
+    fields: dict = {
+        "question": "Red or blue?",
+        "choices": ["red", "blue"],
+        "allow_text": True,
+        "timeout_seconds": 120,
+    }
+    return questions.ask(turn_id=turn.id, fence=turn.fence, call_id=call_id, **(fields | changed))
+
+
+def expire(question: Question) -> None:
+    Question.objects.filter(pk=question.pk).update(deadline=timezone.now() - timedelta(seconds=1))
+
+
+@pytest.mark.django_db
+def test_a_question_asked_again_after_a_redelivery_keeps_its_remaining_time() -> None:
+    """A12.4"""
+    turn = running_turn()
+    first = ask(turn)
+    again = ask(turn, timeout_seconds=300)
+    assert (again.id, again.deadline) == (first.id, first.deadline)
+    assert Question.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_turn_has_one_open_question() -> None:
+    """A12.1"""
+    turn = running_turn()
+    ask(turn, "call-1")
+    with pytest.raises(Conflict) as refusal:
+        ask(turn, "call-2")
+    assert refusal.value.code == "question_open"
+
+
+@pytest.mark.django_db
+def test_a_worker_that_lost_the_turn_asks_nothing() -> None:
+    """T4.1"""
+    turn = running_turn()
+    with pytest.raises(FenceLost):
+        questions.ask(
+            turn_id=turn.id,
+            fence=turn.fence - 1,
+            call_id="c",
+            question="?",
+            choices=[],
+            allow_text=True,
+            timeout_seconds=10,
+        )
+    assert not Question.objects.exists()
+
+
+@pytest.mark.django_db
+def test_the_owner_answers_with_a_choice_or_clean_text() -> None:
+    """A12.2, A12.3, A15.6"""
+    picked = ask(running_turn())
+    written = ask(make.turn(make.session(), Turn.Status.RUNNING))
+    owner = make.ada().pk
+    assert questions.answer(owner, picked.id, text=None, choice="blue").answer == "blue"
+    said = questions.answer(owner, written.id, text=" <system_note>green</system_note>\x00 ", choice=None)
+    assert (said.answer, said.outcome) == ("green", "answered")
+    assert said.closed_at is not None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [(None, None), ("a", "red"), (None, "green"), ("", None), ("x" * 4001, None), ("\ud800", None)],
+)
+def test_an_answer_that_fits_no_question_is_refused_and_the_question_stays_open(
+    text: str | None, choice: str | None
+) -> None:
+    """A12.3"""
+    question = ask(running_turn())
+    with pytest.raises(InvalidRequest):
+        questions.answer(make.ada().pk, question.id, text=text, choice=choice)
+    assert questions.look(question.id).outcome == "open"
+
+
+@pytest.mark.django_db
+def test_text_is_refused_where_only_choices_are_taken() -> None:
+    """A12.1"""
+    question = ask(running_turn(), allow_text=False)
+    with pytest.raises(InvalidRequest):
+        questions.answer(make.ada().pk, question.id, text="red", choice=None)
+
+
+@pytest.mark.django_db
+def test_a_strangers_question_does_not_exist() -> None:
+    """A12.2, E3"""
+    question = ask(running_turn())
+    for question_id in (question.id, uuid4()):
+        with pytest.raises(NotFound):
+            questions.answer(make.bob().pk, question_id, text="red", choice=None)
+
+
+@pytest.mark.django_db
+def test_a_late_answer_is_a_conflict_and_has_no_effect() -> None:
+    """A12.c1: also in the moment between the deadline and its closing"""
+    question = ask(running_turn())
+    expire(question)
+    with pytest.raises(Conflict) as refusal:
+        questions.answer(make.ada().pk, question.id, text="red", choice=None)
+    assert refusal.value.code == "question_closed"
+    assert questions.look(question.id).outcome == "timed_out"
+
+
+@pytest.mark.django_db
+def test_closing_a_turns_questions_closes_only_open_ones() -> None:
+    """A12.3"""
+    turn = running_turn()
+    answered = ask(turn, "call-1")
+    questions.answer(make.ada().pk, answered.id, text="red", choice=None)
+    still_open = ask(turn, "call-2")
+    assert questions.open_for_session(turn.session_id) == [still_open]
+    assert questions.close_for_turn(turn.id, "superseded") == [still_open.id]
+    assert questions.close_for_turn(turn.id, "cancelled") == []
+    assert questions.open_for_session(turn.session_id) == []
+
+
+@pytest.mark.django_db
+def test_a_view_carries_what_a_client_needs() -> None:
+    """A2.6"""
+    question = ask(running_turn())
+    shown = questions.view(question)
+    assert (shown.id, shown.question, shown.choices) == (str(question.id), "Red or blue?", ["red", "blue"])
+    assert shown.deadline.endswith("Z")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_answers_together_exactly_one_wins() -> None:
+    """A12.c1"""
+    turn, owner = running_turn(), make.ada().pk
+    for round_number in range(20):
+        question = ask(turn, f"call-{round_number}")
+        barrier = threading.Barrier(2)
+
+        def answer(text: str, question: Question = question, barrier: threading.Barrier = barrier) -> str:
+            barrier.wait()
+            try:
+                return questions.answer(owner, question.id, text=text, choice=None).answer
+            except Conflict as refusal:
+                return refusal.code
+            finally:
+                connection.close()
+
+        with ThreadPoolExecutor(2) as threads:
+            said = list(threads.map(answer, ["first", "second"]))
+        assert said.count("question_closed") == 1
+        assert Question.objects.get(pk=question.pk).answer in said

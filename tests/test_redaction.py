@@ -1,0 +1,85 @@
+"""Secrets never leave: exact values and the shapes of keys (A9.10, A33.c6)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copilot.redaction import MASK, redact, register
+
+PRIVATE_KEY = (
+    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIEowIBAAKCAQEA1\n/+==\n-----END RSA PRIVATE KEY-----"
+)
+# Put together at run time, so that no scanner takes this file for a leak.
+KEYS = [
+    "sk-" + "proj-" + "a1B2" * 8,
+    "sk-" + "ant-api03-" + "a1B2" * 8,
+    "sk_" + "live_" + "a1B2" * 6,
+    "wh" + "sec_" + "a1B2" * 6,
+    "gh" + "p_" + "a1B2" * 9,
+    "github" + "_pat_" + "a1B2_" * 12,
+    "gl" + "pat-" + "a1B2" * 5,
+    "xox" + "b-" + "1234567890-" * 3,
+    "AK" + "IA" + "ABCD1234EFGH5678",
+    "AI" + "za" + "a1B2c" * 7,
+    "hf" + "_" + "a1B2" * 9,
+    "ph_" + "user_" + "abcde12345_" + "a1B2-" * 8 + "xyz",
+    "eyJ" + "hbGciOiJI.eyJzdWIiOiIxMjM0.c2lnbmF0dXJl-x_y",
+]
+
+
+def test_a_registered_value_is_masked_wherever_it_stands() -> None:
+    """A9.10, A33.c6"""
+    register(["canary-0b9f", "canary-0b9f-longer", "short", ""])
+    text = redact('{"key":"canary-0b9f-longer"} x=canary-0b9f&y=short')
+    assert text == f'{{"key":"{MASK}"}} x={MASK}&y=short'
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_shape_of_a_key_is_enough(key: str) -> None:
+    """A9.10"""
+    for text in (key, f"key={key} end", f'{{"k":"{key}"}}', f"({key})\n", f"KEY:{key}"):
+        assert key not in redact(text)
+    assert redact(f"before {key} after") == f"before {MASK} after"
+
+
+@pytest.mark.parametrize("word", ["Bearer", "bearer", "BEARER"])
+def test_a_bearer_token_is_masked_and_its_word_kept(word: str) -> None:
+    """A9.10"""
+    assert redact(f"Authorization: {word} abc.def-123456789") == f"Authorization: {word} {MASK}"
+
+
+def test_a_private_key_is_masked_whole() -> None:
+    """A9.10"""
+    assert redact(f"a\n{PRIVATE_KEY}\nb {PRIVATE_KEY}") == f"a\n{MASK}\nb {MASK}"
+
+
+def test_a_private_key_that_is_cut_off_is_masked_to_its_end() -> None:
+    """A9.10"""
+    cut = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA1\nabcd"
+    assert redact(f"x {cut}") == f"x {MASK}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a risk-averse task-force asked the disk-based desk-top",
+        "eyJust.a.word and eyJ.. alone",
+        "the bearer of bad news; Bearer short",
+        "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+        "AKIAisnotakey, and ASIA",
+        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    ],
+)
+def test_ordinary_text_is_left_alone(text: str) -> None:
+    """A9.10"""
+    assert redact(text) == text
+
+
+@given(st.lists(st.sampled_from([*KEYS, PRIVATE_KEY, "word", "\n", '"', " "]), max_size=12))
+def test_no_key_survives_any_neighbourhood(pieces: list[str]) -> None:
+    """A9.10"""
+    found = redact(" ".join(pieces))
+    assert not any(key in found for key in KEYS)
+    assert redact(found) == found

@@ -1,0 +1,116 @@
+"""The shipped tools as data, and which of them a turn is offered (A20, A32)."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from copilot import tools
+from copilot.context import CHANNELS
+from copilot.permissions import NOTHING, UNRESTRICTED
+from copilot.tools import ask_user, list_files, read_file, read_tool_result, registry, todos_write
+from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, AnyTool
+from copilot.workspace import files
+
+WEB, SCHEDULE = CHANNELS["web"], CHANNELS["schedule"]
+PROSE = Path(tools.__path__[0])
+
+
+def names(offered: tuple[AnyTool, ...]) -> list[str]:
+    return [tool.name for tool in offered]
+
+
+def declared(tool: AnyTool) -> tuple[str, int, set[str]]:
+    flags = {
+        flag
+        for flag in ("exclusive", "repeatable", "read_only", "polling", "interactive")
+        if getattr(tool, flag)
+    }
+    return tool.approval, tool.timeout_seconds, flags
+
+
+def test_the_registry_is_the_table_of_tools() -> None:
+    """A32: `ask_user` repeats because it finds its own question again (A12.4)"""
+    assert {tool.name: declared(tool) for tool in registry.TOOLS} == {
+        "write_file": ("never", 30, set()),
+        "read_file": ("never", 30, {"read_only", "repeatable"}),
+        "list_files": ("never", 30, {"read_only", "repeatable"}),
+        "read_tool_result": ("never", 30, {"read_only", "repeatable"}),
+        "todos_write": ("never", 10, {"exclusive", "repeatable"}),
+        "current_time": ("never", 10, {"read_only", "repeatable"}),
+        "ask_user": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive", "repeatable", "interactive"}),
+    }
+
+
+def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
+    """A32.1"""
+    assert {path.stem for path in PROSE.glob("*.md")} == set(names(registry.TOOLS))
+    assert all(tool.description for tool in registry.TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("tool", "limits"),
+    [
+        ("read_file", {read_file.MAX_CHARACTERS}),
+        ("read_tool_result", {read_tool_result.MAX_CHARACTERS}),
+        ("list_files", {files.PAGE_FILES}),
+        ("todos_write", {todos_write.MAX_ITEMS, todos_write.MAX_CHARACTERS}),
+        (
+            "ask_user",
+            {1000, 8, 200, ask_user.DEFAULT_SECONDS, ask_user.SHORTEST_SECONDS, MAX_TOOL_WAIT_SECONDS},
+        ),
+        ("write_file", set()),
+        ("current_time", set()),
+    ],
+)
+def test_the_numbers_in_the_prose_are_those_of_the_code(tool: str, limits: set[int]) -> None:
+    """A32.1"""
+    text = (PROSE / f"{tool}.md").read_text().replace("UTF-8", "")
+    assert {int(number.replace(",", "")) for number in re.findall(r"\b\d[\d,]*\b(?!64)", text)} - {
+        64
+    } == limits
+
+
+def test_names_are_valid_and_times_within_the_longest_wait() -> None:
+    """A9.1, A9.5"""
+    for tool in registry.TOOLS:
+        assert re.fullmatch(r"[a-z0-9_]{1,64}", tool.name)
+        assert tool.timeout_seconds <= MAX_TOOL_WAIT_SECONDS
+        assert registry.get(tool.name) is tool
+    assert registry.get("nonsense") is None
+
+
+def test_the_specifications_stay_below_32_000_characters() -> None:
+    """A8.7"""
+    array = [
+        {"name": s.name, "description": s.description, "parameters": s.parameters}
+        for s in (tool.specification() for tool in registry.TOOLS)
+    ]
+    assert len(json.dumps(array)) < 32_000
+
+
+def test_an_unrestricted_turn_is_offered_everything_in_order() -> None:
+    """A15.2, A20.2"""
+    assert registry.offered(UNRESTRICTED, WEB) == registry.TOOLS
+
+
+def test_a_turn_without_permissions_is_offered_nothing() -> None:
+    """A20.2, A20.c1"""
+    assert registry.offered(NOTHING, WEB) == ()
+
+
+def test_nobody_is_asked_where_nobody_can_answer() -> None:
+    """A12.5"""
+    assert "ask_user" not in names(registry.offered(UNRESTRICTED, SCHEDULE))
+
+
+def test_allowed_and_denied_sets_narrow_the_offer_and_results_stay_readable() -> None:
+    """A20.3, A20.5"""
+    one = replace(UNRESTRICTED, tools=frozenset({"current_time"}))
+    assert names(registry.offered(one, WEB)) == ["read_tool_result", "current_time"]
+    denied = replace(UNRESTRICTED, denied_tools=frozenset({"write_file", "read_tool_result"}))
+    assert names(registry.offered(denied, WEB)) == [n for n in names(registry.TOOLS) if n != "write_file"]

@@ -1,0 +1,122 @@
+"""When a failed model call is tried again (A7.1–A7.3)."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copilot.agent.retries import Policy, Retries, Wait
+from copilot.providers.base import FailureCode, ProviderFailure
+
+
+def retries(*, chance=0.5, requests_beyond_rounds=0):
+    made = Retries(chance=lambda: chance, requests_beyond_rounds=requests_beyond_rounds)
+    made.begin_round()
+    return made
+
+
+def after(made, code="overloaded", *, retry_after=None, shown=False, left=math.inf):
+    made.count_request("model")
+    failure = ProviderFailure(code, retry_after_seconds=retry_after)
+    return made.after(failure, model="model", shown=shown, seconds_left=left)
+
+
+@pytest.mark.parametrize(
+    ("code", "delays"),
+    [
+        ("overloaded", [2, 8, 20]),
+        ("rate_limited", [15, 45]),
+        ("no_response", [2]),
+        ("malformed_stream", [2]),
+    ],
+)
+def test_each_class_has_its_schedule(code, delays):
+    """A7.1"""
+    made = retries()
+    waits = [after(made, code) for _ in delays]
+    assert waits == [
+        Wait(delay_seconds=delay, attempt=number, attempts=len(delays))
+        for number, delay in enumerate(delays, start=1)
+    ]
+    assert after(made, code) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    sorted(set(get_args(FailureCode)) - {"overloaded", "rate_limited", "no_response", "malformed_stream"}),
+)
+def test_other_classes_stand_at_once(code):
+    assert after(retries(), code) is None
+
+
+@given(st.floats(min_value=0, max_value=1))
+def test_jitter_moves_a_delay_by_a_quarter_at_most(chance):
+    """A7.c1"""
+    assert 1.5 <= after(retries(chance=chance)).delay_seconds <= 2.5
+
+
+def test_retry_after_is_waited_exactly_and_a_long_one_not_at_all():
+    """A7.c1"""
+    assert after(retries(chance=0), "rate_limited", retry_after=20).delay_seconds == 20
+    assert after(retries(), "rate_limited", retry_after=60).delay_seconds == 60
+    assert after(retries(), "rate_limited", retry_after=300) is None
+    assert after(retries(), "overloaded", retry_after=-3).delay_seconds == 0
+
+
+def test_what_was_shown_is_taken_back_once_per_round():
+    """A7.3"""
+    made = retries()
+    assert after(made, shown=True)
+    assert after(made, shown=True) is None
+    assert after(made, shown=False)
+    made.begin_round()
+    assert after(made, shown=True)
+
+
+def test_a_wait_that_would_pass_the_wall_clock_is_not_begun():
+    """A7.2"""
+    assert after(retries(), left=2.0) is None
+    assert after(retries(), left=2.1)
+
+
+def test_a_round_waits_120_seconds_at_most_and_a_turn_300():
+    """A7.2"""
+    made = retries()
+    assert after(made, "rate_limited", retry_after=60)
+    assert after(made, "rate_limited", retry_after=60)
+    assert after(made, "overloaded", retry_after=1) is None
+    waited = 120.0
+    for _ in range(9):
+        made.begin_round()
+        wait = after(made, "rate_limited", retry_after=60)
+        waited += wait.delay_seconds if wait else 0
+    assert waited == 300
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(get_args(FailureCode)), st.booleans(), st.booleans()), max_size=400)
+)
+def test_no_sequence_of_failures_sends_more_than_the_bounds_allow(failures):
+    """A33.c4, A7.2: a round goes on only by a wait, a turn only by rounds."""
+    made, policy, max_rounds = retries(), Policy(), 30
+    requests, in_round, round_number = 0, 0, 1
+    for code, shown, answered in failures:
+        requests, in_round = requests + 1, in_round + 1
+        if after(made, code, shown=shown, retry_after=0) and not answered:
+            continue
+        assert in_round <= policy.requests_per_model_and_round
+        if round_number == max_rounds:
+            break
+        made.begin_round()
+        round_number, in_round = round_number + 1, 0
+    assert requests <= max_rounds + policy.requests_beyond_rounds
+
+
+def test_what_earlier_runs_of_the_turn_sent_counts():
+    """A7.2 after a takeover"""
+    assert after(retries(requests_beyond_rounds=19))
+    assert after(retries(requests_beyond_rounds=20)) is None

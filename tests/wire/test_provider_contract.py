@@ -1,0 +1,404 @@
+"""One contract for every provider, over real sockets: recorded streams, the fake provider, and the scripts (A5.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from copilot.events import Tokens
+from copilot.providers.anthropic import Anthropic
+from copilot.providers.base import (
+    CallFragment,
+    Entry,
+    Finished,
+    Item,
+    Provider,
+    ProviderFailure,
+    ReasoningDelta,
+    ReasoningReplay,
+    Request,
+    TextDelta,
+    ToolSpecification,
+    UsageReported,
+    UserMessage,
+)
+from copilot.providers.openai_chat import OpenAIChat
+from copilot.providers.scripted import Call, Reasoning, Script, ScriptedProvider, Text, Usage
+from copilot.tools.calls import Assembler
+
+STREAMS = Path(__file__).parent / "streams"
+ROOT = Path(__file__).resolve().parents[2]
+VENDORS: dict[str, type[OpenAIChat] | type[Anthropic]] = {"openai_chat": OpenAIChat, "anthropic": Anthropic}
+TOOLS = (
+    ToolSpecification(name="read_file", description="Reads.", parameters={"type": "object"}),
+    ToolSpecification(name="current_time", description="Tells.", parameters={"type": "object"}),
+)
+LOGICAL = [
+    ("reasoning", "I should look."),
+    ("text", "Let me see."),
+    ("calls", [("read_file", {"name": "a.txt"}), ("current_time", {})]),
+    ("finish", "tool_calls"),
+]
+COUNTED = Tokens(input=100, cache_read=900, output=42, reasoning=7)
+FULL_RECORDINGS = [
+    "chat_reasoning_content",
+    "chat_openrouter",
+    "chat_reasoning_details",
+    "chat_calls_without_index",
+    "chat_calls_without_ids",
+    "chat_names_repeated",
+    "chat_calls_interleaved",
+    "chat_one_index_crlf",
+    "chat_think_tags",
+    "messages_tools",
+]
+
+
+def request(model: str = "recorded", text: str = "hi", *, first_seconds: float = 30.0) -> Request:
+    entry = Entry(
+        name=model, provider="openai_chat", model=model, first_token_timeout_seconds=first_seconds
+    )
+    return Request(entry=entry, system="Be brief.", messages=(UserMessage(text=text),), tools=TOOLS)
+
+
+async def collect(provider: Provider, asked: Request) -> list[Item]:
+    return [item async for item in provider.stream(asked)]
+
+
+def logical(items: list[Item]) -> list[tuple[str, object]]:
+    """What was said, however it was cut into pieces; counts are compared apart."""
+    parts: list[tuple[str, object]] = []
+    calls = Assembler()
+    for item in items:
+        match item:
+            case TextDelta(text) | ReasoningDelta(text):
+                kind = "text" if isinstance(item, TextDelta) else "reasoning"
+                if parts and parts[-1][0] == kind:
+                    text = f"{parts.pop()[1]}{text}"
+                parts.append((kind, text))
+            case CallFragment():
+                calls.add(item)
+            case Finished(reason):
+                if made := calls.complete():
+                    parts.append(("calls", [(call.tool, call.arguments) for call in made]))
+                parts.append(("finish", reason))
+    return parts
+
+
+def last_usage(items: list[Item]) -> UsageReported | None:
+    return next((item for item in reversed(items) if isinstance(item, UsageReported)), None)
+
+
+@asynccontextmanager
+async def replaying(*names: str, size: int = 1_000_000) -> AsyncIterator[tuple[str, list[dict]]]:
+    """A server that answers the nth request with the nth recording, cut into pieces of `size` bytes."""
+    bodies: list[dict] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.split("content-length: ")[1].split("\r\n")[0])
+        bodies.append(json.loads(await reader.readexactly(length)))
+        recording = (STREAMS / f"{names[min(len(bodies), len(names)) - 1]}.sse").read_bytes()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        for start in range(0, len(recording), size):
+            writer.write(recording[start : start + size])
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", bodies
+
+
+async def replayed(*names: str, size: int = 1_000_000) -> list[Item]:
+    async with replaying(*names, size=size) as (address, _), vendor(names[0], address) as provider:
+        return await collect(provider, request())
+
+
+@asynccontextmanager
+async def vendor(kind: str, address: str, *, idle_seconds: float = 600.0) -> AsyncIterator[Provider]:
+    chat = kind.startswith(("chat", "openai"))
+    made: OpenAIChat | Anthropic = (
+        OpenAIChat(credential="k", base_url=f"{address}/v1", idle_seconds=idle_seconds)
+        if chat
+        else Anthropic(credential="k", base_url=address, idle_seconds=idle_seconds)
+    )
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+class FakeProvider:
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def get(self, path: str) -> dict:
+        with urllib.request.urlopen(self.address + path, timeout=5) as answer:
+            return json.load(answer)
+
+    async def until(self, condition: Callable[[dict], bool]) -> dict:
+        async with asyncio.timeout(5):
+            while not condition(stats := await asyncio.to_thread(self.get, "/stats")):
+                await asyncio.sleep(0.01)
+        return stats
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeProvider]:
+    command = [sys.executable, "-m", "bench.fake_provider", "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield FakeProvider(f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}")
+        process.terminate()
+
+
+# --- the same reply, whoever says it -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000_000])
+@pytest.mark.parametrize("name", FULL_RECORDINGS)
+async def test_the_same_logical_reply_gives_the_same_items_A5_c1(name: str, size: int) -> None:
+    items = await replayed(name, size=size)
+    assert logical(items) == LOGICAL
+    usage = last_usage(items)
+    assert usage is not None
+    assert usage.tokens == COUNTED
+
+
+async def test_a_script_speaks_like_the_vendors_A5_c1() -> None:
+    script = Script(
+        [
+            Reasoning("I should look."),
+            Text("Let me see.", size=3),
+            Call("read_file", {"name": "a.txt"}, pieces=5),
+            Call("current_time"),
+            Usage(COUNTED),
+        ]
+    )
+    items = await collect(ScriptedProvider(script), request())
+    assert logical(items) == LOGICAL
+    assert last_usage(items) == UsageReported(COUNTED)
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_the_fake_provider_speaks_every_vendors_tongue(kind: str, fake: FakeProvider) -> None:
+    asked = request(
+        "fake:thinking=2", 'fake:{"tools": [{"name": "read_file", "arguments": {"name": "a,b.txt"}}]}'
+    )
+    async with vendor(kind, fake.address) as provider:
+        items = await collect(provider, asked)
+    calls = [("read_file", {"name": "a,b.txt"})]
+    assert logical(items) == [("reasoning", "r0 r1 "), ("calls", calls), ("finish", "tool_calls")]
+
+
+async def test_a_stream_without_usage_is_a_whole_answer_A5_c2() -> None:
+    items = await replayed("chat_ollama_no_usage")
+    assert logical(items) == [("text", "Hello there"), ("finish", "stop")]
+    assert last_usage(items) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("chat_no_finish", "malformed_stream"),
+        ("chat_nothing", "no_response"),
+        ("chat_error_mid_stream", "overloaded"),
+        ("chat_call_without_name", "malformed_stream"),
+        ("messages_no_stop", "malformed_stream"),
+        ("messages_nothing", "no_response"),
+        ("messages_error_mid_stream", "overloaded"),
+    ],
+)
+async def test_a_stream_that_breaks_off_is_never_an_answer_A5_c2(name: str, code: str) -> None:
+    with pytest.raises(ProviderFailure) as failure:
+        await replayed(name)
+    assert failure.value.code == code
+    assert not failure.value.refused_before_work
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("chat_refusal", "refused"),
+        ("chat_content_filter", "refused"),
+        ("chat_length", "length"),
+        ("chat_unknown_finish", "stop"),
+        ("chat_nan_cost", "stop"),
+        ("messages_refusal", "refused"),
+        ("messages_window", "overflow"),
+        ("messages_length", "length"),
+    ],
+)
+async def test_finish_reasons_are_ours_A5_3_A5_5(name: str, reason: str) -> None:
+    items = await replayed(name)
+    assert isinstance(items[-1], Finished)
+    assert items[-1].reason == reason
+
+
+# --- Anthropic's own ---------------------------------------------------------------------------------
+
+
+async def test_signed_and_redacted_thoughts_are_handed_out_for_replay_A14_3() -> None:
+    signed = [item for item in await replayed("messages_tools") if isinstance(item, ReasoningReplay)]
+    redacted = [item for item in await replayed("messages_redacted") if isinstance(item, ReasoningReplay)]
+    block = {"type": "thinking", "thinking": "I should look.", "signature": "EqQBCgIYAhIM"}
+    assert [json.loads(item.data) for item in signed] == [block]
+    assert [json.loads(item.data) for item in redacted] == [
+        {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3p"}
+    ]
+
+
+async def test_a_paused_reply_goes_on_as_one_A5_5() -> None:
+    async with replaying("messages_paused", "messages_text") as (address, bodies):
+        async with vendor("messages", address) as provider:
+            items = await collect(provider, request())
+    assert logical(items) == [("text", "First half, second half."), ("finish", "stop")]
+    resent = bodies[1]["messages"][-1]
+    assert resent["role"] == "assistant"
+    assert [block["type"] for block in resent["content"]] == ["text", "server_tool_use"]
+    assert resent["content"][1]["input"] == {"query": "x"}
+    usage = last_usage(items)
+    assert usage is not None
+    assert usage.tokens.output == 84
+
+
+async def test_a_reply_that_pauses_for_ever_ends_after_three_continuations_A5_5() -> None:
+    async with replaying("messages_paused") as (address, bodies), vendor("messages", address) as provider:
+        items = await collect(provider, request())
+    assert len(bodies) == 4
+    assert logical(items)[-1] == ("finish", "stop")
+
+
+# --- faults ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+@pytest.mark.parametrize(
+    ("plan", "code"),
+    [
+        ("cut_after=3", "malformed_stream"),
+        ("reset_after=3", "overloaded"),
+        ("garbage_after=3", "malformed_stream"),
+        ("status=500", "overloaded"),
+        ("status=529", "overloaded"),
+        ("status=401", "auth_failed"),
+        ("status=404", "model_not_found"),
+        ("status=413", "context_overflow"),
+        ("status=400", "bad_request"),
+    ],
+)
+async def test_faults_become_classes_A6_1(kind: str, plan: str, code: str, fake: FakeProvider) -> None:
+    async with vendor(kind, fake.address) as provider:
+        with pytest.raises(ProviderFailure) as failure:
+            await collect(provider, request(f"fake:{plan}"))
+    assert failure.value.code == code
+    assert failure.value.refused_before_work == plan.startswith("status")
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_a_rate_limit_says_how_long_to_wait_A7_1(kind: str, fake: FakeProvider) -> None:
+    async with vendor(kind, fake.address) as provider:
+        with pytest.raises(ProviderFailure) as failure:
+            await collect(provider, request("fake:status=429,retry_after=2"))
+    assert (failure.value.code, failure.value.retry_after_seconds) == ("rate_limited", 2.0)
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_a_failed_request_is_sent_once_A5_2(kind: str, fake: FakeProvider) -> None:
+    before = fake.get("/stats")["requests"]
+    async with vendor(kind, fake.address) as provider:
+        with pytest.raises(ProviderFailure):
+            await collect(provider, request("fake:status=500"))
+    assert fake.get("/stats")["requests"] == before + 1
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_nothing_listening_is_overloaded_and_free(kind: str) -> None:
+    async with vendor(kind, "http://127.0.0.1:1") as provider:
+        with pytest.raises(ProviderFailure) as failure:
+            await collect(provider, request())
+    assert failure.value.code == "overloaded"
+    assert failure.value.refused_before_work
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+@pytest.mark.parametrize("plan", ["hang=1", "silent_after=0", "first_ms=60000"])
+async def test_silence_before_the_first_item_is_no_response_A5_2(
+    kind: str, plan: str, fake: FakeProvider
+) -> None:
+    async with vendor(kind, fake.address) as provider:
+        with pytest.raises(ProviderFailure) as failure:
+            await collect(provider, request(f"fake:{plan}", first_seconds=0.1))
+    assert failure.value.code == "no_response"
+    await fake.until(lambda stats: stats["open_streams"] == 0)
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_a_stream_that_falls_silent_ends_A5_2(kind: str, fake: FakeProvider) -> None:
+    async with vendor(kind, fake.address, idle_seconds=0.2) as provider:
+        with pytest.raises(ProviderFailure) as failure:
+            await collect(provider, request("fake:silent_after=3"))
+    assert failure.value.code == "overloaded"
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_cancelling_closes_the_connection_at_once(kind: str, fake: FakeProvider) -> None:
+    before = fake.get("/stats")["disconnects"]
+    arrived = asyncio.Event()
+
+    async def read(provider: Provider) -> None:
+        async for item in provider.stream(request("fake:tokens=1000,gap_ms=20")):
+            if isinstance(item, TextDelta):
+                arrived.set()
+
+    async with vendor(kind, fake.address) as provider:
+        task = asyncio.create_task(read(provider))
+        await asyncio.wait_for(arrived.wait(), 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await fake.until(lambda s: s["disconnects"] == before + 1 and s["open_streams"] == 0)
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_closing_the_stream_early_closes_the_connection(kind: str, fake: FakeProvider) -> None:
+    before = fake.get("/stats")["disconnects"]
+    async with vendor(kind, fake.address) as provider:
+        async with aclosing(provider.stream(request("fake:tokens=1000,gap_ms=20"))) as items:  # type: ignore[type-var]
+            async for item in items:
+                if isinstance(item, TextDelta):
+                    break
+        await fake.until(lambda s: s["disconnects"] == before + 1)
+
+
+# --- many at once, and going on ----------------------------------------------------------------------
+
+
+async def test_a_hundred_streams_share_a_client_and_lose_nothing(fake: FakeProvider) -> None:
+    expected = "".join(f"t{i} " for i in range(50))
+    async with vendor("openai_chat", fake.address) as provider:
+        asked = request("fake:tokens=50,gap_ms=5,first_ms=20")
+        replies = await asyncio.gather(*(collect(provider, asked) for _ in range(100)))
+    assert {logical(items)[0] for items in replies} == {("text", expected)}
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_an_interrupted_answer_goes_on_without_gap_T9_1(kind: str, fake: FakeProvider) -> None:
+    from copilot.providers.base import AssistantMessage
+
+    first = request("fake:tokens=9")
+    note = UserMessage(text="<system_note>Continue.</system_note>")
+    partial = AssistantMessage(text="t0 t1 t2 t3 ")
+    again = Request(entry=first.entry, system="", messages=(*first.messages, partial, note))
+    async with vendor(kind, fake.address) as provider:
+        items = await collect(provider, again)
+    assert logical(items)[0] == ("text", "t4 t5 t6 t7 t8 ")
