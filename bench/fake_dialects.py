@@ -146,7 +146,7 @@ class Messages(Dialect):
     def begin(self) -> bytes:
         self._index = -1
         self._open = ""
-        message = {
+        message: dict = {
             "id": self.id,
             "type": "message",
             "role": "assistant",

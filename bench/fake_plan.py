@@ -133,7 +133,7 @@ def _plan(options: dict) -> Plan:
         elif isinstance(default, str):
             values[spec.name] = str(given)
         else:
-            values[spec.name] = type(default)(given)
+            values[spec.name] = float(given) if isinstance(default, float) else int(given)
     return Plan(**values)
 
 

@@ -274,7 +274,7 @@ async def serve(port: int, uds: str = "") -> None:
         where: dict[str, object] = {"uds": uds}
     else:
         server = await loop.create_server(lambda: Connection(state), "127.0.0.1", port, backlog=1024)
-        where = {"port": server.sockets[0].getsockname()[1]}  # type: ignore[attr-defined]
+        where = {"port": server.sockets[0].getsockname()[1]}
     print(json.dumps(where), flush=True)
     async with server:
         await server.serve_forever()

@@ -104,11 +104,19 @@ def checked_run_id(run_id: str | None) -> str | None:
 
 
 def parse_send(
-    data: dict[str, JSON], *, session_id: UUID, user_id: int, origin: str, permissions: Permissions, author: str = ""
+    data: dict[str, JSON],
+    *,
+    session_id: UUID,
+    user_id: int,
+    origin: str,
+    permissions: Permissions,
+    author: str = "",
 ) -> SendMessage:
     body = parse(MessageBody, data)
     if len(body.attachments) > LIMITS.attachments:
-        raise InvalidRequest(f"At most {LIMITS.attachments} files go with a message.", code="too_many_attachments")
+        raise InvalidRequest(
+            f"At most {LIMITS.attachments} files go with a message.", code="too_many_attachments"
+        )
     text = checked_text(body.text)
     if not text.strip() and not body.attachments:
         raise InvalidRequest("The message is empty.", code="empty_message")

@@ -63,7 +63,9 @@ class ChatConsumer(AsyncConsumer):
             return
         if visitor is None:
             await self.send({"type": "websocket.accept"})
-            await self.send({"type": "websocket.close", "code": STRANGER, "reason": "authentication required"})
+            await self.send(
+                {"type": "websocket.close", "code": STRANGER, "reason": "authentication required"}
+            )
             return
         self.visitor = visitor
         await self.send({"type": "websocket.accept"})
@@ -196,7 +198,9 @@ class ChatConsumer(AsyncConsumer):
         if cursor is not None:
             stream.check_cursor(cursor)
         if name not in self._subscriptions and len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
-            raise InvalidRequest(f"A socket may follow {MAX_SUBSCRIPTIONS} sessions.", code="too_many_subscriptions")
+            raise InvalidRequest(
+                f"A socket may follow {MAX_SUBSCRIPTIONS} sessions.", code="too_many_subscriptions"
+            )
         await in_thread(queries.session_of, self.visitor.user_id, session_id)
         self._unsubscribe(name)
         if cursor is None:
@@ -211,8 +215,8 @@ class ChatConsumer(AsyncConsumer):
     async def _follow_from_snapshot(self, name: str, *, reset: bool) -> None:
         while True:
             snapshot, cursor = await in_thread(queries.snapshot, UUID(name), reset=reset)
-            payload = events.encode(snapshot, session_id=name)
-            self._push(events.place(payload, cursor).decode())
+            payload = events.encode(snapshot, session_id=name).decode()
+            self._push(events.place(payload, cursor))
             try:
                 self._subscriptions[name] = await TAIL.follow(name, cursor, self)
             except CursorLost:

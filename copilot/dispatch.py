@@ -129,10 +129,10 @@ def _check_limit(user_id: int) -> None:
         billing_usage.check(user_id)
     except billing_errors.LimitReached as reached:
         raise TooMany(
-            str(reached),
-            code="limit_reached",
-            window=reached.window,
-            resets_at=queries.instant(reached.resets_at),
+            reached.message,
+            code=reached.code,
+            retry_after_seconds=reached.retry_after_seconds(datetime.now(UTC)),
+            **reached.details(),
         ) from reached
 
 
@@ -209,7 +209,12 @@ def _start(opening: turns.Opening, user_id: int, view: MessageView, ignored: lis
 
 
 def _announce(
-    opening: turns.Opening, opened: turns.Opened, user_id: int, view: MessageView, *, queue_changed: bool = False
+    opening: turns.Opening,
+    opened: turns.Opened,
+    user_id: int,
+    view: MessageView,
+    *,
+    queue_changed: bool = False,
 ) -> str:
     """Tell clients of a turn that waits for a worker."""
     turn_id = str(opening.turn_id)
@@ -221,7 +226,12 @@ def _announce(
         happened.append((QueueChanged(items=queries.queue_items(opening.session_id)), None))
     happened += [
         (TurnQueued(origin=opening.origin, run_ids=[opening.run_id] if opening.run_id else []), turn_id),
-        (SessionChanged(title=opened.title, pinned=opened.pinned, archived=opened.archived, state="running"), None),
+        (
+            SessionChanged(
+                title=opened.title, pinned=opened.pinned, archived=opened.archived, state="running"
+            ),
+            None,
+        ),
     ]
     return _publish(opening.session_id, user_id, happened)
 
@@ -260,7 +270,9 @@ def _refuse_full(opening: turns.Opening, ignored: list[str]) -> Started:
     if not history.discard(opening.message_id):
         return _taken(opening, ignored)  # the running turn took it from the rows meanwhile: it is accepted
     raise TooMany(
-        f"{lease.QUEUE_CAPACITY} messages are waiting already.", code="queue_full", capacity=lease.QUEUE_CAPACITY
+        f"{lease.QUEUE_CAPACITY} messages are waiting already.",
+        code="queue_full",
+        capacity=lease.QUEUE_CAPACITY,
     )
 
 
@@ -305,7 +317,10 @@ def _outcome_of(message: Message) -> Started | Queued | None:
     if message.dropped_at is not None:
         turn_id = Turn.objects.filter(session=message.session_id, run_ids__contains=[message.run_id]).first()
         return Started(
-            message_id=message.pk, turn_id=turn_id.pk if turn_id else uuid4(), run_id=message.run_id, cursor=cursor
+            message_id=message.pk,
+            turn_id=turn_id.pk if turn_id else uuid4(),
+            run_id=message.run_id,
+            cursor=cursor,
         )
     if message.turn_id is not None:
         return Started(message_id=message.pk, turn_id=message.turn_id, run_id=message.run_id, cursor=cursor)
@@ -345,7 +360,8 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
     """Open a turn for the head of the queue; False when the queue turned out to hold nothing to start."""
     pending = history.pending(session_id)
     head = next(
-        (one for one in pending if one.run_id or keep_through is None or one.accept_number > keep_through), None
+        (one for one in pending if one.run_id or keep_through is None or one.accept_number > keep_through),
+        None,
     )
     if head is None:
         restore_queue(session_id, pending)
@@ -389,7 +405,9 @@ def _may_go_on(session_id: UUID, owner_id: int, waiting: int) -> bool:
     try:
         billing_usage.check(owner_id)
     except billing_errors.LimitReached as reached:
-        told = LimitReached(window=reached.window, resets_at=queries.instant(reached.resets_at), queued=waiting)
+        told = LimitReached(
+            window=reached.window, resets_at=queries.instant(reached.resets_at), queued=waiting
+        )
         _publish(session_id, owner_id, [(told, None)])
         return False
     return True
@@ -504,7 +522,11 @@ def drop_queue(session_id: UUID, through: int | None, message_id: UUID | None = 
         if one.run_id:
             message = Message.objects.get(pk=one.id)
             ended = turns.record_dropped(
-                session_id, one.run_id, message.origin, Permissions.from_json(message.permissions), one.accept_number
+                session_id,
+                one.run_id,
+                message.origin,
+                Permissions.from_json(message.permissions),
+                one.accept_number,
             )
             happened.append((TurnCancelled(run_ids=[one.run_id], reason="user"), str(ended)))
     _publish(session_id, _owner_of(session_id), happened)

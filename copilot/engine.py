@@ -208,7 +208,9 @@ class Engine:
 
     async def _poll_marks(self) -> None:
         runs = list(self._runs.values())
-        for run, turn_id in zip(runs, await stop.marks([str(run.turn.session_id) for run in runs]), strict=True):
+        for run, turn_id in zip(
+            runs, await stop.marks([str(run.turn.session_id) for run in runs]), strict=True
+        ):
             if turn_id == str(run.turn.turn_id):
                 run.interrupt("stop")
 

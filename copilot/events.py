@@ -26,15 +26,13 @@ class AttachmentView:
     size: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolCallContent:
+class ToolCallContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_call"):
     call_id: str
     tool: str
     arguments: dict[str, str]  # a preview: at most 6 keys of 120 characters (A9.3), redacted
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolResultContent:
+class ToolResultContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_result"):
     call_id: str
     tool: str
     success: bool
@@ -44,8 +42,7 @@ class ToolResultContent:
     file_id: str | None = None  # the whole output, when the model got a part of it
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoticeContent:
+class NoticeContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="notice"):
     code: str
     label: str
     hint: str
@@ -314,6 +311,7 @@ class TextStarted:
     block_id: str
     row_id: str
     message: MessageView | None = None
+    synthetic: bool = False  # the server's closing line, not the model's words (A14.7)
     kind: Literal["text.started"] = "text.started"
 
 
@@ -511,9 +509,9 @@ def encode(event: Event, *, session_id: str, turn_id: str | None = None) -> byte
     return head + _encoder.encode(event)[1:]
 
 
-def place(payload: bytes, cursor: str) -> bytes:
+def place(payload: str, cursor: str) -> str:
     """The event as a client gets it: the log's JSON with its cursor and the time it was logged."""
-    return b'{"cursor":"%b","at":"%b",' % (cursor.encode(), _time_of(cursor).encode()) + payload[1:]
+    return f'{{"cursor":"{cursor}","at":"{_time_of(cursor)}",{payload[1:]}'
 
 
 def _time_of(cursor: str) -> str:
@@ -521,7 +519,7 @@ def _time_of(cursor: str) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
-def decode(payload: bytes) -> Event:
+def decode(payload: str | bytes) -> Event:
     """The event inside a log entry; envelope fields are dropped."""
     fields = msgspec.json.decode(payload)
     return msgspec.convert(fields, CLASSES[fields["kind"]])

@@ -215,7 +215,9 @@ def _places(session_id: UUID, chosen: list[Taking], start: Start | None) -> dict
 
 def edit_pending(session_id: UUID, message_id: UUID, text: str) -> bool:
     return bool(
-        Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None).update(content=text)
+        Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None).update(
+            content=text
+        )
     )
 
 
@@ -244,7 +246,9 @@ def accept_again(message_id: UUID, queue_order: float) -> int | None:
     return row[0] if row else None
 
 
-def drop_pending(session_id: UUID, *, through: int | None = None, message_id: UUID | None = None) -> list[Pending]:
+def drop_pending(
+    session_id: UUID, *, through: int | None = None, message_id: UUID | None = None
+) -> list[Pending]:
     """Let pending messages leave the queue without a place; the rows stay for their run_ids."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -379,7 +383,9 @@ def retract(turn_id: UUID, fence: int, row_ids: Sequence[UUID]) -> None:
     """Hide the rows of a step that is tried again; they are kept for audit (A7.3)."""
     with transaction.atomic():
         _own(turn_id, fence)
-        Message.objects.filter(turn=turn_id, pk__in=row_ids).update(hidden=Message.Hidden.RETRACTED, streaming=False)
+        Message.objects.filter(turn=turn_id, pk__in=row_ids).update(
+            hidden=Message.Hidden.RETRACTED, streaming=False
+        )
 
 
 def post_notice(session_id: UUID, turn_id: UUID, code: str) -> UUID:
@@ -409,7 +415,9 @@ def close_open_rows(session_id: UUID, turn_id: UUID, result: str, *, grow: Grow)
             row.content, row.streaming = texts.get(row_id, row.content), False
             row.save(update_fields=["content", "streaming"])
         answered = Message.objects.filter(turn=turn_id, kind="tool_result").values("call_id")
-        calls = Message.objects.filter(turn=turn_id, kind="tool_call", hidden="").exclude(call_id__in=answered)
+        calls = Message.objects.filter(turn=turn_id, kind="tool_call", hidden="").exclude(
+            call_id__in=answered
+        )
         last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
         Message.objects.bulk_create(
             Message(

@@ -28,7 +28,10 @@ class Knock:
         assert isinstance(pairs, list)
         query = scope.get("query_string") or b""
         assert isinstance(query, bytes)
-        return cls({name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}, query.decode("latin-1"))
+        return cls(
+            {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs},
+            query.decode("latin-1"),
+        )
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def identify(knock: Knock) -> Visitor | None:
 
 def _by_key(authorization: str) -> Visitor | None:
     scheme, _, secret = authorization.partition(" ")
-    key = api_keys.authenticate(secret.strip()) if scheme.lower() == "bearer" else None
+    key = api_keys.verify(secret.strip()) if scheme.lower() == "bearer" else None
     if key is None or not key.user.is_active:
         return None
     return Visitor(key.user_id, key.user.get_username(), "api", frozenset(key.scopes))
@@ -70,7 +73,9 @@ def _by_cookie(knock: Knock) -> Visitor | None:
     session = import_module(settings.SESSION_ENGINE).SessionStore(cookie.value)
     user_id = session.get(SESSION_KEY)
     user = get_user_model().objects.filter(pk=user_id, is_active=True).first() if user_id else None
-    if user is None or not constant_time_compare(session.get(HASH_SESSION_KEY, ""), user.get_session_auth_hash()):
+    if user is None or not constant_time_compare(
+        session.get(HASH_SESSION_KEY, ""), user.get_session_auth_hash()
+    ):
         return None
     return Visitor(user.pk, user.get_username(), "web", None)
 

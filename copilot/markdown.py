@@ -137,7 +137,12 @@ def _split_links(text: str) -> list[Token]:
     end = 0
     for found in BARE_LINK.finditer(text):
         opening = Token("link_open", "a", 1, attrs={"href": found.group()})
-        made += [_text(text[end : found.start()]), opening, _text(found.group()), Token("link_close", "a", -1)]
+        made += [
+            _text(text[end : found.start()]),
+            opening,
+            _text(found.group()),
+            Token("link_close", "a", -1),
+        ]
         end = found.end()
     return [*made, _text(text[end:])]
 

@@ -11,7 +11,6 @@ from django.db.models.functions import Now
 
 from copilot.permissions import PermissionsJSON
 
-
 # Database defaults let a statement name only the columns it sets.
 EMPTY_LIST = models.Value([], output_field=models.JSONField())
 EMPTY_OBJECT = models.Value({}, output_field=models.JSONField())

@@ -84,7 +84,9 @@ def session_of(user_id: int, session_id: UUID) -> Session:
 
 def state_of(session_id: UUID) -> SessionState:
     status = (
-        Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).values_list("status", flat=True).first()
+        Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED)
+        .values_list("status", flat=True)
+        .first()
     )
     return _state(status)
 
@@ -186,9 +188,12 @@ def content_of(row: Message) -> Content:
                 arguments=preview_arguments(row.data.get("arguments") or {}),
             )
         case Message.Kind.TOOL_RESULT:
-            fields = {name: row.data[name] for name in ("tool", "success", "preview", "duration_ms", "truncated")}
+            fields = {
+                name: row.data[name] for name in ("tool", "success", "preview", "duration_ms", "truncated")
+            }
             return msgspec.convert(
-                {"call_id": row.call_id or "", "file_id": row.data.get("file_id"), **fields}, ToolResultContent
+                {"call_id": row.call_id or "", "file_id": row.data.get("file_id"), **fields},
+                ToolResultContent,
             )
         case Message.Kind.NOTICE:
             return notice_content(row.data["code"], row.data.get("details", ""))
@@ -198,7 +203,9 @@ def content_of(row: Message) -> Content:
 
 def notice_content(code: str, details: str = "") -> NoticeContent:
     notice = NOTICES[code]
-    return NoticeContent(code=code, label=notice.label, hint=notice.hint, action=notice.action, details=details)
+    return NoticeContent(
+        code=code, label=notice.label, hint=notice.hint, action=notice.action, details=details
+    )
 
 
 def messages_page(

@@ -30,7 +30,12 @@ def create(owner_id: int, title: str = "") -> Session:
 
 
 def update(
-    owner_id: int, session_id: UUID, *, title: str | None = None, pinned: bool | None = None, archived: bool | None = None
+    owner_id: int,
+    session_id: UUID,
+    *,
+    title: str | None = None,
+    pinned: bool | None = None,
+    archived: bool | None = None,
 ) -> Session:
     session = queries.session_of(owner_id, session_id)
     fields: list[str] = []

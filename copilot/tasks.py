@@ -24,4 +24,6 @@ def send(turn_id: UUID) -> None:
     try:
         run_turn.apply_async(args=[str(turn_id)], retry=False)
     except (OperationalError, OSError) as problem:
-        log.warning("the broker is unreachable, turn %s waits for the sweep: %s", turn_id, type(problem).__name__)
+        log.warning(
+            "the broker is unreachable, turn %s waits for the sweep: %s", turn_id, type(problem).__name__
+        )

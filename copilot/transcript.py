@@ -40,10 +40,14 @@ def items(rows: Sequence[MessageView], *, running_turn: str | None) -> list[Item
     results = {row.content.call_id: row.content for row in rows if isinstance(row.content, ToolResultContent)}
     called = {row.content.call_id for row in rows if isinstance(row.content, ToolCallContent)}
     shown = [
-        row for row in rows if not (isinstance(row.content, ToolResultContent) and row.content.call_id in called)
+        row
+        for row in rows
+        if not (isinstance(row.content, ToolResultContent) and row.content.call_id in called)
     ]
     return [
-        _item(row, _after(rows, row), results, running=row.turn_id is not None and row.turn_id == running_turn)
+        _item(
+            row, _after(rows, row), results, running=row.turn_id is not None and row.turn_id == running_turn
+        )
         for row in shown
     ]
 
@@ -153,7 +157,11 @@ def by_day(sessions: Sequence[SessionView], zone: ZoneInfo) -> list[SessionGroup
     today = now().astimezone(zone).date()
     groups: list[SessionGroup] = []
     for session in sessions:
-        label = _("Pinned") if session.pinned else day_label(_moment(session.active_at).astimezone(zone).date(), today)
+        label = (
+            _("Pinned")
+            if session.pinned
+            else day_label(_moment(session.active_at).astimezone(zone).date(), today)
+        )
         if not groups or groups[-1].label != label:
             groups.append(SessionGroup(label=label, sessions=[]))
         groups[-1].sessions.append(session)

@@ -116,7 +116,9 @@ def open_turn(opening: Opening) -> Opened | None:
     return Opened(*row) if row else None
 
 
-def record_dropped(session_id: UUID, run_id: str, origin: str, permissions: Permissions, accept_number: int) -> UUID:
+def record_dropped(
+    session_id: UUID, run_id: str, origin: str, permissions: Permissions, accept_number: int
+) -> UUID:
     """The cancelled ending of a message that left the queue before any turn took it (T3.6)."""
     turn = Turn.objects.create(
         id=uuid4(),

@@ -60,7 +60,9 @@ def chat_start(request: HttpRequest) -> HttpResponse:
     """The first message without a script: the session is made only once the text is known to be good."""
     user = _user(request)
     try:
-        parse_send(_form(request), session_id=UUID(int=0), user_id=user.pk, origin="web", permissions=UNRESTRICTED)
+        parse_send(
+            _form(request), session_id=UUID(int=0), user_id=user.pk, origin="web", permissions=UNRESTRICTED
+        )
         session = sessions.create(user.pk)
         _submit(request, session.pk)
     except Refused as problem:
@@ -84,7 +86,9 @@ def chat_send(request: HttpRequest, session_id: UUID) -> HttpResponse:
 def _submit(request: HttpRequest, session_id: UUID) -> None:
     user = _user(request)
     dispatch.submit(
-        parse_send(_form(request), session_id=session_id, user_id=user.pk, origin="web", permissions=UNRESTRICTED)
+        parse_send(
+            _form(request), session_id=session_id, user_id=user.pk, origin="web", permissions=UNRESTRICTED
+        )
     )
 
 
@@ -175,7 +179,10 @@ def _examples(*, demo: bool) -> list[dict[str, str]]:
     return [
         {"title": _("Explain"), "text": _("Explain how rainbows form, with a small table of the colours.")},
         {"title": _("Write"), "text": _("Write a short, polite email that moves a meeting to Thursday.")},
-        {"title": _("Code"), "text": _("Write a Python function that finds duplicate files, and explain it.")},
+        {
+            "title": _("Code"),
+            "text": _("Write a Python function that finds duplicate files, and explain it."),
+        },
         {"title": _("Plan"), "text": _("Plan a weekend in Hamburg and keep a todo list while you do it.")},
     ]
 
@@ -206,13 +213,20 @@ def keys(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         try:
             made = api_keys.create(
-                user, name=request.POST.get("name", "").strip()[:100], scopes=tuple(request.POST.getlist("scopes"))
+                user,
+                name=request.POST.get("name", "").strip()[:100],
+                scopes=tuple(request.POST.getlist("scopes")),
             )
             secret = made.token
         except Refused as problem:
             messages.error(request, problem.message)
     scopes = [scope for scope in api_keys.SCOPES if scope != "staff" or user.is_staff]
-    context = {"keys": api_keys.of_user(user.pk), "secret": secret, "scopes": scopes, "usual": api_keys.USUAL_SCOPES}
+    context = {
+        "keys": api_keys.of_user(user.pk),
+        "secret": secret,
+        "scopes": scopes,
+        "usual": api_keys.USUAL_SCOPES,
+    }
     return render(request, "copilot/api_keys.html", context)
 
 

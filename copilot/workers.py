@@ -143,7 +143,11 @@ class Beat(threading.Thread):
 
 def _connection_parameters() -> dict[str, object]:
     parameters = connection.get_connection_params()
-    return {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
+    return {
+        name: parameters[name]
+        for name in ("dbname", "user", "password", "host", "port")
+        if name in parameters
+    }
 
 
 # --- judging -----------------------------------------------------------------------------------------

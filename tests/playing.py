@@ -42,6 +42,7 @@ from copilot.providers.base import (
     ToolCall,
     UserMessage,
 )
+from copilot.providers.strict import problems
 from copilot.rows import Row
 from copilot.tools.base import CallOutcome
 
@@ -66,6 +67,7 @@ class Reciter:
 
     async def stream(self, request: Request) -> AsyncIterator[Item]:
         self.requests.append(request)
+        assert problems(request) == []
         try:
             for line in self.replies[len(self.requests) - 1]:
                 await asyncio.sleep(0)

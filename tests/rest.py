@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -136,8 +136,8 @@ async def opened(path: str, token: str, **headers: str) -> AsyncIterator[Stream]
             await stream.hang_up()
 
 
-async def eventually(condition: object, seconds: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     """Wait until a condition holds; give up loudly."""
     async with asyncio.timeout(seconds):
-        while not condition():  # type: ignore[operator]
+        while not condition():  # noqa: ASYNC110 - what is waited for knows no event
             await asyncio.sleep(0.01)

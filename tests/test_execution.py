@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from uuid import UUID
@@ -20,7 +20,7 @@ from copilot.models import Turn
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ImagePart, ToolCall
 from copilot.redaction import register
-from copilot.tools import execution, registry, results
+from copilot.tools import execution, read_tool_result, registry, results
 from copilot.tools.base import Arguments, CallOutcome, Invocation, Tool, ToolFailed, ToolOutput
 from copilot.workspace import files
 from tests import make
@@ -41,7 +41,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def put(**declared: Run | Tool[Anything]) -> None:
         tools = tuple(run if isinstance(run, Tool) else tool(name, run) for name, run in declared.items())
-        monkeypatch.setattr(registry, "TOOLS", (*tools, registry.read_tool_result.TOOL))
+        monkeypatch.setattr(registry, "TOOLS", (*tools, read_tool_result.TOOL))
 
     return put
 
@@ -89,7 +89,7 @@ async def run(
 
 def _group(
     calls: tuple[ToolCall, ...], context: TurnContext, events: list[Event]
-) -> AsyncIterator[CallOutcome]:
+) -> AsyncGenerator[CallOutcome, None]:
     return execution.run_group(calls, context=context, emit=events.append)
 
 

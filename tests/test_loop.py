@@ -1,4 +1,4 @@
-"""The loop: rounds, their order, their endings (A2, A3.5, A10, A13, A14)."""
+"""The loop: rounds and the order inside them (A2, A8, A13, A14)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,18 @@ from uuid import uuid4
 import pytest
 
 from copilot.agent.guards import Limits
-from copilot.agent.loop import CLOSING_LINE
 from copilot.agent.parts import (
     Answered,
     CallMade,
     Failed,
-    ModelCallEnded,
-    ModelCallStarted,
     NoteMade,
-    NoticeMade,
     ReplayKept,
     ResultMade,
 )
 from copilot.agent.ports import ManualClock, MemoryFollowUps, MemoryToolbox
-from copilot.agent.prompt import build, interrupted_note
-from copilot.agent.replies import Continuing
+from copilot.agent.prompt import build
 from copilot.events import (
-    ModelRetrying,
-    StepFinished,
-    StepRetracted,
-    StepStarted,
-    TextEnded,
     TextExtended,
-    TextStarted,
     Tokens,
     ToolProgressed,
     ToolProposed,
@@ -47,20 +36,28 @@ from copilot.providers.base import (
     ReasoningDelta,
     ReasoningReplay,
     TextDelta,
-    ToolCall,
     ToolGroup,
-    ToolResult,
     UsageReported,
     UserMessage,
 )
+from copilot.providers.scripted import (
+    Call,
+    Fail,
+    Reasoning,
+    Reply,
+    Script,
+    ScriptedProvider,
+    Text,
+    last_text_contains,
+    offers,
+)
 from copilot.rows import Row
-from copilot.tools.calls import FAILED_BEFORE_IT_RAN, MALFORMED, NO_RESULT, NOT_EXECUTED
+from copilot.tools.calls import FAILED_BEFORE_IT_RAN, MALFORMED
 from tests.playing import (
     ENTRY,
     TURN,
     Keeper,
     Reciter,
-    Silence,
     assert_well_ordered,
     call,
     calls,
@@ -204,48 +201,6 @@ async def test_each_later_request_begins_with_the_earlier_one():
         assert (later.system, later.tools) == (earlier.system, earlier.tools)
 
 
-async def test_a_reply_without_text_or_calls_is_tried_once_more_and_then_fails():
-    """A2.5, A7.1"""
-    clock = ManualClock()
-    reciter = Reciter([ReasoningDelta("hm"), Finished("stop")], [Finished("stop")])
-    parts = await play(loop_of(reciter, clock=clock))
-    assert parts[-1] == Failed(code="no_response")
-    assert len(clock.slept) == len(of(parts, ModelRetrying)) == 1
-    assert_well_ordered(parts)
-
-
-async def test_a_stream_that_ends_without_an_ending_is_malformed_and_one_without_anything_no_response():
-    for lines, code in (([TextDelta("Hal")], "malformed_stream"), ([], "no_response")):
-        parts = await play(loop_of(Reciter(lines, lines)))
-        assert parts[-1].code == code
-        assert_well_ordered(parts)
-
-
-async def test_tools_that_end_in_silence_get_one_closing_line_inside_the_step():
-    """A14.c2, A14.7"""
-    loop = loop_of(Reciter(calls(call("a", "look"), text="Looking."), [TextDelta("\n"), Finished("stop")]))
-    parts = await play(loop)
-    assert kinds(parts)[-5:] == ["text.started", "text.extended", "text.ended", "step.finished", "Answered"]
-    assert of(parts, TextExtended)[-1].delta == CLOSING_LINE
-    assert len(of(parts, ModelCallStarted)) == 2
-    assert_well_ordered(parts)
-
-
-async def test_text_cut_by_the_output_limit_is_kept_and_said_so():
-    """A2.4"""
-    parts = await play(loop_of(Reciter(say("Once upon", finish="length"))))
-    assert of(parts, NoticeMade)[0].code == "output_truncated"
-    assert parts[-1] == Answered()
-
-
-async def test_a_refusal_fails_the_turn_without_a_second_request():
-    reciter = Reciter(say("I would rather not.", finish="refused"))
-    parts = await play(loop_of(reciter))
-    assert parts[-1] == Failed(code="refused")
-    assert len(reciter.requests) == 1
-    assert_well_ordered(parts)
-
-
 async def test_calls_cut_by_the_output_limit_are_dropped_and_the_model_is_told():
     """A8.c2, A8.4"""
     cut = calls(call("a", "look"), call("b", "write_file", '{"te'), text="Writing.", finish="length")
@@ -292,61 +247,6 @@ async def test_the_seventeenth_call_is_answered_and_not_run():
     assert [part.outcome.success for part in of(parts, ResultMade)].count(False) == 2
 
 
-async def test_the_last_round_says_so_and_runs_no_tool():
-    """A10.c2, A10.1"""
-    toolbox = MemoryToolbox(tools={"look": look})
-    asking = [calls(call(f"c{number}", "look"), text="Looking.") for number in range(4)]
-    reciter = Reciter(*asking)
-    parts = await play(loop_of(reciter, limits=Limits(max_rounds=3), toolbox=toolbox))
-    assert len(reciter.requests) == 3
-    assert "last round" in reciter.requests[2].messages[-1].text
-    assert len(toolbox.ran) == 2
-    assert of(parts, ResultMade)[-1].outcome.content == NOT_EXECUTED
-    assert of(parts, NoticeMade)[-1].code == "round_limit"
-    assert parts[-1] == Answered(limit_code="round_limit")
-    assert_well_ordered(parts)
-
-
-async def test_a_limit_without_any_text_fails_the_turn():
-    """A10.6"""
-    reciter = Reciter(calls(call("a", "look")))
-    parts = await play(loop_of(reciter, limits=Limits(max_rounds=1)))
-    assert parts[-1] == Failed(code="round_limit")
-    assert not of(parts, NoticeMade)
-
-
-async def test_the_same_round_again_and_again_is_noted_once_and_ended_after_the_sixth():
-    """A10.c1, A10.2"""
-    reciter = Reciter(*(calls(call(f"c{number}", "look")) for number in range(9)))
-    parts = await play(loop_of(reciter))
-    assert len(reciter.requests) == 6
-    assert len(of(parts, NoteMade)) == 1
-    assert "three times" in reciter.requests[3].messages[-1].text
-    assert parts[-1] == Failed(code="loop_detected")
-
-
-async def test_five_unusable_calls_in_a_row_end_the_turn():
-    """A10.3"""
-    reciter = Reciter(*(calls(call(f"c{number}", "write_file", "")) for number in range(9)))
-    toolbox = MemoryToolbox(tools={"write_file": look}, required={"write_file": ("content",)})
-    parts = await play(loop_of(reciter, toolbox=toolbox, limits=Limits(loop_repeats=99)))
-    assert len(reciter.requests) == 5
-    assert parts[-1] == Failed(code="tool_calls_broken")
-
-
-async def test_the_wall_clock_ends_the_turn_between_rounds():
-    """A10.5"""
-    clock = ManualClock()
-
-    async def slow(made, emit):
-        clock.advance(3600)
-        return outcome(made)
-
-    reciter = Reciter(calls(call("a", "slow"), text="This takes a while."))
-    parts = await play(loop_of(reciter, clock=clock, toolbox=MemoryToolbox(tools={"slow": slow})))
-    assert parts[-1] == Answered(limit_code="time_limit")
-
-
 async def test_follow_ups_come_after_the_whole_group_and_not_when_a_limit_ends_the_turn():
     """A13.5, A13.7"""
     waiting = [(UserMessage(text="<user_follow_up>first</user_follow_up>"),), (UserMessage(text="second"),)]
@@ -359,59 +259,16 @@ async def test_follow_ups_come_after_the_whole_group_and_not_when_a_limit_ends_t
     assert await follow_ups.take() == (UserMessage(text="second"),)
 
 
-async def test_a_failure_after_visible_text_retracts_the_step_and_tries_again():
-    """A7.c2, A7.3"""
-    reciter = Reciter([TextDelta("x" * 200), ProviderFailure("overloaded")], say("The answer."))
-    parts = await play(loop_of(reciter))
-    retracted = of(parts, StepRetracted)[0]
-    assert retracted.row_ids == [of(parts, TextStarted)[0].row_id]
-    visible = [row for row in kept(parts) if row.kind == "assistant" and not row.hidden]
-    assert [row.content for row in visible] == ["The answer."]
-    assert len(of(parts, ModelCallEnded)) == 2
-    assert_well_ordered(parts)
-
-
-async def test_a_round_is_retracted_at_most_once_and_the_second_text_stays():
-    """A7.3"""
-    broken = [TextDelta("partial"), ProviderFailure("overloaded")]
-    parts = await play(loop_of(Reciter(broken, broken)))
-    assert len(of(parts, StepRetracted)) == 1
-    assert [row.content for row in kept(parts) if not row.hidden] == ["partial"]
-    assert parts[-1] == Failed(code="overloaded")
-
-
-async def test_an_overloaded_provider_is_tried_again_until_it_answers():
-    """A7.c1"""
-    clock = ManualClock()
-    busy = [ProviderFailure("overloaded", refused_before_work=True)]
-    parts = await play(loop_of(Reciter(busy, busy, say("Here I am.")), clock=clock))
-    assert [(part.attempt, part.attempts) for part in of(parts, ModelRetrying)] == [(1, 3), (2, 3)]
-    assert 1.5 <= clock.slept[0] <= 2.5
-    assert 6 <= clock.slept[1] <= 10
-    assert [part.number for part in of(parts, ModelCallStarted)] == [1, 2, 3]
-    assert of(parts, ModelCallEnded)[0].tokens == Tokens()
-    assert parts[-1] == Answered()
-
-
-async def test_unreported_usage_is_estimated_and_a_broken_report_is_completed():
-    """A19.5"""
-    lag = [UsageReported(Tokens(input=50, output=1)), TextDelta("y" * 400), ProviderFailure("bad_request")]
-    ended = of(await play(loop_of(Reciter(lag))), ModelCallEnded)[0]
-    assert (ended.tokens, ended.estimated, ended.aborted) == (Tokens(input=50, output=100), True, True)
-    ended = of(await play(loop_of(Reciter(say("abcd")))), ModelCallEnded)[0]
-    assert (ended.tokens.output, ended.estimated, ended.aborted) == (1, True, False)
-
-
 async def test_opaque_reasoning_goes_back_inside_the_tool_loop_and_is_kept_with_a_row():
     """A14.3, A14.4"""
-    thinking = [ReasoningDelta("hm"), ReasoningReplay("signed"), call("a", "look"), Finished("tool_calls")]
-    hidden = [ReasoningReplay("redacted"), call("b", "look"), Finished("tool_calls")]
+    thinking = [ReasoningDelta("hm"), ReasoningReplay('"signed"'), call("a", "look"), Finished("tool_calls")]
+    hidden = [ReasoningReplay('"redacted"'), call("b", "look"), Finished("tool_calls")]
     reciter = Reciter(thinking, hidden, say("Done."))
     loop = loop_of(reciter)
     parts = await play(loop)
     assert [m.replay for m in loop.messages if isinstance(m, AssistantMessage)] == [
-        ("signed",),
-        ("redacted",),
+        ('"signed"',),
+        ('"redacted"',),
         (),
     ]
     rows = kept(parts, Row(id="u", kind="user", content="Hello"))
@@ -434,165 +291,6 @@ async def test_pictures_in_results_follow_the_whole_group_where_the_model_sees_p
     *_, group = [m for m in reciter.requests[1].messages if isinstance(m, ToolGroup)]
     after = reciter.requests[1].messages[reciter.requests[1].messages.index(group) + 1 :]
     assert [message.images for message in after] == ([(picture,)] if sees else [])
-
-
-# --- going on, taking over, stopping -----------------------------------------------------------------
-
-
-async def test_the_same_turn_goes_on_with_what_was_queued():
-    """T6.3"""
-    reciter = Reciter(say("First."), say("Second."))
-    loop = loop_of(reciter)
-    await play(loop)
-    assert loop.can_go_on
-    loop.go_on([UserMessage(text="And now?"), UserMessage(text="Please.")])
-    parts = await play(loop)
-    assert reciter.requests[1].messages == (
-        UserMessage(text="Hello"),
-        AssistantMessage(text="First."),
-        UserMessage(text="And now?\n\nPlease."),
-    )
-    assert loop.rounds == 2
-    assert [part.number for part in of(parts, ModelCallStarted)] == [2]
-    assert_well_ordered(parts)
-
-
-async def test_a_turn_without_rounds_left_cannot_go_on():
-    loop = loop_of(Reciter(say("First.")), limits=Limits(max_rounds=1))
-    await play(loop)
-    assert not loop.can_go_on
-
-
-async def test_an_interrupted_text_goes_on_in_its_row():
-    """T9.1"""
-    row_id = uuid4()
-    messages = [UserMessage(text="Count."), AssistantMessage(text="One, two"), interrupted_note()]
-    loop = loop_of(
-        Reciter(say(", three.")),
-        messages=messages,
-        continuing=Continuing(row_id=row_id, length=8),
-        first_call_number=2,
-        first_round=1,
-    )
-    parts = await play(loop)
-    assert not of(parts, TextStarted)
-    assert [(part.row_id, part.offset, part.delta) for part in of(parts, TextExtended)] == [
-        (str(row_id), 8, ", three.")
-    ]
-    assert [part.row_id for part in of(parts, TextEnded)] == [str(row_id)]
-    assert of(parts, ModelCallStarted)[0].number == 2
-
-
-@pytest.mark.parametrize(
-    ("reply", "ending"),
-    [
-        (calls(call("a", "look")), Answered()),
-        ([Finished("stop")], Answered()),
-        ([ProviderFailure("bad_request")], Failed(code="bad_request")),
-    ],
-)
-async def test_an_interrupted_row_is_ended_even_when_nothing_is_added(reply, ending):
-    row_id = uuid4()
-    messages = [UserMessage(text="Count."), AssistantMessage(text="One"), interrupted_note()]
-    loop = loop_of(
-        Reciter(reply, say("Two.")), messages=messages, continuing=Continuing(row_id=row_id, length=3)
-    )
-    parts = await play(loop)
-    assert str(row_id) in [part.row_id for part in of(parts, TextEnded)]
-    assert parts[-1] == ending
-
-
-async def test_what_a_failed_try_added_to_an_interrupted_row_stays():
-    row_id = uuid4()
-    messages = [UserMessage(text="Count."), AssistantMessage(text="One"), interrupted_note()]
-    reciter = Reciter([TextDelta(", two"), ProviderFailure("overloaded")], say(", three."))
-    loop = loop_of(reciter, messages=messages, continuing=Continuing(row_id=row_id, length=3))
-    parts = await play(loop)
-    assert not of(parts, StepRetracted)
-    assert reciter.requests[1].messages[1] == AssistantMessage(text="One, two")
-
-
-async def test_repeatable_calls_of_a_lost_worker_run_again_before_the_model_is_asked():
-    """A3.9"""
-    open_call = ToolCall(call_id="a", tool="look", arguments={})
-    made_up = ToolGroup(results=(ToolResult(call_id="a", tool="look", content=NO_RESULT, success=False),))
-    messages = [UserMessage(text="Look."), AssistantMessage(text="", calls=(open_call,)), made_up]
-    reciter = Reciter(say("Seen."))
-    loop = loop_of(reciter, messages=messages, pending_calls=(open_call,), first_round=2)
-    parts = await play(loop)
-    assert not of(parts, CallMade)
-    assert reciter.requests[0].messages[2].results[0].content == "done"
-    assert kinds(parts)[:3] == ["step.started", "ResultMade", "step.finished"]
-    assert [part.round for part in of(parts, StepStarted)] == [1, 2]
-    assert parts[-1] == Answered()
-
-
-async def played_until(loop, condition):
-    """Play in a task of its own, cancel it when `condition` holds, and give what was produced."""
-    parts = []
-    reached = asyncio.Event()
-
-    async def run():
-        async for part in loop.play():
-            parts.append(part)
-            if condition(parts):
-                reached.set()
-
-    task = asyncio.create_task(run())
-    await reached.wait()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait({task})
-    assert task.cancelled()
-    return parts
-
-
-async def test_a_stop_amid_text_leaves_the_block_the_step_and_the_call_to_be_ended():
-    """A1.6, A2.7, A19.5"""
-    reciter = Reciter([TextDelta("Once upon"), Silence()])
-    loop = loop_of(reciter)
-    parts = await played_until(loop, lambda parts: of(parts, TextExtended))
-    assert reciter.closed == 1
-    assert loop.open_block.row_id == of(parts, TextStarted)[0].row_id
-    assert loop.open_step.step_id == of(parts, StepStarted)[0].step_id
-    assert loop.open_calls == ()
-    ended = loop.open_call()
-    assert (ended.id, ended.aborted) == (of(parts, ModelCallStarted)[0].id, True)
-
-
-async def test_a_stop_while_arguments_stream_leaves_the_call_with_none():
-    """A3.5"""
-    loop = loop_of(Reciter([call("a", "look", '{"at'), Silence()]))
-    await played_until(loop, lambda parts: of(parts, ToolProposed))
-    (left,) = loop.open_calls
-    assert (left.call, left.made) == (ToolCall(call_id="a", tool="look", arguments={}), False)
-
-
-async def test_a_stop_while_tools_run_keeps_the_finished_result_and_names_the_open_call():
-    """A9.4, A9.c2 as far as the loop is concerned"""
-    cancelled = asyncio.Event()
-
-    async def hang(made, emit):
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    toolbox = MemoryToolbox(tools={"look": look, "hang": hang})
-    loop = loop_of(Reciter(calls(call("a", "hang"), call("b", "look"))), toolbox=toolbox)
-    parts = await played_until(loop, lambda parts: of(parts, ResultMade))
-    assert cancelled.is_set()
-    assert [(left.call.call_id, left.made) for left in loop.open_calls] == [("a", True)]
-    assert loop.open_calls[0].row_id == of(parts, CallMade)[0].row_id
-    assert loop.open_call() is None
-    assert loop.open_step is not None
-
-
-async def test_nothing_stands_open_after_an_answer():
-    loop = loop_of(Reciter(calls(call("a", "look"), text="Hm."), say("Done.")))
-    await play(loop)
-    assert (loop.open_call(), loop.open_block, loop.open_calls, loop.open_step) == (None, None, (), None)
 
 
 async def test_the_turn_can_read_what_the_loop_took():
@@ -635,6 +333,21 @@ async def test_rows_kept_while_playing_build_the_conversation_the_loop_had():
     assert list(build(before_answer, turn_id=TURN, entry=ENTRY)) == loop.messages[:-1]
 
 
-async def test_every_step_that_starts_also_finishes_or_is_retracted():
-    parts = await play(loop_of(Reciter([ProviderFailure("overloaded")], say("Hi."))))
-    assert len(of(parts, StepStarted)) == len(of(parts, StepFinished, StepRetracted)) == 2
+async def test_the_scripted_provider_plays_a_whole_turn():
+    """A2.1: loop, scripted provider and in-memory ports are all it takes."""
+    script = Script(
+        [
+            Reasoning("I should look.", signature="s"),
+            Text("Looking.", size=3),
+            Call("look", {"at": "x"}, pieces=3),
+        ],
+        [Fail("overloaded")],
+        Reply([Text("There it is.", size=1)], requires=[last_text_contains("done"), offers("look")]),
+    )
+    loop = loop_of(ScriptedProvider(script))
+    parts = await play(loop)
+    assert script.mismatches == []
+    assert of(parts, CallMade)[0].call.arguments == {"at": "x"}
+    assert [row.content for row in kept(parts) if row.kind == "assistant"] == ["Looking.", "There it is."]
+    assert (loop.rounds, len(script.requests), parts[-1]) == (2, 3, Answered())
+    assert_well_ordered(parts)

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from copilot.redaction import MASK, redact, register
 
-PRIVATE_KEY = (
-    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIEowIBAAKCAQEA1\n/+==\n-----END RSA PRIVATE KEY-----"
-)
+PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIEowIBAAKCAQEA1\n/+==\n-----END RSA PRIVATE KEY-----"
 # Put together at run time, so that no scanner takes this file for a leak.
 KEYS = [
     "sk-" + "proj-" + "a1B2" * 8,

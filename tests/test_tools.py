@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -56,14 +57,16 @@ async def use(
     call = ToolCall(call_id="this-call", tool=tool, arguments=arguments)
     told: list[Event] = [] if events is None else events
     async with aclosing(_group(call, context, told.append)) as group:
-        return [outcome async for outcome in group][0]
+        return await anext(group)
 
 
-def _group(call: ToolCall, context: TurnContext, emit: Callable[[Event], None]) -> AsyncIterator[CallOutcome]:
+def _group(
+    call: ToolCall, context: TurnContext, emit: Callable[[Event], None]
+) -> AsyncGenerator[CallOutcome, None]:
     return execution.run_group([call], context=context, emit=emit)
 
 
-def values(outcome: CallOutcome) -> dict[str, JSON]:
+def values(outcome: CallOutcome) -> Any:
     assert outcome.success, outcome.content
     return json.loads(outcome.content)
 
@@ -261,7 +264,7 @@ class Asked:
 
     async def _run(self, call: ToolCall) -> CallOutcome:
         async with aclosing(_group(call, self.context, self.told.put_nowait)) as group:
-            return [outcome async for outcome in group][0]
+            return await anext(group)
 
     async def question(self) -> Question:
         while True:
@@ -347,7 +350,7 @@ async def test_the_time_to_answer_is_kept_within_bounds(
     ],
 )
 async def test_a_question_nobody_could_answer_is_not_asked(
-    context: TurnContext, arguments: dict[str, JSON]
+    context: TurnContext, arguments: dict[str, Any]
 ) -> None:
     """A12.1"""
     assert not (await use(context, "ask_user", **arguments)).success

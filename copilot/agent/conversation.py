@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from copilot.providers.base import AssistantMessage, ModelMessage, ToolGroup, ToolResult, UserMessage
@@ -17,7 +17,7 @@ def append(messages: list[ModelMessage], message: ModelMessage) -> None:
     last = messages[-1] if messages else None
     match message:
         case UserMessage():
-            if not message.text and not message.images:
+            if not message.text.strip() and not message.images:
                 return
             if isinstance(last, UserMessage):
                 messages[-1] = _joined(last, message)
@@ -54,6 +54,16 @@ def result_of(outcome: CallOutcome) -> ToolResult:
 
 def call_ids(messages: Iterable[ModelMessage]) -> frozenset[str]:
     return frozenset(call.call_id for m in messages if isinstance(m, AssistantMessage) for call in m.calls)
+
+
+def last_reply(messages: Sequence[ModelMessage]) -> tuple[str, bool]:
+    """What the model said last, and whether tools have answered it since."""
+    answered = False
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage):
+            return message.text, answered
+        answered = answered or isinstance(message, ToolGroup)
+    return "", False
 
 
 def replace_results(messages: list[ModelMessage], again: ToolGroup) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import assert_never
 from uuid import uuid4
 
 from copilot.agent.asking import Asker
-from copilot.agent.conversation import append, note, replace_results
+from copilot.agent.conversation import append, last_reply, note, replace_results
 from copilot.agent.guards import CUT_OFF, LAST_ROUND, Guards, LimitCode, Limits, State
 from copilot.agent.parts import Answered, Failed, ModelCallEnded, NoteMade, NoticeMade, Produced, ReplayKept
 from copilot.agent.ports import Ports, closed
@@ -64,8 +64,9 @@ class Loop:
             continuing=self.continuing,
         )
         self._guards = Guards(self.limits, polling=self.ports.toolbox.polling())
-        self._ran_tools = self.first_round > 1
-        self._spoke = self.continuing is not None
+        said, answered = last_reply(self.messages) if self.first_call_number > 1 else ("", False)
+        self._ran_tools = answered
+        self._spoke = bool(said)
         self._at_boundary = False
         self._tools: ToolRun | None = None
         self._step: Step | None = None  # the one whose tools run
@@ -131,7 +132,7 @@ class Loop:
         self._ran_tools = False
         self._ending = None
 
-    async def play(self) -> AsyncIterator[Produced]:
+    async def play(self) -> AsyncGenerator[Produced, None]:
         """Everything that happens, then exactly one Answered or Failed."""
         async with closed(self._run_pending()) as parts:
             async for part in parts:

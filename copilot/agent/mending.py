@@ -40,13 +40,13 @@ def mend(
     )
     open_calls = _open_calls(own)
     again = tuple(call for call in open_calls if call.tool in repeatable)
-    lost = [call for call in open_calls if call.tool not in repeatable]
+    results = tuple(_unknown(call) for call in open_calls if call.tool not in repeatable)
     return Mended(
-        rows=tuple(present),
+        rows=(*present, *(_result_row(made, turn_id) for made in results)),
         continuing=continuing,
         finished=tuple(row for row in streaming if row is not continuing),
         pending_calls=again,
-        results=tuple(_unknown(call) for call in lost),
+        results=results,
         answered=last is not None and last.kind == "assistant" and not last.streaming and bool(last.content),
     )
 
@@ -67,6 +67,19 @@ def _arguments(data: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def _unknown(call: ToolCall) -> ResultMade:
     return ResultMade(row_id=uuid4(), outcome=unfinished_outcome(call, INTERRUPTED))
+
+
+def _result_row(made: ResultMade, turn_id: str) -> Row:
+    """The row as the model will read it, before it is stored."""
+    outcome = made.outcome
+    return Row(
+        id=str(made.row_id),
+        kind="tool_result",
+        content=outcome.content,
+        call_id=outcome.call_id,
+        turn_id=turn_id,
+        data={"tool": outcome.tool, "success": outcome.success},
+    )
 
 
 def unfinished_outcome(call: ToolCall, text: str) -> CallOutcome:

@@ -108,7 +108,10 @@ class Recorder:
 
     async def _start(self, kind: RowKind, event: TextStarted | ReasoningStarted) -> None:
         row = OpenRow(row_id=UUID(event.row_id), turn_id=self.turn.turn_id, fence=self.turn.fence)
-        placed = await self._row(row.row_id, kind, streaming=True)
+        synthetic = isinstance(event, TextStarted) and event.synthetic
+        placed = await self._row(
+            row.row_id, kind, data={"synthetic": True} if synthetic else {}, streaming=True
+        )
         self._open[event.row_id] = row
         self.services.open_rows.add(row)
         self.publish(replace(event, message=self._view(row.row_id, kind, placed, "", streaming=True)))

@@ -77,14 +77,16 @@ class Block:
     block_id: str = field(default_factory=lambda: str(uuid4()))
     length: int = 0  # of the row, in characters
     parts: list[str] = field(default_factory=list)
+    synthetic: bool = False
 
     @classmethod
     def resuming(cls, continuing: Continuing) -> Block:
         return cls("text", row_id=continuing.row_id, length=continuing.length)
 
     def started(self) -> TextStarted | ReasoningStarted:
-        cls = TextStarted if self.kind == "text" else ReasoningStarted
-        return cls(block_id=self.block_id, row_id=str(self.row_id))
+        if self.kind == "reasoning":
+            return ReasoningStarted(block_id=self.block_id, row_id=str(self.row_id))
+        return TextStarted(block_id=self.block_id, row_id=str(self.row_id), synthetic=self.synthetic)
 
     def extended(self, delta: str) -> TextExtended | ReasoningExtended:
         cls = TextExtended if self.kind == "text" else ReasoningExtended
@@ -157,7 +159,10 @@ class Attempt:
 
     def say(self, text: str) -> Iterator[Produced]:
         """A whole text block that the server writes in the model's place."""
-        yield from self._extend("text", text)
+        self.block = Block("text", synthetic=True)
+        self.blocks.append(self.block)
+        yield self.block.started()
+        yield self.block.extended(text)
         yield from self._close_block()
 
     def _measured(self) -> Produced:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from django.conf import settings
 
@@ -30,8 +30,7 @@ from copilot.bridge import in_thread
 from copilot.errors import FenceLost, TurnConflict
 from copilot.events import (
     Ending,
-    MessageAdded,
-    QueueChanged,
+    QuestionClosed,
     ReasoningEnded,
     SessionChanged,
     TextEnded,
@@ -239,7 +238,7 @@ class TurnRun:
 
     async def _fail(self, code: str, details: str = "") -> None:
         notice_id = await self.recorder.notice(code, details)
-        await in_thread(questions.close_for_turn, self.turn.turn_id, "cancelled")
+        await self._close_questions()
         ended = await self._end_or_lose(turns.FAILED, failure_code=code)
         event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id))
         await self._over(event, ended, keep_through=EVERYTHING_STAYS)
@@ -332,13 +331,17 @@ class TurnRun:
                 self._leave()
 
     async def _stopped(self) -> None:
-        await in_thread(questions.close_for_turn, self.turn.turn_id, "cancelled")
+        await self._close_questions()
         await self.recorder.notice("stopped")
         ended = await self._end_or_lose(turns.CANCELLED, reason="user")
         keep_through = EVERYTHING_STAYS if ended.stop_through is None else ended.stop_through
         await self._over(
             TurnCancelled(run_ids=ended.run_ids, reason="user"), ended, keep_through=keep_through
         )
+
+    async def _close_questions(self) -> None:
+        for question_id in await in_thread(questions.close_for_turn, self.turn.turn_id, "cancelled"):
+            self.recorder.publish(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
 
     async def _close_open(self, result: str) -> None:
         """Keep everything that was produced; no block, call or step is left open (A3.5, T7.2)."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from drf_spectacular.drainage import set_override
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
@@ -48,7 +50,12 @@ REFUSALS = {
 
 
 class Schema(AutoSchema):
-    """Every operation may be refused in one form."""
+    """Every operation has a plain name, and may be refused in one form."""
+
+    def get_operation_id(self) -> str:
+        """`SessionsView.get` is called `get_sessions`: stable, whatever the path."""
+        name = type(self.view).__name__.removesuffix("View")
+        return f"{self.method.lower()}_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}"
 
     def _get_response_bodies(self, direction: Direction = "response") -> Document:
         answers: Document = super()._get_response_bodies(direction)
@@ -69,6 +76,7 @@ class DataclassExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped
         return isinstance(target, type) and dataclasses.is_dataclass(target)
 
     def get_name(self, auto_schema: AutoSchema, direction: Direction) -> str:
+        set_override(self.target, "suppress_collision_warning", True)  # also met inside other shapes, by name
         return str(self.target.__name__)
 
     def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> Document:

@@ -133,4 +133,4 @@ async def _live(feed: Feed, reader: Reader) -> AsyncIterator[bytes]:
 
 def frame_of(entry: Entry) -> bytes:
     """JSON holds no line breaks, so one data line is enough."""
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (entry.cursor.encode(), entry.kind.encode(), entry.wire())
+    return f"id: {entry.cursor}\nevent: {entry.kind}\ndata: {entry.text()}\n\n".encode()

@@ -119,7 +119,9 @@ class Holding:
     fence: int
 
 
-async def renew(holdings: Sequence[Holding], *, recreate: bool = False) -> list[Literal["renewed", "missing", "lost"]]:
+async def renew(
+    holdings: Sequence[Holding], *, recreate: bool = False
+) -> list[Literal["renewed", "missing", "lost"]]:
     """All leases of a process in one pipeline."""
     if not holdings:
         return []

@@ -68,7 +68,8 @@ def publish_now(
         user_id=user_id,
         fence=None,
         events=[
-            (event.kind, events.encode(event, session_id=session_id, turn_id=turn_id)) for event, turn_id in happened
+            (event.kind, events.encode(event, session_id=session_id, turn_id=turn_id))
+            for event, turn_id in happened
         ],
     )
     names, args = _arguments([batch])
@@ -219,7 +220,7 @@ class Entry:
 
     __slots__ = ("_text", "cursor", "kind", "payload", "place")
 
-    def __init__(self, cursor: str, kind: str, payload: bytes) -> None:
+    def __init__(self, cursor: str, kind: str, payload: str) -> None:
         self.cursor = cursor
         self.kind = kind
         self.payload = payload
@@ -228,7 +229,7 @@ class Entry:
 
     def text(self) -> str:
         if self._text is None:
-            self._text = events.place(self.payload, self.cursor).decode()
+            self._text = events.place(self.payload, self.cursor)
         return self._text
 
 
@@ -245,7 +246,7 @@ def place_of(cursor: str) -> tuple[int, int]:
 
 def entry(raw: tuple[bytes, dict[bytes, bytes]]) -> Entry:
     identifier, fields = raw
-    return Entry(identifier.decode(), fields[b"k"].decode(), fields[b"e"])
+    return Entry(identifier.decode(), fields[b"k"].decode(), fields[b"e"].decode())
 
 
 def last_cursor(session_id: str) -> str:

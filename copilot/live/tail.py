@@ -44,7 +44,7 @@ class Watcher(Protocol):
 
 class News(msgspec.Struct, array_like=True):
     number: int
-    batches: list[tuple[str, str, list[tuple[str, str, bytes]]]]  # session, user, [cursor, kind, payload]
+    batches: list[tuple[str, str, list[tuple[str, str, str]]]]  # session, user, [cursor, kind, payload]
 
 
 _decoder = msgspec.msgpack.Decoder(News)
@@ -150,9 +150,14 @@ class Tail:
     # --- reading ---------------------------------------------------------------------------------
 
     def _ensure_reading(self) -> None:
-        if self._reader is None or self._reader.done() or self._reader.get_loop() is not asyncio.get_running_loop():
+        if (
+            self._reader is None
+            or self._reader.done()
+            or self._reader.get_loop() is not asyncio.get_running_loop()
+        ):
             self._connected = asyncio.Event()
             self._reader = asyncio.get_running_loop().create_task(self._read_for_ever(), name="tail")
+            self._reader.add_done_callback(_log_failure)
 
     async def _read_for_ever(self) -> None:
         while True:
@@ -175,10 +180,19 @@ class Tail:
                         self._connected.set()
                         self._reread_all()
                     elif message["type"] == "message":
-                        self._hand_out(_decoder.decode(message["data"]))
+                        self._hear(message["data"])
         finally:
             await subscription.aclose()
             await client.aclose()
+
+    def _hear(self, message: bytes) -> None:
+        try:
+            news = _decoder.decode(message)
+        except msgspec.MsgspecError:
+            log.exception("news that cannot be read: reading the logs instead")
+            self._reread_all()
+        else:
+            self._hand_out(news)
 
     def _hand_out(self, news: News) -> None:
         if self._number and news.number != self._number + 1:
@@ -225,7 +239,7 @@ class Tail:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("reading a log again failed", exc_info=task.exception())
+        log.error("reading the log failed", exc_info=task.exception())
 
 
 class Feed:
@@ -262,4 +276,15 @@ class Feed:
 
 TAIL = Tail()
 
-__all__ = ["NO_CURSOR", "TAIL", "CursorLost", "Entry", "Feed", "Listener", "Overflowed", "Subscription", "Tail", "Watcher"]
+__all__ = [
+    "NO_CURSOR",
+    "TAIL",
+    "CursorLost",
+    "Entry",
+    "Feed",
+    "Listener",
+    "Overflowed",
+    "Subscription",
+    "Tail",
+    "Watcher",
+]

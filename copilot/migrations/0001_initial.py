@@ -8,7 +8,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -21,276 +20,658 @@ class Migration(migrations.Migration):
             "DROP SEQUENCE copilot_accept_numbers",
         ),
         migrations.CreateModel(
-            name='WorkerBeat',
+            name="WorkerBeat",
             fields=[
-                ('worker', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('lock_key', models.BigIntegerField(help_text='Session advisory lock held while it lives.', unique=True)),
-                ('host', models.CharField(max_length=255)),
-                ('pid', models.IntegerField()),
-                ('version', models.CharField(max_length=64)),
-                ('queues', models.JSONField(default=list)),
-                ('started_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('beat_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('draining', models.BooleanField(default=False)),
-                ('turns', models.JSONField(default=list, help_text='[turn id, fence] of every turn it runs.')),
-                ('gone_at', models.DateTimeField(blank=True, null=True)),
+                ("worker", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                (
+                    "lock_key",
+                    models.BigIntegerField(
+                        help_text="Session advisory lock held while it lives.", unique=True
+                    ),
+                ),
+                ("host", models.CharField(max_length=255)),
+                ("pid", models.IntegerField()),
+                ("version", models.CharField(max_length=64)),
+                ("queues", models.JSONField(default=list)),
+                ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("beat_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("draining", models.BooleanField(default=False)),
+                (
+                    "turns",
+                    models.JSONField(default=list, help_text="[turn id, fence] of every turn it runs."),
+                ),
+                ("gone_at", models.DateTimeField(blank=True, null=True)),
             ],
         ),
         migrations.CreateModel(
-            name='ApiKey',
+            name="ApiKey",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(blank=True, max_length=100)),
-                ('prefix', models.CharField(max_length=10, unique=True)),
-                ('secret_hash', models.CharField(max_length=64)),
-                ('scopes', models.JSONField(default=list)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('last_used_at', models.DateTimeField(blank=True, null=True)),
-                ('expires_at', models.DateTimeField(blank=True, null=True)),
-                ('revoked_at', models.DateTimeField(blank=True, null=True)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='api_keys', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                ("name", models.CharField(blank=True, max_length=100)),
+                ("prefix", models.CharField(max_length=10, unique=True)),
+                ("secret_hash", models.CharField(max_length=64)),
+                ("scopes", models.JSONField(default=list)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                ("last_used_at", models.DateTimeField(blank=True, null=True)),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                ("revoked_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="api_keys",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Session',
+            name="Session",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('title', models.CharField(blank=True, max_length=200)),
-                ('title_origin', models.CharField(blank=True, max_length=16)),
-                ('pinned', models.BooleanField(default=False)),
-                ('archived_at', models.DateTimeField(blank=True, null=True)),
-                ('deleted_at', models.DateTimeField(blank=True, null=True)),
-                ('todos', models.JSONField(blank=True, default=list)),
-                ('fence', models.BigIntegerField(default=0, help_text='Grows with every turn and takeover; never falls.')),
-                ('active_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), help_text='The last message or ending.')),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='sessions', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                ("title", models.CharField(blank=True, max_length=200)),
+                ("title_origin", models.CharField(blank=True, max_length=16)),
+                ("pinned", models.BooleanField(default=False)),
+                ("archived_at", models.DateTimeField(blank=True, null=True)),
+                ("deleted_at", models.DateTimeField(blank=True, null=True)),
+                ("todos", models.JSONField(blank=True, default=list)),
+                (
+                    "fence",
+                    models.BigIntegerField(
+                        default=0, help_text="Grows with every turn and takeover; never falls."
+                    ),
+                ),
+                (
+                    "active_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="The last message or ending.",
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="sessions",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='StorageUse',
+            name="StorageUse",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('used_bytes', models.BigIntegerField(default=0)),
-                ('used_files', models.IntegerField(default=0)),
-                ('owner', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='storage_use', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("used_bytes", models.BigIntegerField(default=0)),
+                ("used_files", models.IntegerField(default=0)),
+                (
+                    "owner",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="storage_use",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Turn',
+            name="Turn",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('waiting', 'Waiting'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], max_length=16)),
-                ('origin', models.CharField(max_length=32)),
-                ('run_ids', models.JSONField(blank=True, db_default=models.Value([], output_field=models.JSONField()), default=list)),
-                ('tier', models.CharField(blank=True, db_default='', default='', max_length=16)),
-                ('mode', models.CharField(blank=True, db_default='', default='', max_length=8)),
-                ('permissions', models.JSONField()),
-                ('accepted_through', models.BigIntegerField(help_text='The highest accept number this turn answers.')),
-                ('fence', models.BigIntegerField()),
-                ('token', models.UUIDField(help_text="Owner token of the session's lease.")),
-                ('attempts', models.PositiveSmallIntegerField(db_default=0, default=0)),
-                ('handovers', models.PositiveSmallIntegerField(db_default=0, default=0)),
-                ('worker', models.CharField(blank=True, db_default='', default='', max_length=64)),
-                ('model', models.CharField(blank=True, db_default='', default='', help_text='Name of the model, chosen at the start.', max_length=128)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('queued_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('dispatched_at', models.DateTimeField(blank=True, null=True)),
-                ('dispatch_count', models.PositiveIntegerField(db_default=0, default=0)),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('begun_at', models.DateTimeField(blank=True, help_text='When the present run began.', null=True)),
-                ('first_event_at', models.DateTimeField(blank=True, null=True)),
-                ('recovered_at', models.DateTimeField(blank=True, null=True)),
-                ('stop_requested_at', models.DateTimeField(blank=True, null=True)),
-                ('stop_through', models.BigIntegerField(blank=True, help_text='The highest accept number the stop covers.', null=True)),
-                ('ended_at', models.DateTimeField(blank=True, null=True)),
-                ('failure_code', models.CharField(blank=True, db_default='', default='', max_length=32)),
-                ('limit_code', models.CharField(blank=True, db_default='', default='', max_length=32)),
-                ('cancel_reason', models.CharField(blank=True, db_default='', default='', max_length=16)),
-                ('summary', models.JSONField(blank=True, db_default=models.Value({}, output_field=models.JSONField()), default=dict, help_text='Duration, rounds, tokens (A3.6).')),
-                ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='turns', to='copilot.session')),
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("waiting", "Waiting"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("origin", models.CharField(max_length=32)),
+                (
+                    "run_ids",
+                    models.JSONField(
+                        blank=True, db_default=models.Value([], output_field=models.JSONField()), default=list
+                    ),
+                ),
+                ("tier", models.CharField(blank=True, db_default="", default="", max_length=16)),
+                ("mode", models.CharField(blank=True, db_default="", default="", max_length=8)),
+                ("permissions", models.JSONField()),
+                (
+                    "accepted_through",
+                    models.BigIntegerField(help_text="The highest accept number this turn answers."),
+                ),
+                ("fence", models.BigIntegerField()),
+                ("token", models.UUIDField(help_text="Owner token of the session's lease.")),
+                ("attempts", models.PositiveSmallIntegerField(db_default=0, default=0)),
+                ("handovers", models.PositiveSmallIntegerField(db_default=0, default=0)),
+                ("worker", models.CharField(blank=True, db_default="", default="", max_length=64)),
+                (
+                    "model",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="Name of the model, chosen at the start.",
+                        max_length=128,
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                ("queued_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("dispatched_at", models.DateTimeField(blank=True, null=True)),
+                ("dispatch_count", models.PositiveIntegerField(db_default=0, default=0)),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "begun_at",
+                    models.DateTimeField(blank=True, help_text="When the present run began.", null=True),
+                ),
+                ("first_event_at", models.DateTimeField(blank=True, null=True)),
+                ("recovered_at", models.DateTimeField(blank=True, null=True)),
+                ("stop_requested_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "stop_through",
+                    models.BigIntegerField(
+                        blank=True, help_text="The highest accept number the stop covers.", null=True
+                    ),
+                ),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
+                ("failure_code", models.CharField(blank=True, db_default="", default="", max_length=32)),
+                ("limit_code", models.CharField(blank=True, db_default="", default="", max_length=32)),
+                ("cancel_reason", models.CharField(blank=True, db_default="", default="", max_length=16)),
+                (
+                    "summary",
+                    models.JSONField(
+                        blank=True,
+                        db_default=models.Value({}, output_field=models.JSONField()),
+                        default=dict,
+                        help_text="Duration, rounds, tokens (A3.6).",
+                    ),
+                ),
+                (
+                    "session",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="turns",
+                        to="copilot.session",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Question',
+            name="Question",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('call_id', models.CharField(max_length=128)),
-                ('question', models.CharField(max_length=1000)),
-                ('choices', models.JSONField(blank=True, default=list)),
-                ('allow_text', models.BooleanField(default=True)),
-                ('deadline', models.DateTimeField()),
-                ('outcome', models.CharField(choices=[('open', 'Open'), ('answered', 'Answered'), ('timed_out', 'Timed Out'), ('cancelled', 'Cancelled'), ('superseded', 'Superseded')], default='open', max_length=16)),
-                ('answer', models.CharField(blank=True, max_length=4000)),
-                ('closed_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='questions', to='copilot.session')),
-                ('turn', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='questions', to='copilot.turn')),
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                ("call_id", models.CharField(max_length=128)),
+                ("question", models.CharField(max_length=1000)),
+                ("choices", models.JSONField(blank=True, default=list)),
+                ("allow_text", models.BooleanField(default=True)),
+                ("deadline", models.DateTimeField()),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[
+                            ("open", "Open"),
+                            ("answered", "Answered"),
+                            ("timed_out", "Timed Out"),
+                            ("cancelled", "Cancelled"),
+                            ("superseded", "Superseded"),
+                        ],
+                        default="open",
+                        max_length=16,
+                    ),
+                ),
+                ("answer", models.CharField(blank=True, max_length=4000)),
+                ("closed_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "session",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="questions",
+                        to="copilot.session",
+                    ),
+                ),
+                (
+                    "turn",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="questions",
+                        to="copilot.turn",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='ModelCall',
+            name="ModelCall",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('number', models.PositiveIntegerField()),
-                ('purpose', models.CharField(db_default='reply', default='reply', max_length=16)),
-                ('provider', models.CharField(max_length=32)),
-                ('model', models.CharField(max_length=128)),
-                ('request_id', models.CharField(blank=True, db_default='', default='', max_length=128)),
-                ('input_tokens', models.BigIntegerField(db_default=0, default=0)),
-                ('cache_read_tokens', models.BigIntegerField(db_default=0, default=0)),
-                ('cache_write_5m_tokens', models.BigIntegerField(db_default=0, default=0)),
-                ('cache_write_1h_tokens', models.BigIntegerField(db_default=0, default=0)),
-                ('output_tokens', models.BigIntegerField(db_default=0, default=0)),
-                ('reasoning_tokens', models.BigIntegerField(db_default=0, default=0)),
-                ('estimated', models.BooleanField(db_default=False, default=False)),
-                ('aborted', models.BooleanField(db_default=False, default=False)),
-                ('latency_ms', models.PositiveIntegerField(blank=True, null=True)),
-                ('first_token_ms', models.PositiveIntegerField(blank=True, null=True)),
-                ('cost_microdollars', models.BigIntegerField(blank=True, null=True)),
-                ('cost_source', models.CharField(blank=True, db_default='', default='', max_length=16)),
-                ('ended_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('turn', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='model_calls', to='copilot.turn')),
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("purpose", models.CharField(db_default="reply", default="reply", max_length=16)),
+                ("provider", models.CharField(max_length=32)),
+                ("model", models.CharField(max_length=128)),
+                ("request_id", models.CharField(blank=True, db_default="", default="", max_length=128)),
+                ("input_tokens", models.BigIntegerField(db_default=0, default=0)),
+                ("cache_read_tokens", models.BigIntegerField(db_default=0, default=0)),
+                ("cache_write_5m_tokens", models.BigIntegerField(db_default=0, default=0)),
+                ("cache_write_1h_tokens", models.BigIntegerField(db_default=0, default=0)),
+                ("output_tokens", models.BigIntegerField(db_default=0, default=0)),
+                ("reasoning_tokens", models.BigIntegerField(db_default=0, default=0)),
+                ("estimated", models.BooleanField(db_default=False, default=False)),
+                ("aborted", models.BooleanField(db_default=False, default=False)),
+                ("latency_ms", models.PositiveIntegerField(blank=True, null=True)),
+                ("first_token_ms", models.PositiveIntegerField(blank=True, null=True)),
+                ("cost_microdollars", models.BigIntegerField(blank=True, null=True)),
+                ("cost_source", models.CharField(blank=True, db_default="", default="", max_length=16)),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "turn",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="model_calls",
+                        to="copilot.turn",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Message',
+            name="Message",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('sequence', models.BigIntegerField(blank=True, null=True)),
-                ('kind', models.CharField(choices=[('user', 'User'), ('assistant', 'Assistant'), ('reasoning', 'Reasoning'), ('tool_call', 'Tool Call'), ('tool_result', 'Tool Result'), ('note', 'Note'), ('summary', 'Summary'), ('notice', 'Notice')], max_length=16)),
-                ('content', models.TextField(blank=True, db_default='', default='')),
-                ('data', models.JSONField(blank=True, db_default=models.Value({}, output_field=models.JSONField()), default=dict, help_text='What the kind needs besides text.')),
-                ('call_id', models.CharField(blank=True, max_length=128, null=True)),
-                ('author', models.CharField(blank=True, db_default='', default='', max_length=150)),
-                ('attachments', models.JSONField(blank=True, db_default=models.Value([], output_field=models.JSONField()), default=list)),
-                ('model', models.CharField(blank=True, db_default='', default='', max_length=128)),
-                ('branch', models.PositiveIntegerField(db_default=0, default=0)),
-                ('hidden', models.CharField(blank=True, choices=[('retracted', 'Retracted'), ('undone', 'Undone'), ('older_branch', 'Older Branch')], db_default='', default='', max_length=16)),
-                ('streaming', models.BooleanField(db_default=False, default=False)),
-                ('mid_turn', models.BooleanField(db_default=False, default=False)),
-                ('server_context', models.TextField(blank=True, db_default='', default='', help_text='Frozen in front of the text for the model.')),
-                ('replay', models.JSONField(blank=True, db_default=models.Value([], output_field=models.JSONField()), default=list, help_text='Opaque provider data, this turn only.')),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('accept_number', models.BigIntegerField(blank=True, help_text='Order of acceptance.', null=True)),
-                ('queue_order', models.FloatField(blank=True, help_text='Place among the pending ones.', null=True)),
-                ('run_id', models.CharField(blank=True, max_length=128, null=True)),
-                ('origin', models.CharField(blank=True, db_default='', default='', max_length=32)),
-                ('tier', models.CharField(blank=True, db_default='', default='', max_length=16)),
-                ('mode', models.CharField(blank=True, db_default='', default='', max_length=8)),
-                ('page_context', models.JSONField(blank=True, null=True)),
-                ('permissions', models.JSONField(blank=True, null=True)),
-                ('dropped_at', models.DateTimeField(blank=True, help_text='Left the queue without a place.', null=True)),
-                ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='messages', to='copilot.session')),
-                ('turn', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='messages', to='copilot.turn')),
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                ("sequence", models.BigIntegerField(blank=True, null=True)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("user", "User"),
+                            ("assistant", "Assistant"),
+                            ("reasoning", "Reasoning"),
+                            ("tool_call", "Tool Call"),
+                            ("tool_result", "Tool Result"),
+                            ("note", "Note"),
+                            ("summary", "Summary"),
+                            ("notice", "Notice"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("content", models.TextField(blank=True, db_default="", default="")),
+                (
+                    "data",
+                    models.JSONField(
+                        blank=True,
+                        db_default=models.Value({}, output_field=models.JSONField()),
+                        default=dict,
+                        help_text="What the kind needs besides text.",
+                    ),
+                ),
+                ("call_id", models.CharField(blank=True, max_length=128, null=True)),
+                ("author", models.CharField(blank=True, db_default="", default="", max_length=150)),
+                (
+                    "attachments",
+                    models.JSONField(
+                        blank=True, db_default=models.Value([], output_field=models.JSONField()), default=list
+                    ),
+                ),
+                ("model", models.CharField(blank=True, db_default="", default="", max_length=128)),
+                ("branch", models.PositiveIntegerField(db_default=0, default=0)),
+                (
+                    "hidden",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("retracted", "Retracted"),
+                            ("undone", "Undone"),
+                            ("older_branch", "Older Branch"),
+                        ],
+                        db_default="",
+                        default="",
+                        max_length=16,
+                    ),
+                ),
+                ("streaming", models.BooleanField(db_default=False, default=False)),
+                ("mid_turn", models.BooleanField(db_default=False, default=False)),
+                (
+                    "server_context",
+                    models.TextField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="Frozen in front of the text for the model.",
+                    ),
+                ),
+                (
+                    "replay",
+                    models.JSONField(
+                        blank=True,
+                        db_default=models.Value([], output_field=models.JSONField()),
+                        default=list,
+                        help_text="Opaque provider data, this turn only.",
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "accept_number",
+                    models.BigIntegerField(blank=True, help_text="Order of acceptance.", null=True),
+                ),
+                (
+                    "queue_order",
+                    models.FloatField(blank=True, help_text="Place among the pending ones.", null=True),
+                ),
+                ("run_id", models.CharField(blank=True, max_length=128, null=True)),
+                ("origin", models.CharField(blank=True, db_default="", default="", max_length=32)),
+                ("tier", models.CharField(blank=True, db_default="", default="", max_length=16)),
+                ("mode", models.CharField(blank=True, db_default="", default="", max_length=8)),
+                ("page_context", models.JSONField(blank=True, null=True)),
+                ("permissions", models.JSONField(blank=True, null=True)),
+                (
+                    "dropped_at",
+                    models.DateTimeField(blank=True, help_text="Left the queue without a place.", null=True),
+                ),
+                (
+                    "session",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="messages",
+                        to="copilot.session",
+                    ),
+                ),
+                (
+                    "turn",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="messages",
+                        to="copilot.turn",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='WorkspaceFile',
+            name="WorkspaceFile",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('call_id', models.CharField(blank=True, help_text='The tool call whose output this is.', max_length=128)),
-                ('name', models.CharField(max_length=255)),
-                ('mime', models.CharField(max_length=127)),
-                ('size_bytes', models.BigIntegerField()),
-                ('sha256', models.CharField(max_length=64)),
-                ('storage_key', models.CharField(max_length=255, unique=True)),
-                ('scan', models.CharField(choices=[('unscanned', 'Unscanned'), ('pending', 'Pending'), ('clean', 'Clean'), ('infected', 'Infected'), ('failed', 'Failed')], default='unscanned', max_length=16)),
-                ('source', models.CharField(choices=[('upload', 'Upload'), ('agent', 'Agent'), ('import', 'Import'), ('platform', 'Platform'), ('tool_output', 'Tool Output')], max_length=16)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('deleted_at', models.DateTimeField(blank=True, null=True)),
-                ('purged_at', models.DateTimeField(blank=True, null=True)),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='files', to=settings.AUTH_USER_MODEL)),
-                ('session', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='files', to='copilot.session')),
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                (
+                    "call_id",
+                    models.CharField(
+                        blank=True, help_text="The tool call whose output this is.", max_length=128
+                    ),
+                ),
+                ("name", models.CharField(max_length=255)),
+                ("mime", models.CharField(max_length=127)),
+                ("size_bytes", models.BigIntegerField()),
+                ("sha256", models.CharField(max_length=64)),
+                ("storage_key", models.CharField(max_length=255, unique=True)),
+                (
+                    "scan",
+                    models.CharField(
+                        choices=[
+                            ("unscanned", "Unscanned"),
+                            ("pending", "Pending"),
+                            ("clean", "Clean"),
+                            ("infected", "Infected"),
+                            ("failed", "Failed"),
+                        ],
+                        default="unscanned",
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "source",
+                    models.CharField(
+                        choices=[
+                            ("upload", "Upload"),
+                            ("agent", "Agent"),
+                            ("import", "Import"),
+                            ("platform", "Platform"),
+                            ("tool_output", "Tool Output"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                ("deleted_at", models.DateTimeField(blank=True, null=True)),
+                ("purged_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="files",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "session",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="files",
+                        to="copilot.session",
+                    ),
+                ),
             ],
         ),
         migrations.AddIndex(
-            model_name='session',
-            index=models.Index(models.F('owner'), models.OrderBy(models.F('pinned'), descending=True), models.OrderBy(models.F('active_at'), descending=True), models.F('id'), name='sessions_of_an_owner'),
+            model_name="session",
+            index=models.Index(
+                models.F("owner"),
+                models.OrderBy(models.F("pinned"), descending=True),
+                models.OrderBy(models.F("active_at"), descending=True),
+                models.F("id"),
+                name="sessions_of_an_owner",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='storageuse',
-            constraint=models.CheckConstraint(condition=models.Q(('used_bytes__gte', 0), ('used_files__gte', 0)), name='storage_use_is_never_negative'),
+            model_name="storageuse",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("used_bytes__gte", 0), ("used_files__gte", 0)),
+                name="storage_use_is_never_negative",
+            ),
         ),
         migrations.AddIndex(
-            model_name='turn',
-            index=models.Index(condition=models.Q(('ended_at', None)), fields=['status', 'queued_at'], name='unfinished_turns'),
+            model_name="turn",
+            index=models.Index(
+                condition=models.Q(("ended_at", None)),
+                fields=["status", "queued_at"],
+                name="unfinished_turns",
+            ),
         ),
         migrations.AddIndex(
-            model_name='turn',
-            index=models.Index(fields=['session', '-created_at'], name='turns_of_a_session'),
+            model_name="turn",
+            index=models.Index(fields=["session", "-created_at"], name="turns_of_a_session"),
         ),
         migrations.AddIndex(
-            model_name='turn',
-            index=models.Index(fields=['ended_at'], name='ended_turns'),
+            model_name="turn",
+            index=models.Index(fields=["ended_at"], name="ended_turns"),
         ),
         migrations.AddConstraint(
-            model_name='turn',
-            constraint=models.UniqueConstraint(condition=models.Q(('status__in', ['queued', 'running', 'waiting'])), fields=('session',), name='one_unfinished_turn_per_session'),
+            model_name="turn",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("status__in", ["queued", "running", "waiting"])),
+                fields=("session",),
+                name="one_unfinished_turn_per_session",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='turn',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('failure_code__gt', ''), ('status', 'failed')), models.Q(models.Q(('status', 'failed'), _negated=True), ('failure_code', '')), _connector='OR'), name='a_failed_turn_and_only_a_failed_turn_has_a_code'),
+            model_name="turn",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("failure_code__gt", ""), ("status", "failed")),
+                    models.Q(models.Q(("status", "failed"), _negated=True), ("failure_code", "")),
+                    _connector="OR",
+                ),
+                name="a_failed_turn_and_only_a_failed_turn_has_a_code",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='turn',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('status__in', ['succeeded', 'failed', 'cancelled'])), models.Q(('ended_at__isnull', True), ('status__in', ['queued', 'running', 'waiting'])), _connector='OR'), name='an_ended_turn_and_only_an_ended_turn_has_an_end'),
+            model_name="turn",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("ended_at__isnull", False), ("status__in", ["succeeded", "failed", "cancelled"])
+                    ),
+                    models.Q(("ended_at__isnull", True), ("status__in", ["queued", "running", "waiting"])),
+                    _connector="OR",
+                ),
+                name="an_ended_turn_and_only_an_ended_turn_has_an_end",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='turn',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'running'), _negated=True), ('started_at__isnull', False), _connector='OR'), name='a_running_turn_has_started'),
+            model_name="turn",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status", "running"), _negated=True),
+                    ("started_at__isnull", False),
+                    _connector="OR",
+                ),
+                name="a_running_turn_has_started",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='question',
-            constraint=models.UniqueConstraint(condition=models.Q(('outcome', 'open')), fields=('turn',), name='one_open_question_per_turn'),
+            model_name="question",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("outcome", "open")), fields=("turn",), name="one_open_question_per_turn"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='question',
-            constraint=models.UniqueConstraint(fields=('turn', 'call_id'), name='one_question_per_call'),
+            model_name="question",
+            constraint=models.UniqueConstraint(fields=("turn", "call_id"), name="one_question_per_call"),
         ),
         migrations.AddConstraint(
-            model_name='modelcall',
-            constraint=models.UniqueConstraint(fields=('turn', 'number'), name='one_model_call_per_number'),
+            model_name="modelcall",
+            constraint=models.UniqueConstraint(fields=("turn", "number"), name="one_model_call_per_number"),
         ),
         migrations.AddIndex(
-            model_name='message',
-            index=models.Index(condition=models.Q(('dropped_at', None), ('sequence', None)), fields=['session', 'queue_order'], name='pending_messages'),
+            model_name="message",
+            index=models.Index(
+                condition=models.Q(("dropped_at", None), ("sequence", None)),
+                fields=["session", "queue_order"],
+                name="pending_messages",
+            ),
         ),
         migrations.AddIndex(
-            model_name='message',
-            index=models.Index(fields=['turn', 'sequence'], name='messages_of_a_turn'),
+            model_name="message",
+            index=models.Index(fields=["turn", "sequence"], name="messages_of_a_turn"),
         ),
         migrations.AddConstraint(
-            model_name='message',
-            constraint=models.UniqueConstraint(fields=('session', 'sequence'), name='one_message_per_place'),
+            model_name="message",
+            constraint=models.UniqueConstraint(fields=("session", "sequence"), name="one_message_per_place"),
         ),
         migrations.AddConstraint(
-            model_name='message',
-            constraint=models.UniqueConstraint(condition=models.Q(('kind', 'tool_result')), fields=('session', 'call_id'), name='one_result_per_tool_call'),
+            model_name="message",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("kind", "tool_result")),
+                fields=("session", "call_id"),
+                name="one_result_per_tool_call",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='message',
-            constraint=models.UniqueConstraint(fields=('session', 'run_id'), name='one_message_per_run_id'),
+            model_name="message",
+            constraint=models.UniqueConstraint(fields=("session", "run_id"), name="one_message_per_run_id"),
         ),
         migrations.AddConstraint(
-            model_name='message',
-            constraint=models.CheckConstraint(condition=models.Q(('sequence__isnull', False), ('kind', 'user'), _connector='OR'), name='only_user_messages_wait_for_a_place'),
+            model_name="message",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("sequence__isnull", False), ("kind", "user"), _connector="OR"),
+                name="only_user_messages_wait_for_a_place",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='message',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('accept_number__isnull', False), ('kind', 'user')), models.Q(models.Q(('kind', 'user'), _negated=True), ('accept_number__isnull', True)), _connector='OR'), name='a_user_message_and_only_a_user_message_is_accepted'),
+            model_name="message",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("accept_number__isnull", False), ("kind", "user")),
+                    models.Q(models.Q(("kind", "user"), _negated=True), ("accept_number__isnull", True)),
+                    _connector="OR",
+                ),
+                name="a_user_message_and_only_a_user_message_is_accepted",
+            ),
         ),
         migrations.AddIndex(
-            model_name='workspacefile',
-            index=models.Index(fields=['owner', '-created_at', 'id'], name='files_of_an_owner'),
+            model_name="workspacefile",
+            index=models.Index(fields=["owner", "-created_at", "id"], name="files_of_an_owner"),
         ),
         migrations.AddIndex(
-            model_name='workspacefile',
-            index=models.Index(condition=models.Q(('call_id', ''), _negated=True), fields=['session', 'call_id'], name='output_of_a_call'),
+            model_name="workspacefile",
+            index=models.Index(
+                condition=models.Q(("call_id", ""), _negated=True),
+                fields=["session", "call_id"],
+                name="output_of_a_call",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='workspacefile',
-            constraint=models.CheckConstraint(condition=models.Q(('size_bytes__gte', 0)), name='a_file_has_a_size'),
+            model_name="workspacefile",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("size_bytes__gte", 0)), name="a_file_has_a_size"
+            ),
         ),
     ]

@@ -79,6 +79,22 @@ def part_{n}(events: list[str]) -> str:
 3. Every open page appends them in the same frame.
 
 """
+CALLS: dict[str, dict[str, JSON]] = {
+    "write_file": {
+        "name": "demo-notes.md",
+        "content": "# Notes from the demo\n\nThis file was written by a tool call.\n",
+        "overwrite": True,
+    },
+    "todos_write": {
+        "items": [
+            {"text": "Look around", "status": "completed"},
+            {"text": "Try Stop during a long answer", "status": "in_progress"},
+            {"text": "Configure a real model", "status": "pending"},
+        ]
+    },
+    "ask_user": {"question": "Which part shall I show next?", "choices": ["Streaming", "Tools", "Recovery"]},
+    "current_time": {},
+}
 
 
 class DemoProvider:
@@ -142,7 +158,11 @@ def _answer(
         return thought, opening + _long(words), []
     if wanted:
         names = ", ".join(f"`{tool}`" for tool in wanted)
-        return thought, f"{opening}I call {names} for you.\n", [_call(tool) for tool in wanted]
+        return (
+            thought,
+            f"{opening}I call {names} for you.\n",
+            [Call(tool, CALLS[tool], pieces=4) for tool in wanted],
+        )
     return thought, opening + _echo(asked) + MENU, []
 
 
@@ -150,29 +170,6 @@ def _echo(asked: str) -> str:
     line = " ".join(asked.split())
     shown = line if len(line) <= 80 else line[:79] + "…"
     return f"You wrote:\n\n> {shown}\n\n" if shown else ""
-
-
-def _call(tool: str) -> Call:
-    arguments: dict[str, dict[str, JSON]] = {
-        "write_file": {
-            "name": "demo-notes.md",
-            "content": "# Notes from the demo\n\nThis file was written by a tool call.\n",
-            "overwrite": True,
-        },
-        "todos_write": {
-            "items": [
-                {"text": "Look around", "status": "completed"},
-                {"text": "Try Stop during a long answer", "status": "in_progress"},
-                {"text": "Configure a real model", "status": "pending"},
-            ]
-        },
-        "ask_user": {
-            "question": "Which part shall I show next?",
-            "choices": ["Streaming", "Tools", "Recovery"],
-        },
-        "current_time": {},
-    }
-    return Call(tool, arguments[tool], pieces=4)
 
 
 def _after_tools(group: ToolGroup) -> str:

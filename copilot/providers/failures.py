@@ -50,7 +50,8 @@ CODES: dict[str, FailureCode] = {
     "image_too_large": "media_unsupported",
 }
 
-# Families of words, in the order of A6.1: quota before rate limit, both before auth.
+# Families of words, in the order of A6.1: quota before rate limit, both before auth. Words belong together
+# when they stand near each other in one sentence; a dot inside a field name ends none.
 QUOTA = re.compile(
     r"credit balance|insufficient (?:quota|credit|balance|funds)|can only afford|fewer max[_ ]tokens"
     r"|(?:plan|usage|spend(?:ing)?|monthly|weekly|daily) limit (?:has been )?(?:reached|exceeded)|exceeded your current quota"
@@ -66,34 +67,34 @@ AUTH = re.compile(
     re.I,
 )
 MODEL = re.compile(
-    r"model[^.\n]{0,120}?(?:not found|does not exist|doesn't exist|not (?:a )?valid|is not (?:served|available|supported)"
+    r"model(?:[^.\n]|\.(?=\w)){0,120}?(?:not found|does not exist|doesn't exist|not (?:a )?valid|is not (?:served|available|supported)"
     r"|not exist|no longer available|has been (?:deprecated|retired))"
     r"|(?:unknown|invalid|unsupported|no such) model|not a valid model|no endpoints found",
     re.I,
 )
 OVERFLOW = re.compile(
-    r"(?:maximum )?context (?:length|window|size)[^.\n]{0,80}?(?:exceed|reached|is|of|too)|exceeds? (?:the |this )?(?:model'?s? )?"
-    r"(?:maximum |available )?context|(?:prompt|input|request|conversation|messages?)[^.\n]{0,40}? (?:is |are )?too (?:long|large|many tokens)"
-    r"|too many (?:input |prompt )?tokens|input (?:token count|length)[^.\n]{0,60}?exceed|reduce the length of the (?:messages|prompt)",
+    r"(?:maximum )?context (?:length|window|size)(?:[^.\n]|\.(?=\w)){0,80}?(?:exceed|reached|is|of|too)|exceeds? (?:the |this )?(?:model'?s? )?"
+    r"(?:maximum |available )?context|(?:prompt|input|request|conversation|messages?)(?:[^.\n]|\.(?=\w)){0,40}? (?:is |are )?too (?:long|large|many tokens)"
+    r"|too many (?:input |prompt )?tokens|input (?:token count|length)(?:[^.\n]|\.(?=\w)){0,60}?exceed|reduce the length of the (?:messages|prompt)",
     re.I,
 )
 SIGNATURE = re.compile(
-    r"(?:invalid|missing|bad|verif)[^.\n]{0,60}?signature|signature[^.\n]{0,60}?(?:invalid|thinking|required)|"
-    r"thinking[^.\n]{0,80}?(?:cannot be modified|must (?:remain|be passed)|start with a thinking)",
+    r"(?:invalid|missing|bad|verif)(?:[^.\n]|\.(?=\w)){0,60}?signature|signature(?:[^.\n]|\.(?=\w)){0,60}?(?:invalid|thinking|required)|"
+    r"thinking(?:[^.\n]|\.(?=\w)){0,80}?(?:cannot be modified|must (?:remain|be passed)|start with a thinking)",
     re.I,
 )
 EFFORT = re.compile(
-    r"reasoning[_. ]?effort|output_config\.effort|effort (?:level|value|parameter)|effort[^.\n]{0,40}?(?:not supported|invalid|must be|one of)",
+    r"reasoning[_. ]?effort|output_config\.effort|effort (?:level|value|parameter)|effort(?:[^.\n]|\.(?=\w)){0,40}?(?:not supported|invalid|must be|one of)",
     re.I,
 )
 THINKING = re.compile(
-    r"(?:thinking|reasoning|enable_thinking|budget_tokens)[^.\n]{0,80}?(?:not support|unsupported|unrecogni[sz]ed|not (?:allowed|permitted|available)|unknown|unexpected|extra inputs)"
-    r"|(?:not support|unsupported|unrecogni[sz]ed|unknown|unexpected)[^.\n]{0,60}?(?:thinking|reasoning|budget_tokens)",
+    r"(?:thinking|reasoning|enable_thinking|budget_tokens)(?:[^.\n]|\.(?=\w)){0,80}?(?:not support|unsupported|unrecogni[sz]ed|not (?:allowed|permitted|available)|unknown|unexpected|extra inputs)"
+    r"|(?:not support|unsupported|unrecogni[sz]ed|unknown|unexpected)(?:[^.\n]|\.(?=\w)){0,60}?(?:thinking|reasoning|budget_tokens)",
     re.I,
 )
 MEDIA = re.compile(
-    r"(?:image|media|vision|picture|multimodal|image_url)[^.\n]{0,100}?(?:not support|unsupported|invalid|exceed|too (?:large|big|many)|could not|cannot|not (?:allowed|accepted|enabled))"
-    r"|(?:not support|unsupported|no endpoints found that support|does not accept|cannot (?:process|read))[^.\n]{0,60}?(?:image|media|vision|multimodal)",
+    r"(?:image|media|vision|picture|multimodal|image_url)(?:[^.\n]|\.(?=\w)){0,100}?(?:not support|unsupported|invalid|exceed|too (?:large|big|many)|could not|cannot|not (?:allowed|accepted|enabled))"
+    r"|(?:not support|unsupported|no endpoints found that support|does not accept|cannot (?:process|read))(?:[^.\n]|\.(?=\w)){0,60}?(?:image|media|vision|multimodal)",
     re.I,
 )
 REFUSED = re.compile(

@@ -14,11 +14,13 @@ from copilot.providers.base import Item, ProviderFailure
 from copilot.providers.sse import EventReader
 
 CONNECT_SECONDS = 10.0
-IDLE_SECONDS = 600.0  # twice the longest tool wait (A0.7)
+IDLE_SECONDS = 630.0  # a backstop: the turn itself ends after 600 s of silence (T5.5) and should be first
 LAST_WORDS_SECONDS = 5.0  # how long usage may lag behind the finish reason
 MAX_CONNECTIONS = 2000  # a process runs up to 400 turns, and side calls beside them
 KEEP_ALIVE_SECONDS = 60.0
 
+# The transport's own names blur what happened; aiohttp's, further down the chain, do not.
+NEVER_CONNECTED = (httpx2.ConnectError, aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 BROKEN = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError)
 
 
@@ -81,9 +83,14 @@ async def play(opened: Opener, reply: Reply, *, first_seconds: float) -> AsyncGe
 
 
 def broken_opening(error: Exception) -> ProviderFailure:
-    """The request got no answer; whether it arrived is known only when no connection was made."""
-    cause = error.__cause__ or error
-    return failures.from_connection(cause, before_work=isinstance(cause, httpx2.ConnectError))
+    """The request got no answer; that nothing was billed is sure only when no connection was made."""
+    link: BaseException | None = error
+    chain: list[BaseException] = []
+    while link is not None:
+        chain.append(link)
+        link = link.__cause__
+    unconnected = any(isinstance(cause, NEVER_CONNECTED) for cause in chain)
+    return failures.from_connection(chain[-1], before_work=unconnected)
 
 
 def _chunks(response: httpx2.Response) -> AsyncIterator[bytes]:

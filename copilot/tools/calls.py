@@ -19,7 +19,6 @@ from copilot.rows import storable
 from copilot.tools.base import CallOutcome
 
 RAW_ARGUMENTS_KEPT = 8_000  # characters of a malformed call, for diagnosis only
-CALL_ID_LENGTH = 128  # as the column
 CLOSE_NAMES = 5
 PROBLEMS_NAMED = 5
 PROBLEMS_LENGTH = 1_000
@@ -36,6 +35,7 @@ NOT_EXECUTED = "Not executed: the turn has reached its limit of rounds, and tool
 
 _log = logging.getLogger(__name__)
 _not_in_names = re.compile(r"[^A-Za-z0-9_-]")
+_usable_id = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # what providers take back and the column holds
 
 
 @dataclass(slots=True, eq=False)
@@ -105,10 +105,10 @@ class Assembler:
         return None if starts_another else last
 
     def _free(self, wanted: str) -> str:
-        free = wanted if 0 < len(wanted) <= CALL_ID_LENGTH else f"call_{uuid4().hex[:24]}"
-        if free in self._taken:
+        if wanted in self._taken:
             _log.warning("a model used a tool call id twice; the later one was renamed")
-            free = f"call_{uuid4().hex[:24]}"
+        usable = wanted not in self._taken and _usable_id.fullmatch(wanted)
+        free = wanted if usable else f"call_{uuid4().hex[:24]}"
         self._taken.add(free)
         return free
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from django.conf import settings
@@ -31,7 +31,7 @@ _abandoned: set[asyncio.Task[ToolOutput]] = set()  # nobody waits for them; the 
 
 async def run_group(
     calls: Sequence[ToolCall], *, context: TurnContext, emit: Callable[[Event], None]
-) -> AsyncIterator[CallOutcome]:
+) -> AsyncGenerator[CallOutcome, None]:
     """One outcome per call, as they finish. Closing the iterator cancels what still runs."""
     group = _Group(calls, context, emit)
     tasks = [asyncio.create_task(group.run(call)) for call in calls]

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from copilot.bridge import in_thread
 from copilot.models import WorkspaceFile
+from copilot.providers.base import ImagePart
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
 from copilot.tools.scope import session_scope
 from copilot.workspace import files, sniffing
@@ -30,7 +31,7 @@ async def read_file(arguments: ReadFile, invocation: Invocation) -> ToolOutput:
         return await in_thread(_text, file, arguments, about)
     image = await in_thread(files.image, file)
     if image is not None:
-        return ToolOutput(value=f"[{about}]", media=(image,))
+        return ToolOutput(value=f"[{about}]", media=(ImagePart(mime=image.mime, data=image.data),))
     return ToolOutput(
         value=f"[{about}]\nThis is not text. Give the user its link, or work with it by another tool."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import IO, Literal
 from uuid import UUID
@@ -18,7 +18,6 @@ from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from copilot.events import AttachmentView
 from copilot.models import Message, Session, WorkspaceFile
 from copilot.names import last_part, stored_name
-from copilot.providers.base import ImagePart
 from copilot.workspace import quotas, sniffing, storage
 
 TRASH_DAYS = 30  # a deleted file can be brought back, and still counts, for so long
@@ -35,6 +34,12 @@ class Page:
     items: list[WorkspaceFile]
     offset: int
     has_more: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    mime: str
+    data: bytes = field(repr=False)
 
 
 # --- storing -----------------------------------------------------------------------------------------
@@ -116,10 +121,10 @@ def page(
     limit, offset = min(max(limit, 1), PAGE_FILES), min(max(offset, 0), MAX_OFFSET)
     found = _listed(owner_id, session_id)
     if q:
-        found = found.filter(name__icontains=q)
+        found = found.filter(name__icontains=q.replace("\x00", ""))
     if prefix:
-        found = found.filter(name__istartswith=prefix)
-    if mime:
+        found = found.filter(name__istartswith=prefix.replace("\x00", ""))
+    if mime and "\x00" not in mime:
         found = found.filter(Q(mime=mime) | Q(mime__startswith=f"{mime.rstrip('/')}/"))
     rows = list(found.order_by("-created_at", "id")[offset : offset + limit + 1])
     return Page(items=rows[:limit], offset=offset, has_more=len(rows) > limit)
@@ -164,14 +169,14 @@ def view(file: WorkspaceFile) -> AttachmentView:
     return AttachmentView(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes)
 
 
-def image(file: WorkspaceFile) -> ImagePart | None:
+def image(file: WorkspaceFile) -> Image | None:
     """The file as a model takes it natively, or None: magic bytes and stored type agree, at most 20 MiB (A29.2)."""
     if not 0 < file.size_bytes <= sniffing.MAX_IMAGE_BYTES or not file.mime.startswith("image/"):
         return None
     with open(file) as stream:
         content = stream.read()
     mime = sniffing.image_type(content)
-    return ImagePart(mime=mime, data=content) if mime == file.mime else None
+    return Image(mime=mime, data=content) if mime == file.mime else None
 
 
 # --- changing ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from django.core.files.storage import storages
 from django.core.mail import get_connection
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
+from kombu import Queue
 from kombu.exceptions import KombuError
 
 from copilot.errors import Unavailable
@@ -40,11 +41,9 @@ def postgres() -> Finding:
             """
         ).fetchone()
     assert row is not None
-    version, used, most, oldest = row
-    detail = (
-        f"Postgres {str(version).split()[0]}, {used} of {most} connections, oldest transaction {oldest} s"
-    )
-    if int(used) > 0.9 * int(most):
+    version, used, most, oldest = str(row[0]), int(str(row[1])), int(str(row[2])), row[3]
+    detail = f"Postgres {version.split(maxsplit=1)[0]}, {used} of {most} connections, oldest transaction {oldest} s"
+    if used > 0.9 * most:
         return Finding(status="warn", detail=detail, next_step="Raise max_connections or use a pooler.")
     return Finding(detail=detail)
 
@@ -116,20 +115,17 @@ def redis() -> Finding:
 
 def broker() -> Finding:
     try:
-        with current_app.connection_for_read(connect_timeout=1) as broker_connection:
-            broker_connection.ensure_connection(max_retries=1, timeout=1)
-            with broker_connection.channel() as channel:
-                depths = {
-                    queue: int(channel.queue_declare(queue=queue, passive=True).message_count)
-                    for queue in QUEUES
-                }
-    except (OSError, KombuError, *current_app.connection_for_read().connection_errors) as problem:
+        with current_app.connection_for_read(connect_timeout=1) as link:
+            link.ensure_connection(max_retries=1, timeout=1)
+            with link.channel() as channel:
+                declared = {name: Queue(name, channel=channel).queue_declare(passive=True) for name in QUEUES}
+    except (OSError, KombuError) as problem:
         return Finding(
             status="fail",
             detail=type(problem).__name__,
             next_step="Is CELERY_BROKER_URL right, and is the server up?",
         )
-    return Finding(detail=", ".join(f"{queue} {depth}" for queue, depth in depths.items()))
+    return Finding(detail=", ".join(f"{name} {queue.message_count}" for name, queue in declared.items()))
 
 
 def workers() -> Finding:

@@ -92,8 +92,7 @@ async function send(message) {
   try {
     if (!sessionId) await startSession();
     const { text, attachments, tier, mode } = message;
-    const fields = { text, ...(attachments.length ? { attachments } : {}), ...(tier ? { tier } : {}), ...(mode ? { mode } : {}) };
-    const ack = await command("message.send", fields);
+    const ack = await command("message.send", { text, attachments, tier, mode });
     outbox.accepted(entry, ack.message_id);
     if (ack.ignored_attachments?.length) toast("Some attachments could not be used.");
   } catch (problem) {

@@ -70,8 +70,8 @@ export class Composer {
     const text = this.text.value.trim();
     if (!this.#ready()) return;
     const files = this.files;
-    const tier = byId("tier")?.value || undefined;
-    const mode = byId("mode")?.checked ? "deep" : undefined;
+    const tier = byId("tier").value;
+    const mode = byId("mode").checked ? "deep" : "fast";
     this.files = [];
     byId("attachments").replaceChildren();
     show(byId("attachments"), false);
@@ -126,9 +126,9 @@ export class Composer {
     const mode = byId("mode");
     const kept = localStorage.getItem("tier");
     if ([...tier.options].some((option) => option.value === kept)) tier.value = kept;
-    mode.checked = localStorage.getItem("mode") === "deep";
+    mode.checked = localStorage.getItem("mode") !== "fast";
     tier.addEventListener("change", () => localStorage.setItem("tier", tier.value));
-    mode.addEventListener("change", () => localStorage.setItem("mode", mode.checked ? "deep" : ""));
+    mode.addEventListener("change", () => localStorage.setItem("mode", mode.checked ? "deep" : "fast"));
   }
 
   // --- files ---

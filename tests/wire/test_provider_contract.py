@@ -16,6 +16,7 @@ import pytest
 from copilot.events import Tokens
 from copilot.providers.anthropic import Anthropic
 from copilot.providers.base import (
+    AssistantMessage,
     CallFragment,
     Entry,
     Finished,
@@ -63,9 +64,7 @@ FULL_RECORDINGS = [
 
 
 def request(model: str = "recorded", text: str = "hi", *, first_seconds: float = 30.0) -> Request:
-    entry = Entry(
-        name=model, provider="openai_chat", model=model, first_token_timeout_seconds=first_seconds
-    )
+    entry = Entry(name=model, provider="openai_chat", model=model, first_token_timeout_seconds=first_seconds)
     return Request(entry=entry, system="Be brief.", messages=(UserMessage(text=text),), tools=TOOLS)
 
 
@@ -90,6 +89,8 @@ def logical(items: list[Item]) -> list[tuple[str, object]]:
                 if made := calls.complete():
                     parts.append(("calls", [(call.tool, call.arguments) for call in made]))
                 parts.append(("finish", reason))
+            case ReasoningReplay() | UsageReported():
+                pass
     return parts
 
 
@@ -143,11 +144,12 @@ class FakeProvider:
 
     def get(self, path: str) -> dict:
         with urllib.request.urlopen(self.address + path, timeout=5) as answer:
-            return json.load(answer)
+            found: dict = json.load(answer)
+        return found
 
     async def until(self, condition: Callable[[dict], bool]) -> dict:
         async with asyncio.timeout(5):
-            while not condition(stats := await asyncio.to_thread(self.get, "/stats")):
+            while not condition(stats := await asyncio.to_thread(self.get, "/stats")):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return stats
 
@@ -166,7 +168,7 @@ def fake() -> Iterator[FakeProvider]:
 
 @pytest.mark.parametrize("size", [1, 7, 1_000_000])
 @pytest.mark.parametrize("name", FULL_RECORDINGS)
-async def test_the_same_logical_reply_gives_the_same_items_A5_c1(name: str, size: int) -> None:
+async def test_the_same_logical_reply_gives_the_same_items_a5_c1(name: str, size: int) -> None:
     items = await replayed(name, size=size)
     assert logical(items) == LOGICAL
     usage = last_usage(items)
@@ -174,7 +176,7 @@ async def test_the_same_logical_reply_gives_the_same_items_A5_c1(name: str, size
     assert usage.tokens == COUNTED
 
 
-async def test_a_script_speaks_like_the_vendors_A5_c1() -> None:
+async def test_a_script_speaks_like_the_vendors_a5_c1() -> None:
     script = Script(
         [
             Reasoning("I should look."),
@@ -200,7 +202,7 @@ async def test_the_fake_provider_speaks_every_vendors_tongue(kind: str, fake: Fa
     assert logical(items) == [("reasoning", "r0 r1 "), ("calls", calls), ("finish", "tool_calls")]
 
 
-async def test_a_stream_without_usage_is_a_whole_answer_A5_c2() -> None:
+async def test_a_stream_without_usage_is_a_whole_answer_a5_c2() -> None:
     items = await replayed("chat_ollama_no_usage")
     assert logical(items) == [("text", "Hello there"), ("finish", "stop")]
     assert last_usage(items) is None
@@ -218,7 +220,7 @@ async def test_a_stream_without_usage_is_a_whole_answer_A5_c2() -> None:
         ("messages_error_mid_stream", "overloaded"),
     ],
 )
-async def test_a_stream_that_breaks_off_is_never_an_answer_A5_c2(name: str, code: str) -> None:
+async def test_a_stream_that_breaks_off_is_never_an_answer_a5_c2(name: str, code: str) -> None:
     with pytest.raises(ProviderFailure) as failure:
         await replayed(name)
     assert failure.value.code == code
@@ -238,7 +240,7 @@ async def test_a_stream_that_breaks_off_is_never_an_answer_A5_c2(name: str, code
         ("messages_length", "length"),
     ],
 )
-async def test_finish_reasons_are_ours_A5_3_A5_5(name: str, reason: str) -> None:
+async def test_finish_reasons_are_ours_a5_3_a5_5(name: str, reason: str) -> None:
     items = await replayed(name)
     assert isinstance(items[-1], Finished)
     assert items[-1].reason == reason
@@ -247,7 +249,7 @@ async def test_finish_reasons_are_ours_A5_3_A5_5(name: str, reason: str) -> None
 # --- Anthropic's own ---------------------------------------------------------------------------------
 
 
-async def test_signed_and_redacted_thoughts_are_handed_out_for_replay_A14_3() -> None:
+async def test_signed_and_redacted_thoughts_are_handed_out_for_replay_a14_3() -> None:
     signed = [item for item in await replayed("messages_tools") if isinstance(item, ReasoningReplay)]
     redacted = [item for item in await replayed("messages_redacted") if isinstance(item, ReasoningReplay)]
     block = {"type": "thinking", "thinking": "I should look.", "signature": "EqQBCgIYAhIM"}
@@ -257,10 +259,10 @@ async def test_signed_and_redacted_thoughts_are_handed_out_for_replay_A14_3() ->
     ]
 
 
-async def test_a_paused_reply_goes_on_as_one_A5_5() -> None:
-    async with replaying("messages_paused", "messages_text") as (address, bodies):
-        async with vendor("messages", address) as provider:
-            items = await collect(provider, request())
+async def test_a_paused_reply_goes_on_as_one_a5_5() -> None:
+    recordings = replaying("messages_paused", "messages_text")
+    async with recordings as (address, bodies), vendor("messages", address) as provider:
+        items = await collect(provider, request())
     assert logical(items) == [("text", "First half, second half."), ("finish", "stop")]
     resent = bodies[1]["messages"][-1]
     assert resent["role"] == "assistant"
@@ -271,7 +273,7 @@ async def test_a_paused_reply_goes_on_as_one_A5_5() -> None:
     assert usage.tokens.output == 84
 
 
-async def test_a_reply_that_pauses_for_ever_ends_after_three_continuations_A5_5() -> None:
+async def test_a_reply_that_pauses_for_ever_ends_after_three_continuations_a5_5() -> None:
     async with replaying("messages_paused") as (address, bodies), vendor("messages", address) as provider:
         items = await collect(provider, request())
     assert len(bodies) == 4
@@ -296,7 +298,7 @@ async def test_a_reply_that_pauses_for_ever_ends_after_three_continuations_A5_5(
         ("status=400", "bad_request"),
     ],
 )
-async def test_faults_become_classes_A6_1(kind: str, plan: str, code: str, fake: FakeProvider) -> None:
+async def test_faults_become_classes_a6_1(kind: str, plan: str, code: str, fake: FakeProvider) -> None:
     async with vendor(kind, fake.address) as provider:
         with pytest.raises(ProviderFailure) as failure:
             await collect(provider, request(f"fake:{plan}"))
@@ -305,7 +307,7 @@ async def test_faults_become_classes_A6_1(kind: str, plan: str, code: str, fake:
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-async def test_a_rate_limit_says_how_long_to_wait_A7_1(kind: str, fake: FakeProvider) -> None:
+async def test_a_rate_limit_says_how_long_to_wait_a7_1(kind: str, fake: FakeProvider) -> None:
     async with vendor(kind, fake.address) as provider:
         with pytest.raises(ProviderFailure) as failure:
             await collect(provider, request("fake:status=429,retry_after=2"))
@@ -313,7 +315,7 @@ async def test_a_rate_limit_says_how_long_to_wait_A7_1(kind: str, fake: FakeProv
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-async def test_a_failed_request_is_sent_once_A5_2(kind: str, fake: FakeProvider) -> None:
+async def test_a_failed_request_is_sent_once_a5_2(kind: str, fake: FakeProvider) -> None:
     before = fake.get("/stats")["requests"]
     async with vendor(kind, fake.address) as provider:
         with pytest.raises(ProviderFailure):
@@ -332,7 +334,7 @@ async def test_nothing_listening_is_overloaded_and_free(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", VENDORS)
 @pytest.mark.parametrize("plan", ["hang=1", "silent_after=0", "first_ms=60000"])
-async def test_silence_before_the_first_item_is_no_response_A5_2(
+async def test_silence_before_the_first_item_is_no_response_a5_2(
     kind: str, plan: str, fake: FakeProvider
 ) -> None:
     async with vendor(kind, fake.address) as provider:
@@ -343,7 +345,7 @@ async def test_silence_before_the_first_item_is_no_response_A5_2(
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-async def test_a_stream_that_falls_silent_ends_A5_2(kind: str, fake: FakeProvider) -> None:
+async def test_a_stream_that_falls_silent_ends_a5_2(kind: str, fake: FakeProvider) -> None:
     async with vendor(kind, fake.address, idle_seconds=0.2) as provider:
         with pytest.raises(ProviderFailure) as failure:
             await collect(provider, request("fake:silent_after=3"))
@@ -392,9 +394,7 @@ async def test_a_hundred_streams_share_a_client_and_lose_nothing(fake: FakeProvi
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-async def test_an_interrupted_answer_goes_on_without_gap_T9_1(kind: str, fake: FakeProvider) -> None:
-    from copilot.providers.base import AssistantMessage
-
+async def test_an_interrupted_answer_goes_on_without_gap_t9_1(kind: str, fake: FakeProvider) -> None:
     first = request("fake:tokens=9")
     note = UserMessage(text="<system_note>Continue.</system_note>")
     partial = AssistantMessage(text="t0 t1 t2 t3 ")

@@ -1,0 +1,197 @@
+"""A whole site in child processes and a real browser in front of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+
+from config.run import WORKERS
+from config.servers import dies_with_parent, free_port
+
+CHROMIUM = "/usr/bin/chromium"
+ROOT = Path(__file__).resolve().parents[2]
+WORDS_PER_SECOND = "40"  # slow enough to act in the middle of an answer, fast enough to see its end
+START_SECONDS = 60
+NEEDED = ("turns", "maintenance", "schedule")
+EXPECTED_WHILE_DOWN = re.compile(r"WebSocket connection|ERR_CONNECTION|Failed to load resource")
+_people = itertools.count(1)
+
+expect.set_options(timeout=15_000)
+
+
+@dataclass
+class Site:
+    """The web process can be killed and started again on its port; the others live as long as the run."""
+
+    port: int
+    environment: dict[str, str]
+    logs: Path
+    children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, name: str, command: tuple[str, ...]) -> None:
+        with (self.logs / f"{name}.log").open("ab") as log:
+            self.children[name] = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=dies_with_parent(signal.SIGKILL),
+            )
+
+    def start_web(self) -> None:
+        self.start("web", (sys.executable, "-m", "config.web", "--port", str(self.port)))
+        self._until(self._answers, "the web process does not answer")
+
+    def kill_web(self) -> None:
+        self.children["web"].kill()
+        self.children["web"].wait()
+
+    def stop(self) -> None:
+        for child in self.children.values():
+            child.kill()
+        for child in self.children.values():
+            child.wait()
+
+    def wait_for_workers(self) -> None:
+        self._until(
+            lambda: b"ready." in (self.logs / "turns.log").read_bytes(), "the worker does not get ready"
+        )
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/healthz", timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def _until(self, condition: Callable[[], bool], complaint: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                said = "".join(log.read_text(errors="replace")[-2000:] for log in self.logs.iterdir())
+                pytest.fail(f"{complaint}:\n{said}")
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def site(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    port = free_port()
+    environment = os.environ | {
+        "SITE_URL": f"http://127.0.0.1:{port}",
+        "DEMO_TOKENS_PER_SECOND": WORDS_PER_SECOND,
+        "PYTHONUNBUFFERED": "1",
+    }
+    Path(environment["STATIC_ROOT"]).mkdir(parents=True, exist_ok=True)
+    made = Site(port, environment, tmp_path_factory.mktemp("site"))
+    try:
+        for program in WORKERS:
+            if program.name in NEEDED:
+                made.start(program.name, program.command)
+        made.start_web()
+        made.wait_for_workers()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@dataclass
+class Visitor:
+    """One person with a browser of their own. What the console complains about fails the test."""
+
+    site: Site
+    context: BrowserContext
+    email: str
+    complaints: list[str] = field(default_factory=list)
+    outage: bool = False  # while the server is down on purpose, failed connections are no news
+
+    def tab(self, path: str = "/chat/") -> Page:
+        page = self.context.new_page()
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.goto(self.site.url + path)
+        return page
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not (self.outage and EXPECTED_WHILE_DOWN.search(message.text)):
+            self.complaints.append(message.text)
+
+    def log_in(self) -> Page:
+        page = self.tab("/accounts/login/")
+        page.get_by_label("Login").fill(self.email)
+        from tests.make import PASSWORD  # models, which need Django to be set up
+
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page).to_have_url(re.compile("/chat/$"))
+        return page
+
+
+@pytest.fixture
+def visit(
+    site: Site, browser: Browser, django_db_blocker: pytest.FixtureRequest, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Visitor]]:
+    """Makes a new person and a browser context for them; options go to the context."""
+    visitors: list[Visitor] = []
+
+    def make_one(**options: object) -> Visitor:
+        name = f"ada-{os.getpid()}-{next(_people)}"
+        _stored(django_db_blocker, name)
+        visitors.append(Visitor(site, browser.new_context(**options), f"{name}@example.com"))  # type: ignore[arg-type]
+        return visitors[-1]
+
+    yield make_one
+    for visitor in visitors:
+        visitor.context.close()
+    assert [complaint for visitor in visitors for complaint in visitor.complaints] == []
+
+
+def _stored(blocker: pytest.FixtureRequest, name: str) -> None:
+    """In a thread of its own: the browser's driver keeps an event loop running in this one."""
+
+    def store() -> None:
+        from django.db import connection
+
+        from tests import make
+
+        with blocker.unblock():  # type: ignore[attr-defined]
+            make.user(name)
+            connection.close()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(store).result()
+
+
+@pytest.fixture
+def ada(visit: Callable[..., Visitor]) -> Visitor:
+    return visit()
+
+
+def send(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")

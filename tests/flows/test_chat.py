@@ -1,0 +1,234 @@
+"""A person talks to the demo in a real browser (W2, W4.5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.flows.conftest import Site, Visitor, send
+
+pytestmark = pytest.mark.browser
+
+LONG = "Give me a long answer"
+
+
+def answers(page: Page) -> Locator:
+    return page.locator(".row.answer .prose")
+
+
+def bubbles(page: Page) -> Locator:
+    return page.locator(".row.user:not(.pending) .bubble")
+
+
+def chips(page: Page) -> Locator:
+    return page.locator("#queue .chip")
+
+
+def is_idle(page: Page) -> None:
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+def test_the_first_message_makes_a_chat_and_gets_an_answer(ada: Visitor) -> None:
+    """W1.2, W2.1: the demo says what it is, in its first answer and under it."""
+    page = ada.log_in()
+    send(page, "Hello there")
+    expect(bubbles(page)).to_have_text(["Hello there"])
+    expect(page).to_have_url(re.compile(r"/chat/[0-9a-f-]{36}/$"))
+    expect(answers(page).last).to_contain_text("This is a scripted demo, not an AI.")
+    expect(page.locator("#announcer")).to_have_text("Answer finished.")
+    expect(page.locator(".row.answer").last).to_contain_text("Demo, scripted, no AI")
+    expect(page.locator("#sessions [aria-current=page]")).to_have_text("Hello there")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("")
+
+
+def test_a_tool_call_is_one_line_that_opens(ada: Visitor) -> None:
+    """W2.3: what ran, its state and duration; inside, the result."""
+    page = ada.log_in()
+    send(page, "use a tool")
+    row = page.locator(".row.tool")
+    expect(row).to_have_attribute("data-state", "done")
+    expect(row.locator("summary")).to_contain_text("Current time")
+    row.locator("summary").click()
+    expect(row.locator("pre")).to_contain_text("timezone")
+    expect(page.locator(".row.thought").first).to_contain_text("Thought for")
+
+
+def test_a_message_sent_during_a_turn_waits_as_a_chip_and_becomes_a_bubble(ada: Visitor) -> None:
+    """W2.5, T6.6."""
+    page = ada.log_in()
+    send(page, LONG)
+    expect(answers(page)).to_contain_text("Part 1")
+    send(page, "and this later")
+    expect(chips(page)).to_have_text([re.compile("and this later")])
+    chips(page).get_by_role("button", name="Edit").click()
+    page.get_by_label("Queued message").fill("and this now")
+    page.keyboard.press("Enter")
+    expect(chips(page)).to_have_text([re.compile("and this now")])
+    page.reload()
+    expect(chips(page)).to_have_text([re.compile("and this now")])
+    chips(page).get_by_role("button", name="Send now").click()
+    expect(bubbles(page)).to_have_text([LONG, "and this now"])
+    expect(chips(page)).to_have_count(0)
+    expect(answers(page).last).to_contain_text("and this now")
+    is_idle(page)
+
+
+def test_queued_messages_can_be_moved_and_removed(ada: Visitor) -> None:
+    """W2.5."""
+    page = ada.log_in()
+    send(page, LONG)
+    expect(answers(page)).to_contain_text("Part 1")
+    send(page, "first")
+    expect(chips(page)).to_have_count(1)
+    send(page, "second")
+    expect(chips(page)).to_have_text([re.compile("first"), re.compile("second")])
+    chips(page).nth(1).get_by_role("button", name="Move up").click()
+    expect(chips(page)).to_have_text([re.compile("second"), re.compile("first")])
+    chips(page).nth(0).get_by_role("button", name="Remove").click()
+    expect(chips(page)).to_have_text([re.compile("first")])
+    page.keyboard.press("Escape")
+    is_idle(page)
+    expect(chips(page)).to_have_text([re.compile("first")])  # T7.4: a stop keeps the queue
+
+
+def test_stop_edit_and_resend(ada: Visitor) -> None:
+    """T7.2, T7.5: the partial answer stays, says "Stopped", and the text comes back for another try."""
+    page = ada.log_in()
+    send(page, LONG)
+    expect(answers(page)).to_contain_text("Part 1")
+    page.keyboard.press("Escape")
+    expect(page.locator(".row.notice")).to_have_text(re.compile("Stopped"))
+    is_idle(page)
+    expect(answers(page)).to_contain_text("Part 1")
+    box = page.get_by_label("Message", exact=True)
+    box.press("ArrowUp")
+    expect(box).to_have_value(LONG)
+    box.fill("just hello")
+    box.press("Enter")
+    expect(bubbles(page)).to_have_text([LONG, "just hello"])
+    expect(answers(page).last).to_contain_text("just hello")
+    is_idle(page)
+
+
+def test_a_reload_in_the_middle_of_an_answer_changes_nothing(ada: Visitor) -> None:
+    """T12, E5: the page that was reloaded ends as the one that never was."""
+    steady = ada.log_in()
+    send(steady, "Hello")
+    expect(answers(steady)).to_contain_text("scripted demo")
+    reloaded = ada.tab(steady.url.removeprefix(ada.site.url))
+    for _ in range(3):
+        reloaded.reload()
+        expect(answers(reloaded)).to_contain_text("scripted demo")
+    for page in (steady, reloaded):
+        is_idle(page)
+        expect(answers(page)).to_contain_text("kill -9")
+    assert answers(steady).all_inner_texts() == answers(reloaded).all_inner_texts()
+    reloaded.reload()
+    assert _text(answers(steady)) == _text(answers(reloaded))  # the server's rendering says the same
+
+
+def _text(rows: Locator) -> str:
+    return " ".join(" ".join(rows.all_inner_texts()).split())
+
+
+def test_two_tabs_show_the_same_conversation_in_step(ada: Visitor) -> None:
+    """W2.10."""
+    left = ada.log_in()
+    send(left, "Hello")
+    expect(left).to_have_url(re.compile(r"/chat/[0-9a-f-]{36}/$"))
+    right = ada.tab(left.url.removeprefix(ada.site.url))
+    is_idle(left)
+    send(right, "From the other tab")
+    expect(bubbles(left)).to_have_text(["Hello", "From the other tab"])
+    for page in (left, right):
+        expect(answers(page).last).to_contain_text("From the other tab")
+        is_idle(page)
+    assert answers(left).all_inner_texts() == answers(right).all_inner_texts()
+
+
+def test_a_killed_server_costs_a_banner_and_nothing_else(ada: Visitor, site: Site) -> None:
+    """W2.6, T8.2: after the reconnect nothing is missing and nothing is there twice."""
+    page = ada.log_in()
+    send(page, LONG)
+    expect(answers(page)).to_contain_text("Part 1")
+    ada.outage = True
+    site.kill_web()
+    expect(page.locator("#banner")).to_be_visible()
+    site.start_web()
+    expect(page.locator("#banner")).to_be_hidden()
+    before = len(answers(page).inner_text())
+    page.wait_for_function(
+        "before => document.querySelector('.answer .prose').innerText.length > before", arg=before
+    )
+    ada.outage = False
+    page.keyboard.press("Escape")
+    is_idle(page)
+    live = _text(answers(page))
+    page.reload()
+    assert _text(answers(page)) == live
+
+
+def test_a_question_is_a_card_that_an_answer_closes(ada: Visitor) -> None:
+    """W2.4, A12.2."""
+    page = ada.log_in()
+    send(page, "ask me something")
+    card = page.locator(".question")
+    expect(card).to_contain_text("Which part shall I show next?")
+    expect(card.locator(".countdown")).to_have_text(re.compile(r"^\d:\d\d$"))
+    card.get_by_role("button", name="Recovery").click()
+    expect(card).to_have_count(0)
+    expect(answers(page).last).to_contain_text("Recovery")
+
+
+def test_todos_stand_above_the_composer(ada: Visitor) -> None:
+    page = ada.log_in()
+    send(page, "make a todo list")
+    expect(page.locator("#todos summary")).to_contain_text("1 of 3")
+    page.locator("#todos summary").click()
+    expect(page.locator("#todos li")).to_have_count(3)
+
+
+def test_an_attachment_goes_with_its_message(ada: Visitor) -> None:
+    """W2.8."""
+    page = ada.log_in()
+    page.locator("#file").set_input_files({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"})
+    expect(page.locator(".attachment progress")).to_have_count(0)
+    expect(page.locator(".attachment")).to_have_text(re.compile("notes.txt"))
+    send(page, "see attachment")
+    expect(page.locator(".row.user a")).to_have_text(["notes.txt"])
+    with page.expect_download() as download:
+        page.locator(".row.user a").click()
+    assert download.value.suggested_filename == "notes.txt"
+
+
+def test_the_chat_works_on_a_phone(visit: Callable[..., Visitor]) -> None:
+    """W4.1: at 360 px nothing scrolls sideways and the list of chats is a drawer."""
+    visitor = visit(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page = visitor.log_in()
+    page.get_by_label("Message", exact=True).fill("use a tool, write a file")
+    page.get_by_role("button", name="Send").click()
+    expect(answers(page).last).to_contain_text("the tool calls were real")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.evaluate("document.querySelector('#scroll').scrollWidth <= 360")
+    expect(page.locator("#sidebar")).not_to_be_visible()
+    page.get_by_role("button", name="Open chats").click()
+    expect(page.locator("#sidebar")).to_be_visible()
+    page.get_by_role("button", name="Close chats").click()
+    expect(page.locator("#sidebar")).not_to_be_visible()
+
+
+def test_without_a_script_one_can_log_in_read_and_send(visit: Callable[..., Visitor]) -> None:
+    """E5: a form post and a refresh."""
+    page = visit(java_script_enabled=False).log_in()
+    page.locator("#text").fill("Hello from a plain form")
+    page.get_by_role("button", name="Send").click()
+    expect(bubbles(page)).to_have_text(["Hello from a plain form"])
+    expect(answers(page)).to_contain_text(
+        "kill -9", timeout=30_000
+    )  # the page refreshes itself while a turn runs
+    page.locator("#text").fill("And a second one")
+    page.get_by_role("button", name="Send").click()
+    expect(bubbles(page)).to_have_text(["Hello from a plain form", "And a second one"])

@@ -1,0 +1,56 @@
+"""The OpenAPI document and the doors agree, whatever is sent: no 500, only documented answers (E3)."""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from django.core.wsgi import get_wsgi_application
+from hypothesis import HealthCheck, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from copilot import api_keys
+from copilot.api import authentication
+from tests import make
+from tests.rest import V1
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+NEVER_ENDING = rf"{V1}/(sessions/.*/stream|turns/.*/wait)$"  # have tests of their own over ASGI
+bounded = settings(
+    max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.fixture
+def token(transactional_db, monkeypatch):
+    """A program whose rate is of no interest here."""
+    monkeypatch.setattr(authentication, "CALLS_PER_MINUTE", 10**9)
+    return api_keys.create(make.ada()).token
+
+
+@pytest.fixture
+def operations(transactional_db):
+    document = schemathesis.openapi.from_wsgi("/api/schema", get_wsgi_application())
+    found = document.include(path_regex=rf"^{V1}/").exclude(path_regex=NEVER_ENDING)
+    return [result.ok() for result in found.get_all_operations()]
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_every_answer_is_documented_and_none_is_a_server_error(token, operations, mode):
+    own = str(make.session(make.ada()).pk)
+    assert len(operations) > 20
+    for operation in operations:
+
+        @bounded
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def call(case: Case) -> None:
+            if "session_id" in case.path_parameters:
+                case.path_parameters["session_id"] = own  # beyond the 404 there is more to break
+            case.call_and_validate(headers={"Authorization": f"Bearer {token}"}, checks=CHECKS)
+
+        call()

@@ -1,0 +1,104 @@
+"""Health doors: alive touches nothing, ready asks the servers it needs (D15)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from django.db import connection
+from django.test import AsyncClient
+
+from config.servers import free_port
+from copilot.live import client as live_client
+from diagnostics import views
+from diagnostics.probes import running, servers
+from tests import make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "READINESS", views._Readiness())
+
+
+@pytest.fixture
+def no_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For probes, which connect anew; open connections stay."""
+    monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
+
+
+@pytest.fixture
+def no_redis(monkeypatch: pytest.MonkeyPatch, settings):
+    monkeypatch.setattr(settings, "REDIS_URL", f"redis://:very-secret@127.0.0.1:{free_port()}/0")
+    live_client.blocking.cache_clear()
+    yield
+    live_client.blocking.cache_clear()
+
+
+async def test_healthz_answers_with_every_server_down_d15(async_client: AsyncClient, no_postgres, no_redis):
+    response = await async_client.get("/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    assert "sessionid" not in response.cookies
+
+
+async def test_readyz_is_well_when_everything_is(async_client: AsyncClient):
+    response = await async_client.get("/readyz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok", "failed": []})
+
+
+async def test_readyz_names_postgres_when_it_is_down_a_d15_1(async_client: AsyncClient, no_postgres):
+    began = time.monotonic()
+    response = await async_client.get("/readyz")
+    assert response.status_code == 503
+    assert response.json() == {"status": "unavailable", "failed": ["postgres"]}
+    assert time.monotonic() - began < 1.5
+    assert (await async_client.get("/healthz")).status_code == 200
+
+
+async def test_readyz_names_redis_when_it_is_down(async_client: AsyncClient, no_redis):
+    response = await async_client.get("/readyz")
+    assert (response.status_code, response.json()["failed"]) == (503, ["redis"])
+    assert "very-secret" not in response.text
+
+
+async def test_a_draining_process_is_not_ready_a_d15_2(async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(running, "_draining", type(running._draining)())
+    running.start_draining()
+    response = await async_client.get("/readyz")
+    assert (response.status_code, response.json()["failed"]) == (503, ["draining"])
+
+
+async def test_a_thousand_askers_cost_one_look_a_d15_3(async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch):
+    looks = 0
+
+    def counted() -> running.Finding:
+        nonlocal looks
+        looks += 1
+        return running.Finding()
+
+    monkeypatch.setattr(servers, "READINESS", {"counted": counted})
+    answers = await asyncio.gather(*(async_client.get("/readyz") for _ in range(1000)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert looks == 1
+
+
+async def test_only_staff_and_the_metrics_token_see_details(async_client: AsyncClient, settings):
+    settings.METRICS_TOKEN = "a-long-token-for-metrics"
+    ada, grace = await asyncio.to_thread(make.ada), await asyncio.to_thread(make.grace)
+    assert "checks" not in (await async_client.get("/readyz")).json()
+    assert "checks" not in (await async_client.get("/readyz", headers={"Authorization": "Bearer guess"})).json()
+    shown = await async_client.get("/readyz", headers={"Authorization": "Bearer a-long-token-for-metrics"})
+    assert {check["name"] for check in shown.json()["checks"]} == {"postgres", "migrations", "redis"}
+    await async_client.aforce_login(ada)
+    assert "checks" not in (await async_client.get("/readyz")).json()
+    await async_client.aforce_login(grace)
+    assert "checks" in (await async_client.get("/readyz")).json()
+
+
+def test_a_black_holed_server_costs_its_own_limit_and_nothing_else_a_d7_1():
+    began = time.monotonic()
+    results = running.run({"hung": lambda: time.sleep(3) or running.Finding(), "quick": running.Finding})
+    assert [(result.name, result.status) for result in results] == [("hung", "fail"), ("quick", "ok")]
+    assert time.monotonic() - began < 2

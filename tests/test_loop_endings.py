@@ -1,0 +1,193 @@
+"""How a loop ends: answers, limits, failures and what is tried before (A2.4, A2.5, A7, A10)."""
+
+from __future__ import annotations
+
+from copilot.agent.guards import Limits
+from copilot.agent.loop import CLOSING_LINE
+from copilot.agent.parts import (
+    Answered,
+    Failed,
+    ModelCallEnded,
+    ModelCallStarted,
+    NoteMade,
+    NoticeMade,
+    ResultMade,
+)
+from copilot.agent.ports import ManualClock, MemoryToolbox
+from copilot.events import (
+    ModelRetrying,
+    StepFinished,
+    StepRetracted,
+    StepStarted,
+    TextExtended,
+    TextStarted,
+    Tokens,
+)
+from copilot.providers.base import (
+    Finished,
+    ProviderFailure,
+    ReasoningDelta,
+    TextDelta,
+    UsageReported,
+)
+from copilot.tools.calls import NOT_EXECUTED
+from tests.playing import (
+    Reciter,
+    assert_well_ordered,
+    call,
+    calls,
+    kept,
+    kinds,
+    look,
+    loop_of,
+    of,
+    outcome,
+    play,
+    say,
+)
+
+
+async def test_a_reply_without_text_or_calls_is_tried_once_more_and_then_fails():
+    """A2.5, A7.1"""
+    clock = ManualClock()
+    reciter = Reciter([ReasoningDelta("hm"), Finished("stop")], [Finished("stop")])
+    parts = await play(loop_of(reciter, clock=clock))
+    assert parts[-1] == Failed(code="no_response")
+    assert len(clock.slept) == len(of(parts, ModelRetrying)) == 1
+    assert_well_ordered(parts)
+
+
+async def test_a_stream_that_ends_without_an_ending_is_malformed_and_one_without_anything_no_response():
+    for lines, code in (([TextDelta("Hal")], "malformed_stream"), ([], "no_response")):
+        parts = await play(loop_of(Reciter(lines, lines)))
+        assert parts[-1].code == code
+        assert_well_ordered(parts)
+
+
+async def test_tools_that_end_in_silence_get_one_closing_line_inside_the_step():
+    """A14.c2, A14.7"""
+    loop = loop_of(Reciter(calls(call("a", "look"), text="Looking."), [TextDelta("\n"), Finished("stop")]))
+    parts = await play(loop)
+    assert kinds(parts)[-5:] == ["text.started", "text.extended", "text.ended", "step.finished", "Answered"]
+    assert of(parts, TextExtended)[-1].delta == CLOSING_LINE
+    assert [part.synthetic for part in of(parts, TextStarted)] == [False, True]
+    assert len(of(parts, ModelCallStarted)) == 2
+    assert_well_ordered(parts)
+
+
+async def test_text_cut_by_the_output_limit_is_kept_and_said_so():
+    """A2.4"""
+    parts = await play(loop_of(Reciter(say("Once upon", finish="length"))))
+    assert of(parts, NoticeMade)[0].code == "output_truncated"
+    assert parts[-1] == Answered()
+
+
+async def test_a_refusal_fails_the_turn_without_a_second_request():
+    reciter = Reciter(say("I would rather not.", finish="refused"))
+    parts = await play(loop_of(reciter))
+    assert parts[-1] == Failed(code="refused")
+    assert len(reciter.requests) == 1
+    assert_well_ordered(parts)
+
+
+async def test_the_last_round_says_so_and_runs_no_tool():
+    """A10.c2, A10.1"""
+    toolbox = MemoryToolbox(tools={"look": look})
+    asking = [calls(call(f"c{number}", "look"), text="Looking.") for number in range(4)]
+    reciter = Reciter(*asking)
+    parts = await play(loop_of(reciter, limits=Limits(max_rounds=3), toolbox=toolbox))
+    assert len(reciter.requests) == 3
+    assert "last round" in reciter.requests[2].messages[-1].text
+    assert len(toolbox.ran) == 2
+    assert of(parts, ResultMade)[-1].outcome.content == NOT_EXECUTED
+    assert of(parts, NoticeMade)[-1].code == "round_limit"
+    assert parts[-1] == Answered(limit_code="round_limit")
+    assert_well_ordered(parts)
+
+
+async def test_a_limit_without_any_text_fails_the_turn():
+    """A10.6"""
+    reciter = Reciter(calls(call("a", "look")))
+    parts = await play(loop_of(reciter, limits=Limits(max_rounds=1)))
+    assert parts[-1] == Failed(code="round_limit")
+    assert not of(parts, NoticeMade)
+
+
+async def test_the_same_round_again_and_again_is_noted_once_and_ended_after_the_sixth():
+    """A10.c1, A10.2"""
+    reciter = Reciter(*(calls(call(f"c{number}", "look")) for number in range(9)))
+    parts = await play(loop_of(reciter))
+    assert len(reciter.requests) == 6
+    assert len(of(parts, NoteMade)) == 1
+    assert "three times" in reciter.requests[3].messages[-1].text
+    assert parts[-1] == Failed(code="loop_detected")
+
+
+async def test_five_unusable_calls_in_a_row_end_the_turn():
+    """A10.3"""
+    reciter = Reciter(*(calls(call(f"c{number}", "write_file", "")) for number in range(9)))
+    toolbox = MemoryToolbox(tools={"write_file": look}, required={"write_file": ("content",)})
+    parts = await play(loop_of(reciter, toolbox=toolbox, limits=Limits(loop_repeats=99)))
+    assert len(reciter.requests) == 5
+    assert parts[-1] == Failed(code="tool_calls_broken")
+
+
+async def test_the_wall_clock_ends_the_turn_between_rounds():
+    """A10.5"""
+    clock = ManualClock()
+
+    async def slow(made, emit):
+        clock.advance(3600)
+        return outcome(made)
+
+    reciter = Reciter(calls(call("a", "slow"), text="This takes a while."))
+    parts = await play(loop_of(reciter, clock=clock, toolbox=MemoryToolbox(tools={"slow": slow})))
+    assert parts[-1] == Answered(limit_code="time_limit")
+
+
+async def test_a_failure_after_visible_text_retracts_the_step_and_tries_again():
+    """A7.c2, A7.3"""
+    reciter = Reciter([TextDelta("x" * 200), ProviderFailure("overloaded")], say("The answer."))
+    parts = await play(loop_of(reciter))
+    retracted = of(parts, StepRetracted)[0]
+    assert retracted.row_ids == [of(parts, TextStarted)[0].row_id]
+    visible = [row for row in kept(parts) if row.kind == "assistant" and not row.hidden]
+    assert [row.content for row in visible] == ["The answer."]
+    assert len(of(parts, ModelCallEnded)) == 2
+    assert_well_ordered(parts)
+
+
+async def test_a_round_is_retracted_at_most_once_and_the_second_text_stays():
+    """A7.3"""
+    broken = [TextDelta("partial"), ProviderFailure("overloaded")]
+    parts = await play(loop_of(Reciter(broken, broken)))
+    assert len(of(parts, StepRetracted)) == 1
+    assert [row.content for row in kept(parts) if not row.hidden] == ["partial"]
+    assert parts[-1] == Failed(code="overloaded")
+
+
+async def test_an_overloaded_provider_is_tried_again_until_it_answers():
+    """A7.c1"""
+    clock = ManualClock()
+    busy = [ProviderFailure("overloaded", refused_before_work=True)]
+    parts = await play(loop_of(Reciter(busy, busy, say("Here I am.")), clock=clock))
+    assert [(part.attempt, part.attempts) for part in of(parts, ModelRetrying)] == [(1, 3), (2, 3)]
+    assert 1.5 <= clock.slept[0] <= 2.5
+    assert 6 <= clock.slept[1] <= 10
+    assert [part.number for part in of(parts, ModelCallStarted)] == [1, 2, 3]
+    assert of(parts, ModelCallEnded)[0].tokens == Tokens()
+    assert parts[-1] == Answered()
+
+
+async def test_unreported_usage_is_estimated_and_a_broken_report_is_completed():
+    """A19.5"""
+    lag = [UsageReported(Tokens(input=50, output=1)), TextDelta("y" * 400), ProviderFailure("bad_request")]
+    ended = of(await play(loop_of(Reciter(lag))), ModelCallEnded)[0]
+    assert (ended.tokens, ended.estimated, ended.aborted) == (Tokens(input=50, output=100), True, True)
+    ended = of(await play(loop_of(Reciter(say("abcd")))), ModelCallEnded)[0]
+    assert (ended.tokens.output, ended.estimated, ended.aborted) == (1, True, False)
+
+
+async def test_every_step_that_starts_also_finishes_or_is_retracted():
+    parts = await play(loop_of(Reciter([ProviderFailure("overloaded")], say("Hi."))))
+    assert len(of(parts, StepStarted)) == len(of(parts, StepFinished, StepRetracted)) == 2

@@ -1,0 +1,221 @@
+"""A loop that goes on, is taken over, or is stopped (T6.3, T7, T9.1, A3.5, A3.9)."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from copilot.agent.guards import Limits
+from copilot.agent.loop import CLOSING_LINE
+from copilot.agent.parts import (
+    Answered,
+    CallMade,
+    Failed,
+    ModelCallStarted,
+    ResultMade,
+)
+from copilot.agent.ports import MemoryToolbox
+from copilot.agent.prompt import interrupted_note
+from copilot.agent.replies import Continuing
+from copilot.events import (
+    StepRetracted,
+    StepStarted,
+    TextEnded,
+    TextExtended,
+    TextStarted,
+    ToolProposed,
+)
+from copilot.providers.base import (
+    AssistantMessage,
+    Finished,
+    ProviderFailure,
+    TextDelta,
+    ToolCall,
+    ToolGroup,
+    ToolResult,
+    UserMessage,
+)
+from copilot.tools.calls import NO_RESULT
+from tests.playing import (
+    Reciter,
+    Silence,
+    assert_well_ordered,
+    call,
+    calls,
+    kinds,
+    look,
+    loop_of,
+    of,
+    play,
+    say,
+)
+
+
+async def test_the_same_turn_goes_on_with_what_was_queued():
+    """T6.3"""
+    reciter = Reciter(say("First."), say("Second."))
+    loop = loop_of(reciter)
+    await play(loop)
+    assert loop.can_go_on
+    loop.go_on([UserMessage(text="And now?"), UserMessage(text="Please.")])
+    parts = await play(loop)
+    assert reciter.requests[1].messages == (
+        UserMessage(text="Hello"),
+        AssistantMessage(text="First."),
+        UserMessage(text="And now?\n\nPlease."),
+    )
+    assert loop.rounds == 2
+    assert [part.number for part in of(parts, ModelCallStarted)] == [2]
+    assert_well_ordered(parts)
+
+
+async def test_a_turn_without_rounds_left_cannot_go_on():
+    loop = loop_of(Reciter(say("First.")), limits=Limits(max_rounds=1))
+    await play(loop)
+    assert not loop.can_go_on
+
+
+async def test_an_interrupted_text_goes_on_in_its_row():
+    """T9.1"""
+    row_id = uuid4()
+    messages = [UserMessage(text="Count."), AssistantMessage(text="One, two"), interrupted_note()]
+    loop = loop_of(
+        Reciter(say(", three.")),
+        messages=messages,
+        continuing=Continuing(row_id=row_id, length=8),
+        first_call_number=2,
+        first_round=1,
+    )
+    parts = await play(loop)
+    assert not of(parts, TextStarted)
+    assert [(part.row_id, part.offset, part.delta) for part in of(parts, TextExtended)] == [
+        (str(row_id), 8, ", three.")
+    ]
+    assert [part.row_id for part in of(parts, TextEnded)] == [str(row_id)]
+    assert of(parts, ModelCallStarted)[0].number == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "ending"),
+    [
+        (calls(call("a", "look")), Answered()),
+        ([Finished("stop")], Answered()),
+        ([ProviderFailure("bad_request")], Failed(code="bad_request")),
+    ],
+)
+async def test_an_interrupted_row_is_ended_even_when_nothing_is_added(reply, ending):
+    row_id = uuid4()
+    messages = [UserMessage(text="Count."), AssistantMessage(text="One"), interrupted_note()]
+    loop = loop_of(
+        Reciter(reply, say("Two.")), messages=messages, continuing=Continuing(row_id=row_id, length=3)
+    )
+    parts = await play(loop)
+    assert str(row_id) in [part.row_id for part in of(parts, TextEnded)]
+    assert parts[-1] == ending
+
+
+async def test_what_a_failed_try_added_to_an_interrupted_row_stays():
+    row_id = uuid4()
+    messages = [UserMessage(text="Count."), AssistantMessage(text="One"), interrupted_note()]
+    reciter = Reciter([TextDelta(", two"), ProviderFailure("overloaded")], say(", three."))
+    loop = loop_of(reciter, messages=messages, continuing=Continuing(row_id=row_id, length=3))
+    parts = await play(loop)
+    assert not of(parts, StepRetracted)
+    assert reciter.requests[1].messages[1] == AssistantMessage(text="One, two")
+
+
+async def test_repeatable_calls_of_a_lost_worker_run_again_before_the_model_is_asked():
+    """A3.9"""
+    open_call = ToolCall(call_id="a", tool="look", arguments={})
+    made_up = ToolGroup(results=(ToolResult(call_id="a", tool="look", content=NO_RESULT, success=False),))
+    messages = [UserMessage(text="Look."), AssistantMessage(text="", calls=(open_call,)), made_up]
+    reciter = Reciter(say("Seen."))
+    loop = loop_of(reciter, messages=messages, pending_calls=(open_call,), first_round=2, first_call_number=2)
+    parts = await play(loop)
+    assert not of(parts, CallMade)
+    assert reciter.requests[0].messages[2].results[0].content == "done"
+    assert kinds(parts)[:3] == ["step.started", "ResultMade", "step.finished"]
+    assert [part.round for part in of(parts, StepStarted)] == [1, 2]
+    assert parts[-1] == Answered()
+
+
+async def test_a_turn_taken_over_after_its_tools_still_ends_with_a_closing_line():
+    """A14.7 after a takeover"""
+    made = ToolCall(call_id="a", tool="look", arguments={})
+    group = ToolGroup(results=(ToolResult(call_id="a", tool="look", content="seen"),))
+    messages = [UserMessage(text="Look."), AssistantMessage(text="Looking.", calls=(made,)), group]
+    empty = [Finished("stop")]
+    parts = await play(loop_of(Reciter(empty, empty), messages=messages, first_call_number=2, first_round=2))
+    assert of(parts, TextExtended)[-1].delta == CLOSING_LINE
+    fresh = loop_of(Reciter(empty, empty), messages=[*messages, UserMessage(text="Again?")])
+    assert (await play(fresh))[-1] == Failed(code="no_response")
+
+
+async def played_until(loop, condition):
+    """Play in a task of its own, cancel it when `condition` holds, and give what was produced."""
+    parts = []
+    reached = asyncio.Event()
+
+    async def run():
+        async for part in loop.play():
+            parts.append(part)
+            if condition(parts):
+                reached.set()
+
+    task = asyncio.create_task(run())
+    await reached.wait()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    return parts
+
+
+async def test_a_stop_amid_text_leaves_the_block_the_step_and_the_call_to_be_ended():
+    """A1.6, A2.7, A19.5"""
+    reciter = Reciter([TextDelta("Once upon"), Silence()])
+    loop = loop_of(reciter)
+    parts = await played_until(loop, lambda parts: of(parts, TextExtended))
+    assert reciter.closed == 1
+    assert loop.open_block.row_id == of(parts, TextStarted)[0].row_id
+    assert loop.open_step.step_id == of(parts, StepStarted)[0].step_id
+    assert loop.open_calls == ()
+    ended = loop.open_call()
+    assert (ended.id, ended.aborted) == (of(parts, ModelCallStarted)[0].id, True)
+
+
+async def test_a_stop_while_arguments_stream_leaves_the_call_with_none():
+    """A3.5"""
+    loop = loop_of(Reciter([call("a", "look", '{"at'), Silence()]))
+    await played_until(loop, lambda parts: of(parts, ToolProposed))
+    (left,) = loop.open_calls
+    assert (left.call, left.made) == (ToolCall(call_id="a", tool="look", arguments={}), False)
+
+
+async def test_a_stop_while_tools_run_keeps_the_finished_result_and_names_the_open_call():
+    """A9.4, A9.c2 as far as the loop is concerned"""
+    cancelled = asyncio.Event()
+
+    async def hang(made, emit):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    toolbox = MemoryToolbox(tools={"look": look, "hang": hang})
+    loop = loop_of(Reciter(calls(call("a", "hang"), call("b", "look"))), toolbox=toolbox)
+    parts = await played_until(loop, lambda parts: of(parts, ResultMade))
+    assert cancelled.is_set()
+    assert [(left.call.call_id, left.made) for left in loop.open_calls] == [("a", True)]
+    assert loop.open_calls[0].row_id == of(parts, CallMade)[0].row_id
+    assert loop.open_call() is None
+    assert loop.open_step is not None
+
+
+async def test_nothing_stands_open_after_an_answer():
+    loop = loop_of(Reciter(calls(call("a", "look"), text="Hm."), say("Done.")))
+    await play(loop)
+    assert (loop.open_call(), loop.open_block, loop.open_calls, loop.open_step) == (None, None, (), None)

@@ -1,0 +1,202 @@
+"""What is sent to each vendor: only what it defines, thoughts only where they belong (A5.3, A5.5, A14)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from copilot.providers import chat_wire, messages_wire
+from copilot.providers.base import (
+    AssistantMessage,
+    Entry,
+    ImagePart,
+    ModelMessage,
+    ReasoningStyle,
+    Request,
+    ToolCall,
+    ToolGroup,
+    ToolResult,
+    ToolSpecification,
+    UserMessage,
+)
+
+HI = UserMessage(text="hi")
+THOUGHT = json.dumps({"type": "thinking", "thinking": "hm", "signature": "s"})
+CALLING = AssistantMessage(
+    text="See.", calls=(ToolCall(call_id="c:1", tool="ls", arguments={"a": 1}),), replay=(THOUGHT,)
+)
+RESULTS = ToolGroup(results=(ToolResult(call_id="c:1", tool="ls", content="x", success=False),))
+TOOL = ToolSpecification(name="ls", description="Lists.", parameters={"type": "object", "properties": {}})
+
+
+def request(
+    *messages: ModelMessage,
+    style: ReasoningStyle = "budget",
+    thinking: int = 0,
+    max_output: int = 0,
+    images: bool = True,
+) -> Request:
+    entry = Entry(
+        name="m",
+        provider="openai_chat",
+        model="m",
+        max_output_tokens=max_output,
+        supports_images=images,
+        can_reason=True,
+        reasoning_style=style,
+    )
+    return Request(
+        entry=entry,
+        system="Be brief.",
+        suffix="Today.",
+        messages=messages or (HI,),
+        tools=(TOOL,),
+        thinking_tokens=thinking,
+    )
+
+
+def chat(asked: Request, *, official: bool = False) -> Any:
+    return json.loads(chat_wire.encode(asked, official=official))
+
+
+def messages(asked: Request) -> Any:
+    return json.loads(json.dumps(messages_wire.body_of(asked)))
+
+
+# --- chat --------------------------------------------------------------------------------------------
+
+
+def test_a_chat_request_has_only_standard_fields_a5_3() -> None:
+    body = chat(request(HI, CALLING, RESULTS))
+    assert list(body) == ["model", "stream", "stream_options", "tools", "messages"]
+    assert [m["role"] for m in body["messages"]] == ["system", "user", "assistant", "tool"]
+    assert body["messages"][0]["content"] == "Be brief.\n\nToday."
+    call = {"id": "c:1", "type": "function", "function": {"name": "ls", "arguments": '{"a":1}'}}
+    assert body["messages"][2] == {"role": "assistant", "content": "See.", "tool_calls": [call]}
+    assert body["messages"][3] == {"role": "tool", "tool_call_id": "c:1", "content": "x"}
+
+
+def test_the_output_limit_is_sent_only_if_known_a4_1() -> None:
+    assert "max_tokens" not in chat(request())
+    assert chat(request(max_output=500))["max_tokens"] == 500
+    assert chat(request(max_output=500), official=True)["max_completion_tokens"] == 500
+
+
+def test_requests_of_a_growing_conversation_share_their_prefix_p11() -> None:
+    first = chat_wire.encode(request(HI), official=False)
+    second = chat_wire.encode(request(HI, CALLING, RESULTS), official=False)
+    assert second.startswith(first.removesuffix(b"]}"))
+
+
+def test_images_are_sent_where_they_are_understood() -> None:
+    seen = UserMessage(text="look", images=(ImagePart(mime="image/png", data=b"abc"),))
+    parts = chat(request(seen))["messages"][1]["content"]
+    assert parts[1]["image_url"]["url"] == "data:image/png;base64,YWJj"
+    assert chat(request(seen, images=False))["messages"][1]["content"] == "look"
+    assert messages(request(seen))["messages"][0]["content"][0]["source"]["media_type"] == "image/png"
+
+
+def test_malformed_arguments_are_replayed_as_an_empty_object_a8_2() -> None:
+    broken = AssistantMessage(
+        text="", calls=(ToolCall(call_id="c:1", tool="ls", arguments=None, raw_arguments="{"),)
+    )
+    body = chat(request(HI, broken, RESULTS))
+    assert body["messages"][2]["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert body["messages"][2]["content"] is None
+
+
+@pytest.mark.parametrize(
+    ("style", "field"),
+    [
+        ("none", {}),
+        ("effort", {"reasoning_effort": "medium"}),
+        ("gateway", {"reasoning": {"max_tokens": 8192}}),
+    ],
+)
+def test_chat_reasoning_is_asked_for_as_declared(style: ReasoningStyle, field: dict[str, object]) -> None:
+    body = chat(request(style=style, thinking=8192))
+    assert {key: value for key, value in body.items() if "reasoning" in key} == field
+
+
+@pytest.mark.parametrize("style", ["none", "budget", "adaptive", "effort", "gateway"])
+def test_without_thinking_tokens_no_reasoning_field_is_sent_a14_c2(style: ReasoningStyle) -> None:
+    asked = request(HI, CALLING, RESULTS, style=style, thinking=0)
+    for body in (chat(asked), chat(asked, official=True), messages(asked)):
+        assert not {"thinking", "output_config", "reasoning", "reasoning_effort"} & set(body)
+    assert "thinking" not in json.dumps(messages(asked)["messages"])
+
+
+# --- messages ----------------------------------------------------------------------------------------
+
+
+def test_a_messages_request_merges_roles_and_puts_results_first_a5_5() -> None:
+    body = messages(request(HI, UserMessage(text="there"), CALLING, RESULTS, UserMessage(text="and?")))
+    assert [m["role"] for m in body["messages"]] == ["user", "assistant", "user"]
+    assert body["messages"][0]["content"] == [{"type": "text", "text": "hi\n\nthere"}]
+    last = body["messages"][2]["content"]
+    assert last[0] == {"type": "tool_result", "tool_use_id": "c_1", "content": "x", "is_error": True}
+    assert last[1] == {"type": "text", "text": "and?"}
+    assert body["messages"][1]["content"][1] == {
+        "type": "tool_use",
+        "id": "c_1",
+        "name": "ls",
+        "input": {"a": 1},
+    }
+    assert [block["text"] for block in body["system"]] == ["Be brief.", "Today."]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "max_output", "budget", "max_tokens"),
+    [
+        (8192, 32_000, 8192, 32_000),
+        (500, 32_000, 1024, 32_000),
+        (8192, 0, 8192, 16_384),
+        (50_000, 32_000, 16_000, 32_000),
+        (8192, 1500, None, 1500),
+        (0, 32_000, None, 32_000),
+    ],
+)
+def test_the_thinking_budget_fits_below_max_output_a5_5(
+    thinking: int, max_output: int, budget: int | None, max_tokens: int
+) -> None:
+    body = messages(request(thinking=thinking, max_output=max_output))
+    assert body["max_tokens"] == max_tokens
+    assert body.get("thinking", {}).get("budget_tokens") == budget
+
+
+def test_adaptive_models_get_an_effort_a5_5() -> None:
+    body = messages(request(style="adaptive", thinking=8192))
+    assert body["thinking"] == {"type": "adaptive"}
+    assert body["output_config"] == {"effort": "medium"}
+
+
+def test_no_temperature_and_no_forced_tool_choice_go_with_thinking_a5_5() -> None:
+    assert not {"temperature", "top_p", "tool_choice"} & set(messages(request(thinking=8192)))
+
+
+def test_signed_thoughts_come_first_in_their_reply_a14_c3() -> None:
+    body = messages(request(HI, CALLING, RESULTS, thinking=8192))
+    assert [block["type"] for block in body["messages"][1]["content"]] == ["thinking", "text", "tool_use"]
+    assert "thinking" in body
+
+
+def test_a_tool_loop_that_lost_its_thoughts_goes_on_without_thinking_a14_4() -> None:
+    lost = AssistantMessage(text="See.", calls=CALLING.calls)
+    assert "thinking" not in messages(request(HI, lost, RESULTS, thinking=8192))
+    assert "thinking" in messages(
+        request(HI, lost, RESULTS, AssistantMessage(text="Done."), HI, thinking=8192)
+    )
+
+
+def test_replay_data_of_other_providers_stays_out_a14_4() -> None:
+    foreign = AssistantMessage(text="x", calls=CALLING.calls, replay=('{"type":"reasoning"}', "not json"))
+    body = messages(request(HI, foreign, RESULTS, thinking=8192))
+    assert [block["type"] for block in body["messages"][1]["content"]] == ["text", "tool_use"]
+
+
+def test_a_trailing_answer_is_never_a_prefill() -> None:
+    body = messages(request(HI, AssistantMessage(text="Half ")))
+    assert body["messages"][-1]["role"] == "user"
+    assert "Continue" in body["messages"][-1]["content"][0]["text"]

@@ -1,0 +1,90 @@
+"""Token counts of every vendor in our terms (A19.2, A19.c1)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from copilot.events import JSON, Tokens
+from copilot.providers import tokens
+
+CHAT: list[tuple[dict[str, JSON], Tokens]] = [
+    ({"prompt_tokens": 10, "completion_tokens": 5}, Tokens(input=10, output=5)),
+    (
+        {"prompt_tokens": 1000, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 900}},
+        Tokens(input=100, cache_read=900, output=5),
+    ),
+    (
+        {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30}},
+        Tokens(input=10, cache_read=60, cache_write_5m=30, output=5),
+    ),
+    (
+        {"prompt_tokens": 100, "completion_tokens": 5, "cache_creation_input_tokens": 30, "cache_read_input_tokens": 90},
+        Tokens(input=0, cache_read=90, cache_write_5m=30, output=5),
+    ),
+    ({"prompt_tokens": 100, "prompt_cache_hit_tokens": 40}, Tokens(input=60, cache_read=40)),
+    (
+        {"prompt_tokens": 10, "completion_tokens": 50, "total_tokens": 60, "completion_tokens_details": {"reasoning_tokens": 30}},
+        Tokens(input=10, output=50, reasoning=30),
+    ),
+    (
+        {"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 60, "completion_tokens_details": {"reasoning_tokens": 30}},
+        Tokens(input=10, output=50, reasoning=30),
+    ),
+    (
+        {"prompt_tokens": 10, "completion_tokens": None, "prompt_tokens_details": None, "completion_tokens_details": {"reasoning_tokens": None}},
+        Tokens(input=10),
+    ),
+    ({"prompt_tokens": -1, "completion_tokens": True}, Tokens()),
+    ({"prompt_tokens": math.nan, "completion_tokens": "7"}, Tokens()),
+    ({}, Tokens()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("usage", "expected"), CHAT)
+def test_chat_counts_never_overlap_a19_c1(usage: dict[str, JSON], expected: Tokens) -> None:
+    assert tokens.from_chat(usage) == expected
+
+
+def test_messages_counts_are_cumulative_a19_5() -> None:
+    at_start = tokens.from_messages(
+        {
+            "input_tokens": 100,
+            "cache_read_input_tokens": 900,
+            "cache_creation_input_tokens": 70,
+            "cache_creation": {"ephemeral_5m_input_tokens": 50, "ephemeral_1h_input_tokens": 20},
+            "output_tokens": 1,
+        },
+        Tokens(),
+    )
+    at_end = tokens.from_messages(
+        {"output_tokens": 42, "output_tokens_details": {"thinking_tokens": 7}}, at_start
+    )
+    assert at_end == Tokens(
+        input=100, cache_read=900, cache_write_5m=50, cache_write_1h=20, output=42, reasoning=7
+    )
+
+
+def test_messages_cache_writes_without_breakdown_are_short_lived() -> None:
+    counted = tokens.from_messages({"input_tokens": 1, "cache_creation_input_tokens": 70}, Tokens())
+    assert counted == Tokens(input=1, cache_write_5m=70)
+
+
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [
+        (0.0123, "0.0123"),
+        ("0.0123", "0.0123"),
+        (0, "0"),
+        (None, None),
+        (True, None),
+        (math.nan, None),
+        (math.inf, None),
+        (-1, None),
+        ("free", None),
+        ([], None),
+    ],
+)
+def test_only_a_believable_cost_is_taken_a19_4(cost: JSON, expected: str | None) -> None:
+    assert tokens.reported_cost({"cost": cost}) == expected
