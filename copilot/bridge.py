@@ -22,15 +22,15 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     context = contextvars.copy_context()
 
     def call() -> R:
-        return context.run(_with_connection, function, *args, **kwargs)
+        return _with_connection(lambda: context.run(function, *args, **kwargs))
 
     return await asyncio.get_running_loop().run_in_executor(_threads, call)
 
 
-def _with_connection(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+def _with_connection(function: Callable[[], R]) -> R:
     """A connection that broke is dropped, so that the next call on this thread gets a fresh one."""
     try:
-        return function(*args, **kwargs)
+        return function()
     finally:
         if connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()

@@ -15,10 +15,10 @@ from django.db import connection
 
 from copilot import dispatch, history, queries, questions, tasks, turns, workers
 from copilot.errors import TurnConflict
-from copilot.events import Event, SessionChanged, TurnFailed, TurnRecovering
-from copilot.live import beats, lease, stream
+from copilot.events import Event, TurnFailed, TurnRecovering
+from copilot.live import beats, lease
 from copilot.live.client import RedisDown
-from copilot.models import Session, Turn
+from copilot.models import Turn
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def take_over(suspect: workers.Suspect) -> bool:
         _give_up(turn, requeued.fence)
     else:
         event = TurnRecovering(attempt=requeued.attempts)
-        _publish(turn.session, [(event, suspect.turn_id)])
+        dispatch.publish(session_id, turn.session.owner_id, [(event, suspect.turn_id)])
         tasks.send(turn_id)
     log.warning("turn %s of session %s lost its worker (attempt %d)", turn_id, session_id, requeued.attempts)
     return True
@@ -106,13 +106,12 @@ def _give_up(turn: Turn, fence: int) -> None:
         return
     _close(turn, LOST)
     notice_id = history.post_notice(turn.session_id, turn.pk, "worker_lost")
-    changed = SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")
     happened: list[tuple[Event, str | None]] = [
         (dispatch.notice_posted(notice_id, "worker_lost"), str(turn.pk)),
         (TurnFailed(run_ids=ended.run_ids, code="worker_lost", notice_id=str(notice_id)), str(turn.pk)),
-        (changed, None),
+        (dispatch.became_idle(ended), None),
     ]
-    _publish(turn.session, happened)
+    dispatch.publish(turn.session_id, turn.session.owner_id, happened)
     dispatch.after_turn(turn.session_id, turn.token, EVERYTHING_STAYS)
 
 
@@ -120,13 +119,6 @@ def _close(turn: Turn, result: str) -> None:
     """Nothing is left open: streaming rows get what the log knew, calls get a result."""
     history.close_open_rows(turn.session_id, turn.pk, result, grow=queries.present_text)
     questions.close_for_turn(turn.pk, "cancelled")
-
-
-def _publish(session: Session, happened: list[tuple[Event, str | None]]) -> None:
-    try:
-        stream.publish_now(str(session.pk), happened, user_id=session.owner_id)
-    except RedisDown:
-        log.warning("the event log is unreachable; clients will catch up from the rows")
 
 
 # --- stops that were not obeyed ----------------------------------------------------------------------

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from drf_spectacular.drainage import set_override
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import Direction, OpenApiParameter, OpenApiResponse, extend_schema
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 Document = dict[str, Any]  # a piece of the OpenAPI document, as drf-spectacular builds it
 F = TypeVar("F", bound=Callable[..., object])
@@ -69,7 +70,7 @@ class Schema(AutoSchema):
 
 
 class DataclassExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """Frozen dataclasses are our shapes; pydantic knows how to describe them."""
+    """Frozen dataclasses are our shapes; what encodes them also describes them."""
 
     @classmethod
     def _matches(cls, target: object) -> bool:
@@ -80,10 +81,9 @@ class DataclassExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped
         return str(self.target.__name__)
 
     def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> Document:
-        described = TypeAdapter(self.target).json_schema(
-            ref_template="#/components/schemas/{model}", mode="serialization"
-        )
-        for name, part in described.pop("$defs", {}).items():
+        _, parts = msgspec.json.schema_components([self.target], ref_template="#/components/schemas/{name}")
+        described: Document = parts.pop(self.target.__name__)
+        for name, part in parts.items():
             component = ResolvedComponent(  # type: ignore[no-untyped-call]
                 name=name, type=ResolvedComponent.SCHEMA, object=name, schema=part
             )

@@ -1,0 +1,192 @@
+"""A message arrives: start a turn, queue behind one, or refuse, decided atomically (T3)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+from django.db import DatabaseError, IntegrityError
+
+from copilot import history, queries, questions, tasks, turns
+from copilot.agent import prompt
+from copilot.commands import LIMITS, SendMessage
+from copilot.dispatch.answers import Queued, Started
+from copilot.dispatch.following import after_turn, restore
+from copilot.dispatch.limits import check_limit
+from copilot.dispatch.repetition import first_outcome
+from copilot.dispatch.telling import announce, publish
+from copilot.errors import InvalidRequest, TooMany, Unavailable
+from copilot.events import AttachmentView, MessageView, QueueChanged
+from copilot.live import counters, lease, stream
+from copilot.live.client import RedisDown
+from copilot.live.lease import Member
+from copilot.models import Message
+from copilot.providers import catalogue
+from copilot.workspace import files
+
+TITLE_CHARACTERS = 60
+
+
+def submit(command: SendMessage) -> Started | Queued:
+    """The only way to talk to the agent, for every door (T3)."""
+    catalogue.resolve(command.tier, command.mode)
+    check_limit(command.user_id)
+    attachments, ignored = _resolve(command)
+    message_id, turn_id, token = uuid4(), uuid4(), uuid4()
+    context = prompt.server_context(
+        now=datetime.now(UTC),
+        timezone="UTC",
+        page_url=command.page_context.url if command.page_context else "",
+        page_text=command.page_context.text if command.page_context else "",
+        attachments=attachments,
+    )
+    accepted = history.accept(message_id, command, attachments, context)
+    if accepted is None:
+        return first_outcome(command) or submit(command)
+    number = accepted.accept_number
+    member = Member(number, command.run_id is not None, str(message_id))
+    opening = turns.Opening(
+        turn_id=turn_id,
+        token=token,
+        session_id=command.session_id,
+        message_id=message_id,
+        origin=command.origin,
+        run_id=command.run_id,
+        tier=command.tier,
+        mode=command.mode,
+        permissions=command.permissions,
+        accept_number=number,
+        title=title_from(command.text),
+    )
+    view = _view(message_id, command, attachments)
+    return _admit(opening, member, command.user_id, view, ignored)
+
+
+def _view(message_id: UUID, command: SendMessage, attachments: list[AttachmentView]) -> MessageView:
+    """The message as clients will see it, once it has its place."""
+    return MessageView(
+        id=str(message_id),
+        sequence=0,
+        turn_id=None,
+        kind="user",
+        role="user",
+        content=command.text,
+        author=command.author,
+        attachments=attachments,
+        branch=0,
+        created_at="",
+    )
+
+
+def _resolve(command: SendMessage) -> tuple[list[AttachmentView], list[str]]:
+    if not command.attachments:
+        return [], []
+    attachments, ignored = files.resolve_attachments(command.user_id, command.attachments)
+    if not attachments and not command.text.strip():
+        raise InvalidRequest("The message is empty: none of its files can be used.", code="empty_message")
+    return attachments, ignored
+
+
+def title_from(text: str) -> str:
+    """A conversation is called after its first words until something better is known."""
+    words = " ".join(text.split())
+    return words if len(words) <= TITLE_CHARACTERS else words[: TITLE_CHARACTERS - 1].rstrip() + "…"
+
+
+def _admit(
+    opening: turns.Opening, member: Member, user_id: int, view: MessageView, ignored: list[str]
+) -> Started | Queued:
+    for _ in range(2):
+        verdict = _claim_or_queue(opening, member)
+        match verdict:
+            case lease.Claimed():
+                started = _start(opening, user_id, view, ignored)
+                if started is not None:
+                    return started
+                restore(opening.session_id)  # Redis had forgotten the turn that runs: queue behind it
+            case lease.Waiting():
+                return _queue(opening, member, user_id, verdict, ignored)
+            case lease.Full():
+                return _refuse_full(opening, ignored)
+    raise Unavailable
+
+
+def _claim_or_queue(opening: turns.Opening, member: Member) -> lease.Claimed | lease.Waiting | lease.Full:
+    try:
+        return lease.claim_or_queue(
+            str(opening.session_id),
+            turn_id=str(opening.turn_id),
+            token=str(opening.token),
+            member=member,
+            order=float(member.accept_number),
+        )
+    except RedisDown as problem:
+        history.discard(opening.message_id)
+        raise Unavailable from problem
+
+
+def _start(opening: turns.Opening, user_id: int, view: MessageView, ignored: list[str]) -> Started | None:
+    """Open the turn on the claimed session; None when Postgres says one is unfinished there."""
+    session_id = str(opening.session_id)
+    try:
+        opened = turns.open_turn(opening)
+    except IntegrityError:
+        lease.give_back(session_id, str(opening.token))
+        return None
+    except DatabaseError as problem:
+        lease.give_back(session_id, str(opening.token))
+        raise Unavailable from problem
+    if opened is None:  # an earlier turn took the message while this request was slow: it is accepted
+        after_turn(opening.session_id, opening.token, None)
+        return _taken(opening, ignored)
+    cursor = announce(opening, opened, user_id, view)
+    tasks.send(opening.turn_id)
+    return Started(
+        message_id=opening.message_id,
+        turn_id=opening.turn_id,
+        run_id=opening.run_id,
+        cursor=cursor,
+        ignored_attachments=ignored,
+    )
+
+
+def _queue(
+    opening: turns.Opening, member: Member, user_id: int, waiting: lease.Waiting, ignored: list[str]
+) -> Started | Queued:
+    wait = counters.hit("queue", str(user_id), limit=LIMITS.queue_calls, seconds=LIMITS.queue_calls_seconds)
+    if wait is not None and history.discard(opening.message_id):
+        lease.forget(str(opening.session_id), [member])
+        raise TooMany("Too many messages in a short time.", retry_after_seconds=wait)
+    running = UUID(waiting.turn_id)
+    questions.close_for_turn(running, "superseded")
+    items = queries.queue_items(opening.session_id)
+    cursor = publish(opening.session_id, user_id, [(QueueChanged(items=items), None)])
+    return Queued(
+        message_id=opening.message_id,
+        turn_id=running,
+        run_id=opening.run_id,
+        position=waiting.position,
+        cursor=cursor,
+        ignored_attachments=ignored,
+    )
+
+
+def _refuse_full(opening: turns.Opening, ignored: list[str]) -> Started:
+    if not history.discard(opening.message_id):
+        return _taken(opening, ignored)  # the running turn took it from the rows meanwhile: it is accepted
+    raise TooMany(
+        f"{lease.QUEUE_CAPACITY} messages are waiting already.",
+        code="queue_full",
+        capacity=lease.QUEUE_CAPACITY,
+    )
+
+
+def _taken(opening: turns.Opening, ignored: list[str]) -> Started:
+    turn_id = Message.objects.values_list("turn_id", flat=True).get(pk=opening.message_id)
+    return Started(
+        message_id=opening.message_id,
+        turn_id=turn_id or opening.turn_id,
+        run_id=opening.run_id,
+        cursor=stream.last_cursor(str(opening.session_id)),
+        ignored_attachments=ignored,
+    )

@@ -1,0 +1,102 @@
+"""After a turn: let the session go, or start what must follow; and put back what Redis forgot."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+from django.db import IntegrityError
+
+from copilot import history, queries, tasks, turns
+from copilot.dispatch.limits import may_go_on
+from copilot.dispatch.telling import announce, owner_of
+from copilot.live import lease
+from copilot.live.lease import Member
+from copilot.models import Message, Turn
+from copilot.permissions import Permissions
+
+
+def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
+    """The last act of a turn: let the session go, or start what must follow at once (T4.4, T6.3, T7.4)."""
+    while True:
+        next_turn, next_token = uuid4(), uuid4()
+        verdict = lease.take_or_release(
+            str(session_id),
+            token=str(token),
+            keep_through=keep_through,
+            next_turn_id=str(next_turn),
+            next_token=str(next_token),
+        )
+        if verdict != "kept" or _start_next(session_id, next_turn, next_token, keep_through):
+            return
+        token = next_token
+
+
+def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> bool:
+    """Open a turn for the head of the queue; False when the queue turned out to hold nothing to start."""
+    pending = history.pending(session_id)
+    head = next(
+        (one for one in pending if one.run_id or keep_through is None or one.accept_number > keep_through),
+        None,
+    )
+    if head is None:
+        restore_queue(session_id, pending)
+        return False
+    owner_id = owner_of(session_id)
+    if not may_go_on(session_id, owner_id, len(pending)):
+        lease.give_back(str(session_id), str(token))
+        return True
+    message = Message.objects.get(pk=head.id)
+    opening = turns.Opening(
+        turn_id=turn_id,
+        token=token,
+        session_id=session_id,
+        message_id=head.id,
+        origin=message.origin,
+        run_id=head.run_id,
+        tier=message.tier,
+        mode=message.mode,
+        permissions=Permissions.from_json(head.permissions),
+        accept_number=head.accept_number,
+    )
+    try:
+        opened = turns.open_turn(opening)
+    except IntegrityError:
+        lease.give_back(str(session_id), str(token))
+        return True  # another turn is unfinished here: what is queued waits behind it
+    lease.forget(str(session_id), [member_of(head)])
+    if opened is None:
+        return False
+    announce(opening, opened, owner_id, queries.message_view(message), queue_changed=True)
+    tasks.send(turn_id)
+    return True
+
+
+def member_of(one: history.Pending) -> Member:
+    return Member(one.accept_number, one.run_id is not None, str(one.id))
+
+
+def start_stranded(session_id: UUID) -> bool:
+    """Start a turn for messages that wait although nothing runs (D10)."""
+    turn_id, token = uuid4(), uuid4()
+    verdict = lease.claim_or_queue(
+        str(session_id), turn_id=str(turn_id), token=str(token), member=None, order=0.0
+    )
+    if not isinstance(verdict, lease.Claimed):
+        return False
+    restore_queue(session_id, history.pending(session_id))
+    after_turn(session_id, token, None)
+    return True
+
+
+def restore(session_id: UUID) -> None:
+    """Put back what Redis lost: the lease of the unfinished turn and the working order of the queue (T2.5)."""
+    turn = Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).first()
+    if turn is not None:
+        lease.claim_or_queue(
+            str(session_id), turn_id=str(turn.pk), token=str(turn.token), member=None, order=0.0
+        )
+    restore_queue(session_id, history.pending(session_id))
+
+
+def restore_queue(session_id: UUID, pending: list[history.Pending]) -> None:
+    lease.restore_queue(str(session_id), {member_of(one): one.queue_order for one in pending})

@@ -1,0 +1,63 @@
+"""The same run_id again: the first outcome is the only one (T3.6)."""
+
+from __future__ import annotations
+
+import time
+from uuid import uuid4
+
+from copilot import queries
+from copilot.commands import SendMessage
+from copilot.dispatch.answers import Queued, Started
+from copilot.errors import Conflict, Forbidden, NotFound, Unavailable
+from copilot.live import stream
+from copilot.models import Message, Session, Turn
+
+SETTLE_SECONDS = 2.0  # the first request with this run_id decides within milliseconds
+
+
+def first_outcome(command: SendMessage) -> Started | Queued | None:
+    """Why nothing was inserted: a foreign session, an inactive account, or a run_id seen before.
+
+    None: the first request with it was refused meanwhile, so this one may try.
+    """
+    session = Session.objects.filter(pk=command.session_id, owner=command.user_id, deleted_at=None)
+    if not session.exists():
+        raise NotFound
+    if not session.filter(owner__is_active=True).exists():
+        raise Forbidden("This account is not active.", code="account_inactive")
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        first = Message.objects.filter(session=command.session_id, run_id=command.run_id).first()
+        if first is None:
+            return None
+        if first.content != command.text:
+            raise Conflict("This run_id was used with another text.", code="idempotency_conflict")
+        if (outcome := _outcome_of(first)) is not None:
+            return outcome
+        time.sleep(0.01)
+    raise Unavailable
+
+
+def _outcome_of(message: Message) -> Started | Queued | None:
+    cursor = stream.last_cursor(str(message.session_id))
+    if message.dropped_at is not None:
+        turn = Turn.objects.filter(session=message.session_id, run_ids__contains=[message.run_id]).first()
+        return Started(
+            message_id=message.pk,
+            turn_id=turn.pk if turn is not None else uuid4(),
+            run_id=message.run_id,
+            cursor=cursor,
+        )
+    if message.turn_id is not None:
+        return Started(message_id=message.pk, turn_id=message.turn_id, run_id=message.run_id, cursor=cursor)
+    waiting = [item for item in queries.queue_items(message.session_id) if item.id == str(message.pk)]
+    running = Turn.objects.filter(session=message.session_id, status__in=Turn.UNFINISHED).first()
+    if not waiting or running is None:
+        return None
+    return Queued(
+        message_id=message.pk,
+        turn_id=running.pk,
+        run_id=message.run_id,
+        position=waiting[0].position,
+        cursor=cursor,
+    )

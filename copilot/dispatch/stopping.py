@@ -1,0 +1,74 @@
+"""Stop: what the session accepted before it, and nothing after (T7)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+from uuid import UUID
+
+from copilot import history, queries, turns
+from copilot.dispatch.answers import Stopped
+from copilot.dispatch.following import after_turn, member_of
+from copilot.dispatch.telling import announce_cancelled, owner_of, publish
+from copilot.errors import Conflict, TurnConflict
+from copilot.events import Event, QueueChanged, TurnCancelled
+from copilot.live import lease
+from copilot.live import stop as stops
+from copilot.live.client import RedisDown
+from copilot.models import Message, Turn
+from copilot.permissions import Permissions
+
+log = logging.getLogger(__name__)
+
+
+def stop(
+    user_id: int, session_id: UUID, *, queue: Literal["keep", "drop"] = "keep", turn_id: UUID | None = None
+) -> Stopped:
+    """Stop what the session accepted before now; a message accepted later is never affected (T7)."""
+    queries.session_of(user_id, session_id)
+    stopping = turns.request_stop(session_id, turn_id)
+    if queue == "drop":
+        drop_queue(session_id, stopping.through if stopping else None)
+    if stopping is None:
+        return Stopped(turn_id=None, state="idle")
+    if stopping.status != Turn.Status.RUNNING and cancel_unstarted(session_id, stopping):
+        return Stopped(turn_id=stopping.turn_id, state="stopping")
+    try:
+        stops.raise_mark(str(session_id), str(stopping.turn_id))
+    except RedisDown:
+        log.warning("the stop of turn %s could not be broadcast; the sweep will end it", stopping.turn_id)
+    return Stopped(turn_id=stopping.turn_id, state="stopping")
+
+
+def cancel_unstarted(session_id: UUID, stopping: turns.Stopping) -> bool:
+    """End a turn that no worker runs, in the request itself; False when a worker was quicker."""
+    try:
+        ended = turns.end(stopping.turn_id, stopping.fence, turns.CANCELLED, reason="user")
+    except TurnConflict:
+        return False
+    announce_cancelled(session_id, stopping.turn_id, ended)
+    after_turn(session_id, stopping.token, ended.stop_through)
+    return True
+
+
+def drop_queue(session_id: UUID, through: int | None, message_id: UUID | None = None) -> None:
+    """Let queued messages go; each run_id among them gets its cancelled ending (T3.6, T7.4)."""
+    dropped = history.drop_pending(session_id, through=through, message_id=message_id)
+    if not dropped:
+        if message_id is not None:
+            raise Conflict("This message is no longer queued.", code="not_queued")
+        return
+    lease.forget(str(session_id), [member_of(one) for one in dropped])
+    happened: list[tuple[Event, str | None]] = [(QueueChanged(items=queries.queue_items(session_id)), None)]
+    for one in dropped:
+        if one.run_id:
+            message = Message.objects.get(pk=one.id)
+            ended = turns.record_dropped(
+                session_id,
+                one.run_id,
+                message.origin,
+                Permissions.from_json(message.permissions),
+                one.accept_number,
+            )
+            happened.append((TurnCancelled(run_ids=[one.run_id], reason="user"), str(ended)))
+    publish(session_id, owner_of(session_id), happened)

@@ -1,0 +1,98 @@
+"""News of dispatch: each told after its row stands, and none undone because the log is away."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from uuid import UUID
+
+from copilot import history, queries, turns
+from copilot.events import (
+    Event,
+    MessageAdded,
+    MessageView,
+    NoticePosted,
+    QueueChanged,
+    SessionChanged,
+    TurnCancelled,
+    TurnQueued,
+)
+from copilot.live import stream
+from copilot.live.client import RedisDown
+from copilot.models import Session
+
+log = logging.getLogger(__name__)
+
+
+def publish(session_id: UUID, user_id: int, happened: list[tuple[Event, str | None]]) -> str:
+    """A failing log never undoes what is stored: clients catch up from the rows."""
+    try:
+        return stream.publish_now(str(session_id), happened, user_id=user_id)
+    except RedisDown:
+        log.warning("the event log is unreachable; clients will catch up from the rows")
+        return stream.NO_CURSOR
+
+
+def announce(
+    opening: turns.Opening,
+    opened: turns.Opened,
+    user_id: int,
+    view: MessageView,
+    *,
+    queue_changed: bool = False,
+) -> str:
+    """Tell clients of a turn that waits for a worker."""
+    turn_id = str(opening.turn_id)
+    placed = replace(
+        view, sequence=opened.sequence, turn_id=turn_id, created_at=queries.instant(opened.created_at)
+    )
+    happened: list[tuple[Event, str | None]] = [(MessageAdded(message=placed), turn_id)]
+    if queue_changed:
+        happened.append((QueueChanged(items=queries.queue_items(opening.session_id)), None))
+    happened += [
+        (TurnQueued(origin=opening.origin, run_ids=[opening.run_id] if opening.run_id else []), turn_id),
+        (
+            SessionChanged(
+                title=opened.title, pinned=opened.pinned, archived=opened.archived, state="running"
+            ),
+            None,
+        ),
+    ]
+    return publish(opening.session_id, user_id, happened)
+
+
+def publish_queue(session_id: UUID) -> None:
+    publish(session_id, owner_of(session_id), [(QueueChanged(items=queries.queue_items(session_id)), None)])
+
+
+def announce_cancelled(session_id: UUID, turn_id: UUID, ended: turns.Ended) -> None:
+    """The notice and the ending of a turn that was stopped without its worker."""
+    notice_id = history.post_notice(session_id, turn_id, "stopped")
+    happened: list[tuple[Event, str | None]] = [
+        (notice_posted(notice_id, "stopped"), str(turn_id)),
+        (TurnCancelled(run_ids=ended.run_ids, reason="user"), str(turn_id)),
+        (became_idle(ended), None),
+    ]
+    publish(session_id, owner_of(session_id), happened)
+
+
+def notice_posted(row_id: UUID, code: str) -> NoticePosted:
+    [message] = queries.views([row_id])
+    content = queries.notice_content(code)
+    return NoticePosted(
+        row_id=str(row_id),
+        code=code,
+        label=content.label,
+        hint=content.hint,
+        action=content.action,
+        details=content.details,
+        message=message,
+    )
+
+
+def became_idle(ended: turns.Ended) -> SessionChanged:
+    return SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")
+
+
+def owner_of(session_id: UUID) -> int:
+    return Session.objects.values_list("owner_id", flat=True).get(pk=session_id)
