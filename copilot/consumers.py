@@ -31,7 +31,7 @@ MAX_SUBSCRIPTIONS = 50
 Reply = dict[str, object]
 
 
-class ChatConsumer(AsyncConsumer):
+class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no types
     """One socket. Commands run in order; a task of its own writes, so a slow client stalls nobody."""
 
     visitor: knocks.Visitor

@@ -22,6 +22,7 @@ from copilot.bridge import in_thread
 from copilot.live import lease, stop
 from copilot.live.client import RedisDown
 from copilot.live.stream import Outbox
+from copilot.providers import aclose_all
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +245,7 @@ class Engine:
             await asyncio.sleep(0.02)
         assert self._services is not None
         await self._services.settle()
+        await aclose_all()
 
 
 def _holding(run: TurnRun) -> lease.Holding:

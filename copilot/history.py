@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import cast
 from uuid import UUID, uuid4
 
 import msgspec
@@ -107,18 +106,33 @@ ORDER BY queue_order, accept_number
 def pending(session_id: UUID | str, *, lock: bool = False) -> list[Pending]:
     with connection.cursor() as cursor:
         cursor.execute(_PENDING + (" FOR UPDATE" if lock else ""), [session_id])
-        return [
-            Pending(*row[:5], permissions=_loaded(row[5]), page_url=row[6] or "", file_ids=tuple(row[7]))
-            for row in cursor.fetchall()
-        ]
+        return [_pending(*row) for row in cursor.fetchall()]
+
+
+def _pending(
+    message_id: UUID,
+    accept_number: int,
+    queue_order: float,
+    text: str,
+    run_id: str | None,
+    permissions: str | None,
+    page_url: str | None,
+    file_ids: list[str],
+) -> Pending:
+    return Pending(
+        id=message_id,
+        accept_number=accept_number,
+        queue_order=queue_order,
+        text=text,
+        run_id=run_id,
+        permissions=msgspec.json.decode(permissions, type=PermissionsJSON) if permissions else None,
+        page_url=page_url or "",
+        file_ids=tuple(file_ids),
+    )
 
 
 def has_pending(session_id: UUID) -> bool:
     return Message.objects.filter(session=session_id, sequence=None, dropped_at=None).exists()
-
-
-def _loaded(value: str | PermissionsJSON | None) -> PermissionsJSON | None:
-    return cast(PermissionsJSON, msgspec.json.decode(value)) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +214,7 @@ def _own(turn_id: UUID, fence: int) -> tuple[UUID, bool]:
         row = cursor.fetchone()
     if row is None:
         raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
-    return row
+    return row[0], row[1]
 
 
 def _places(session_id: UUID, chosen: list[Taking], start: Start | None) -> dict[UUID, int]:
@@ -467,20 +481,16 @@ def rows_for_model(session_id: UUID) -> list[Row]:
                 sequence=row[1],
                 kind=row[2],
                 content=row[3],
-                data=_json_value(row[4]),
+                data=msgspec.json.decode(row[4], type=dict[str, JSON]),
                 call_id=row[5],
                 turn_id=row[6],
                 hidden=row[7],
                 streaming=row[8],
-                attachments=_json_value(row[9]),
+                attachments=msgspec.json.decode(row[9], type=tuple[AttachmentView, ...]),
                 server_context=row[10],
-                replay=_json_value(row[11]),
+                replay=msgspec.json.decode(row[11], type=tuple[str, ...]),
                 mid_turn=row[12],
                 model=row[13],
             )
             for row in cursor.fetchall()
         ]
-
-
-def _json_value(value):  # type: ignore[no-untyped-def]
-    return msgspec.json.decode(value) if isinstance(value, str) else value

@@ -175,7 +175,8 @@ def message_view(row: Message) -> MessageView:
 
 
 def _kind(kind: str) -> RowKind:
-    return msgspec.convert(kind, RowKind)
+    known: RowKind = msgspec.convert(kind, RowKind)
+    return known
 
 
 def content_of(row: Message) -> Content:
@@ -224,7 +225,7 @@ def views(message_ids: Iterable[UUID]) -> list[MessageView]:
     return [message_view(row) for row in rows]
 
 
-def queue_items(session_id: UUID | str) -> list[QueueItem]:
+def queue_items(session_id: UUID) -> list[QueueItem]:
     rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None)
     ordered = rows.order_by("queue_order", "accept_number").values_list("pk", "content", "run_id")
     return [

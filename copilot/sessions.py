@@ -46,7 +46,7 @@ def update(
         session.pinned = pinned
         fields.append("pinned")
     if archived is not None:
-        session.archived_at = Now() if archived else None  # type: ignore[assignment]
+        session.archived_at = Now() if archived else None
         fields.append("archived_at")
     if fields:
         session.save(update_fields=fields)

@@ -22,7 +22,7 @@ def run_turn(turn_id: str) -> None:
 def send(turn_id: UUID) -> None:
     """Wake a worker for a turn whose row stands. A broker that is away costs time, not the turn (T9.2)."""
     try:
-        run_turn.apply_async(args=[str(turn_id)], retry=False)
+        run_turn.apply_async(args=(str(turn_id),), retry=False)
     except (OperationalError, OSError) as problem:
         log.warning(
             "the broker is unreachable, turn %s waits for the sweep: %s", turn_id, type(problem).__name__

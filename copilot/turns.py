@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
@@ -15,7 +16,7 @@ from django.db.models.functions import Now
 from copilot.errors import TurnConflict
 from copilot.events import TurnSummary
 from copilot.models import Turn
-from copilot.permissions import Permissions
+from copilot.permissions import Permissions, PermissionsJSON
 
 QUEUED, RUNNING, WAITING = Turn.Status.QUEUED, Turn.Status.RUNNING, Turn.Status.WAITING
 SUCCEEDED, FAILED, CANCELLED = Turn.Status.SUCCEEDED, Turn.Status.FAILED, Turn.Status.CANCELLED
@@ -195,8 +196,8 @@ def claim(turn_ids: Sequence[UUID], worker: str) -> list[Claimed]:
                 origin=row[7],
                 tier=row[8],
                 mode=row[9],
-                permissions=Permissions.from_json(_loaded(row[10])),
-                run_ids=_loaded(row[11]),
+                permissions=Permissions.from_json(_loaded(row[10], PermissionsJSON)),
+                run_ids=_loaded(row[11], list[str]),
                 accepted_through=row[12],
                 stopped=row[13],
                 resumed=row[14],
@@ -209,8 +210,12 @@ def claim(turn_ids: Sequence[UUID], worker: str) -> list[Claimed]:
         ]
 
 
-def _loaded(value):  # type: ignore[no-untyped-def]
-    return msgspec.json.decode(value) if isinstance(value, str) else value
+T = TypeVar("T")
+
+
+def _loaded(value: str | T, kind: type[T]) -> T:
+    """A jsonb column as a raw cursor gives it."""
+    return msgspec.json.decode(value, type=kind) if isinstance(value, str) else value
 
 
 def still_running(held: Sequence[tuple[UUID, int]]) -> set[UUID]:
@@ -285,7 +290,7 @@ def end(
         row = cursor.fetchone()
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
-    return Ended(run_ids=_loaded(row[0]), stop_through=row[1], title=row[2], pinned=row[3], archived=row[4])
+    return Ended(run_ids=_loaded(row[0], list[str]), stop_through=row[1], title=row[2], pinned=row[3], archived=row[4])
 
 
 # --- stopping ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import psycopg
 from django.conf import settings
 from django.db import connection
 from django.db.utils import DatabaseError
+from psycopg.conninfo import make_conninfo
 
 from copilot.live import beats
 from copilot.live.client import RedisDown
@@ -108,7 +109,7 @@ class Beat(threading.Thread):
     def _hold_lock(self) -> None:
         """The lock lives on a connection of its own: the server frees it the moment this process dies."""
         if self._lock is None or self._lock.closed:
-            self._lock = psycopg.connect(**_connection_parameters(), autocommit=True)
+            self._lock = psycopg.connect(_connection_string(), autocommit=True)
             self._lock.execute("SELECT pg_advisory_lock(%s, %s)", [LOCK_SPACE, self.identity.lock_key])
         else:
             self._lock.execute("SELECT 1")
@@ -141,13 +142,10 @@ class Beat(threading.Thread):
             )
 
 
-def _connection_parameters() -> dict[str, object]:
+def _connection_string() -> str:
     parameters = connection.get_connection_params()
-    return {
-        name: parameters[name]
-        for name in ("dbname", "user", "password", "host", "port")
-        if name in parameters
-    }
+    known = ("dbname", "user", "password", "host", "port")
+    return make_conninfo("", **{name: parameters[name] for name in known if name in parameters})
 
 
 # --- judging -----------------------------------------------------------------------------------------
@@ -211,4 +209,4 @@ def purge_lost(hours: int = 24) -> int:
             "DELETE FROM copilot_workerbeat WHERE beat_at < now() - %s * interval '1 hour'",
             [hours],
         )
-        return cursor.rowcount
+        return int(cursor.rowcount)

@@ -34,6 +34,7 @@ from copilot.events import (
     ReasoningEnded,
     SessionChanged,
     TextEnded,
+    Tokens,
     TurnCancelled,
     TurnFailed,
     TurnHeartbeat,
@@ -243,9 +244,9 @@ class TurnRun:
         event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id))
         await self._over(event, ended, keep_through=EVERYTHING_STAYS)
 
-    async def _end_or_lose(self, to: Turn.Status, **fields: str) -> Ended:
+    async def _end_or_lose(self, to: Turn.Status, *, failure_code: str = "", reason: str = "") -> Ended:
         try:
-            return await self._end(to, **fields)
+            return await self._end(to, failure_code=failure_code, reason=reason)
         except TurnConflict as conflict:
             raise FenceLost(f"turn {self.turn.turn_id} was ended by somebody else") from conflict
 
@@ -284,11 +285,19 @@ class TurnRun:
         await self.services.publisher.flush(self.outbox)
         await in_thread(after_turn, self.turn.session_id, self.turn.token, keep_through)
 
-    def _summary(self) -> TurnSummary | None:
+    def _summary(self) -> TurnSummary:
         loop = self.loop
-        if loop is None:
-            return None
         accepted = self.turn.created_at
+        if loop is None:  # nothing was played in this run
+            duration = int((datetime.now(UTC) - accepted).total_seconds() * 1000)
+            return TurnSummary(
+                duration_ms=duration,
+                first_token_ms=None,
+                tokens_per_second=None,
+                rounds=0,
+                tokens=Tokens(),
+                model=self.recorder.model,
+            )
         seconds = loop.generation_seconds
         first = loop.first_token_at
         waited = (

@@ -185,7 +185,7 @@ def _taken(opening: turns.Opening, ignored: list[str]) -> Started:
     turn_id = Message.objects.values_list("turn_id", flat=True).get(pk=opening.message_id)
     return Started(
         message_id=opening.message_id,
-        turn_id=turn_id or opening.turn_id,
+        turn_id=opening.turn_id if turn_id is None else turn_id,
         run_id=opening.run_id,
         cursor=stream.last_cursor(str(opening.session_id)),
         ignored_attachments=ignored,

@@ -21,7 +21,11 @@ def check_limit(user_id: int) -> None:
             reached.message,
             code=reached.code,
             retry_after_seconds=reached.retry_after_seconds(datetime.now(UTC)),
-            **reached.details(),
+            window=reached.window,
+            resets_at=queries.instant(reached.resets_at),
+            reason=reached.reason,
+            reset_cost_cents=0,
+            can_reset=False,
         ) from reached
 
 

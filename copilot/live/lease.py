@@ -160,10 +160,14 @@ def all_leases(batch: int = 500) -> Iterable[LeaseView]:
             claimed_at = int(fields.get(b"claimed_at", b"0"))
             yield LeaseView(
                 session_id=keys.session_of_key(key.decode()),
-                turn_id=fields.get(b"turn", b"").decode(),
-                token=fields.get(b"token", b"").decode(),
+                turn_id=_text(fields.get(b"turn", b"")),
+                token=_text(fields.get(b"token", b"")),
                 claimed_seconds_ago=now - claimed_at,
             )
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def epoch_is_known() -> bool:

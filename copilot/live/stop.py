@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 
 import msgspec
 
@@ -42,8 +41,7 @@ async def heard() -> AsyncIterator[StopNews]:
     async with client.pubsub(ignore_subscribe_messages=True) as subscription:
         try:
             await subscription.subscribe(keys.STOP_CHANNEL)
-            async with aclosing(subscription.listen()) as messages:
-                async for message in messages:
-                    yield msgspec.msgpack.decode(message["data"], type=StopNews)
+            async for message in subscription.listen():
+                yield msgspec.msgpack.decode(message["data"], type=StopNews)
         finally:
             await client.aclose()

@@ -244,28 +244,32 @@ def place_of(cursor: str) -> tuple[int, int]:
     return int(milliseconds), int(number)
 
 
-def entry(raw: tuple[bytes, dict[bytes, bytes]]) -> Entry:
+Raw = tuple[bytes, dict[bytes, bytes]]  # what redis-py gives for a stream's entry; its stubs say less
+
+
+def entry(raw: Raw) -> Entry:
     identifier, fields = raw
     return Entry(identifier.decode(), fields[b"k"].decode(), fields[b"e"].decode())
 
 
 def last_cursor(session_id: str) -> str:
     """The place of the newest event; `0-0` when the log is empty."""
-    newest = blocking().xrevrange(keys.log(session_id), count=1)
-    return newest[0][0].decode() if newest else NO_CURSOR
+    newest = recent(session_id, count=1)
+    return newest[0].cursor if newest else NO_CURSOR
 
 
 def recent(session_id: str, *, count: int, before: str = "+") -> list[Entry]:
     """The newest events, oldest first."""
-    raw = blocking().xrevrange(keys.log(session_id), max=before, count=count)
+    raw: list[Raw] = blocking().xrevrange(keys.log(session_id), max=before, count=count)  # type: ignore[assignment]
     return [entry(one) for one in reversed(raw)]
 
 
 async def after(session_id: str, cursor: str, *, count: int = 1000) -> list[Entry] | None:
     """Events after a cursor, in order; None when the cursor is too old or not of this log (T8.2)."""
-    raw = await on_loop().xrange(keys.log(session_id), min=cursor, count=count + 1)
-    if raw and raw[0][0].decode() == cursor:
-        return [entry(one) for one in raw[1:]]
-    if cursor == NO_CURSOR and not raw:
+    raw: list[Raw] = await on_loop().xrange(keys.log(session_id), min=cursor, count=count + 1)  # type: ignore[assignment]
+    found = [entry(one) for one in raw]
+    if found and found[0].cursor == cursor:
+        return found[1:]
+    if cursor == NO_CURSOR and not found:
         return []
     return None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -173,16 +173,15 @@ class Tail:
         subscription = client.pubsub()
         try:
             await subscription.subscribe(keys.LIVE_CHANNEL)
-            async with aclosing(subscription.listen()) as messages:
-                async for message in messages:
-                    if message["type"] == "subscribe":
-                        self._number = 0
-                        self._connected.set()
-                        self._reread_all()
-                    elif message["type"] == "message":
-                        self._hear(message["data"])
+            async for message in subscription.listen():
+                if message["type"] == "subscribe":
+                    self._number = 0
+                    self._connected.set()
+                    self._reread_all()
+                elif message["type"] == "message":
+                    self._hear(message["data"])
         finally:
-            await subscription.aclose()
+            await subscription.aclose()  # type: ignore[no-untyped-call]
             await client.aclose()
 
     def _hear(self, message: bytes) -> None:

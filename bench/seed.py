@@ -1,0 +1,127 @@
+"""Fills the database of a bench run: users without limits, their cookies and sessions, and long histories.
+
+    python -m bench.seed --users 400 --sessions 2400     prints what the clients need as JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import uuid
+from datetime import timedelta
+
+HISTORIES = (50, 1_000, 10_000)
+SAID = "A sentence of ordinary length with **some** `markup`, as people and models write it. " * 3
+READ_ROWS = 40  # rows after the newest summary: what a model is given of a long conversation
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.seed", description=__doc__.splitlines()[0])
+    parser.add_argument("--users", type=int, default=400)
+    parser.add_argument("--sessions", type=int, default=2400)
+    options = parser.parse_args()
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    import django
+
+    django.setup()
+    _lift_limits()
+    users = _users(options.users)
+    sessions = _sessions([user for user, _ in users], options.sessions)
+    long = {size: _history(users[0][0], size) for size in HISTORIES}
+    _analyze()
+    cookies = [cookie for _, cookie in users]
+    print(json.dumps({"cookies": cookies, "sessions": sessions, "histories": long}))
+
+
+def _lift_limits() -> None:
+    """No limit and a price: what is measured is the ordinary way, without refusals and complaints."""
+    from billing.models import LimitPolicy, ModelPrice
+    from django.utils import timezone
+
+    LimitPolicy.objects.update_or_create(
+        pk=1, defaults={"daily_base_microdollars": 0, "weekly_base_microdollars": 0}
+    )
+    ModelPrice.objects.create(
+        provider="openai_chat",
+        model="fake*",
+        input_per_million_microdollars=1_000_000,
+        output_per_million_microdollars=4_000_000,
+        effective_from=timezone.now() - timedelta(days=1),
+    )
+
+
+def _users(number: int) -> list[tuple[int, str]]:
+    """Each with the cookie of a signed-in browser."""
+    from django.conf import settings
+    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+    from django.contrib.auth.models import User
+    from django.contrib.sessions.backends.db import SessionStore
+    from django.contrib.sessions.models import Session as Cookie
+    from django.utils import timezone
+
+    made = User.objects.bulk_create(
+        User(username=f"bench{n}", email=f"bench{n}@example.com", password=f"!{secrets.token_hex(20)}")
+        for n in range(number)
+    )
+    store, rows = SessionStore(), []
+    for user in made:
+        data = {
+            SESSION_KEY: str(user.pk),
+            BACKEND_SESSION_KEY: "django.contrib.auth.backends.ModelBackend",
+            HASH_SESSION_KEY: user.get_session_auth_hash(),
+        }
+        expires = timezone.now() + timedelta(days=1)
+        rows.append(
+            Cookie(session_key=secrets.token_hex(16), session_data=store.encode(data), expire_date=expires)
+        )
+    Cookie.objects.bulk_create(rows)
+    return [
+        (user.pk, f"{settings.SESSION_COOKIE_NAME}={row.session_key}")
+        for user, row in zip(made, rows, strict=True)
+    ]
+
+
+def _sessions(users: list[int], number: int) -> list[str]:
+    """Session n belongs to user n modulo the number of users."""
+    from copilot.models import Session
+
+    rows = [Session(owner_id=users[n % len(users)], title="Bench") for n in range(number)]
+    Session.objects.bulk_create(rows, batch_size=1000)
+    return [str(row.pk) for row in rows]
+
+
+def _history(user_id: int, size: int) -> str:
+    """Questions and answers; beyond a model's window stands a summary, as compaction leaves it."""
+    from copilot.models import Session
+    from django.db import connection
+
+    session = Session.objects.create(owner_id=user_id, title=f"{size:,} messages")
+    summary_at = size - READ_ROWS
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_message (id, session_id, sequence, kind, content, accept_number, queue_order)
+            SELECT gen_random_uuid(), %(session)s, n,
+                   CASE WHEN n = %(summary)s THEN 'summary' WHEN n %% 2 = 1 THEN 'user' ELSE 'assistant' END,
+                   %(said)s,
+                   CASE WHEN n %% 2 = 1 AND n <> %(summary)s THEN nextval('copilot_accept_numbers') END,
+                   CASE WHEN n %% 2 = 1 AND n <> %(summary)s THEN n END
+            FROM generate_series(1, %(size)s) AS n
+            """,
+            {"session": session.pk, "summary": summary_at, "said": SAID, "size": size},
+        )
+    return str(uuid.UUID(str(session.pk)))
+
+
+def _analyze() -> None:
+    """As autovacuum would have by the time a database holds this much."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+
+if __name__ == "__main__":
+    main()
