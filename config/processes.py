@@ -9,7 +9,8 @@ import signal
 import sys
 from dataclasses import dataclass
 
-from config.servers import Server, ServerProblem, dies_with_parent
+from config.binaries import ServerProblem
+from config.servers import Server, dies_with_parent
 
 LONGEST_LINE = 1024 * 1024
 FIRST_PAUSE_SECONDS = 1.0

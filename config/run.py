@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TextIO
 
 from config.processes import Program, Supervisor, say
-from config.servers import Postgres, Server, ServerProblem, Valkey, start
+from config.binaries import ServerProblem
+from config.servers import Postgres, Server, Valkey, start
 
 ROOT = Path(__file__).resolve().parent.parent
 VAR = Path(os.environ.get("PILOTHOUSE_VAR") or ROOT / "var")  # everything that survives a restart

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from config.binaries import ServerProblem as ServerProblem
-from config.binaries import postgres_binaries, valkey_binary
+from config.binaries import ServerProblem, postgres_binaries, valkey_binary
 
 LEAST_FREE_BYTES = 300 * 1024 * 1024  # an empty cluster with its first journal files takes 60 MB
 START_SECONDS = 60  # a cluster that was killed replays its journal first

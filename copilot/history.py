@@ -481,7 +481,7 @@ def rows_for_model(session_id: UUID) -> list[Row]:
                 sequence=row[1],
                 kind=row[2],
                 content=row[3],
-                data=msgspec.json.decode(row[4], type=dict[str, JSON]),
+                data=msgspec.json.decode(row[4]),
                 call_id=row[5],
                 turn_id=row[6],
                 hidden=row[7],

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 import redis
 
-from config.servers import ServerProblem, private_servers
+from config.binaries import ServerProblem
+from config.servers import private_servers
 
 WORKER = os.environ.get(
     "PYTEST_XDIST_WORKER", ""

@@ -113,12 +113,12 @@ class Stream:
 
     async def body(self) -> bytes:
         """All of it, for answers that end."""
-        content = b""
+        content: list[bytes] = []
         while True:
             part = await self.call.receive_output(timeout=10)
-            content += part["body"]
+            content.append(part["body"])
             if not part.get("more_body"):
-                return content
+                return b"".join(content)
 
     async def hang_up(self) -> None:
         await self.call.send_input({"type": "http.disconnect"})

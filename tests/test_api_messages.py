@@ -80,7 +80,8 @@ def test_the_transcript_is_read_backwards_page_by_page():
     for number in range(1, 8):
         make.message(session, content=str(number))
     make.message(session, "note", content="for the model alone")
-    path, before, seen = f"{V1}/sessions/{session.pk}/messages", None, []
+    path, before = f"{V1}/sessions/{session.pk}/messages", None
+    seen: list[str] = []
     while True:
         page = client.get(f"{path}?limit=3" + (f"&before={before}" if before else "")).json()
         seen = [item["content"] for item in page["items"]] + seen

@@ -13,6 +13,7 @@ from schemathesis.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from schemathesis.core.result import Ok
 
 from copilot import api_keys
 from copilot.api import authentication
@@ -46,7 +47,7 @@ def server(environ, start_response):
 def operations(transactional_db):
     document = schemathesis.openapi.from_wsgi("/api/schema", server)
     found = document.include(path_regex=rf"^{V1}/").exclude(path_regex=NEVER_ENDING)
-    return [result.ok() for result in found.get_all_operations()]
+    return [result.ok() for result in found.get_all_operations() if isinstance(result, Ok)]
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])

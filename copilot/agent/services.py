@@ -76,11 +76,12 @@ class Services:
     async def checkpoint_row(self, row: OpenRow) -> None:
         await self._drafts.write(row.draft(streaming=True))
 
-    def in_background(self, work: Coroutine[object, object, None]) -> None:
+    def in_background(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Work that must be done and may not delay an answer."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._settled)
+        return task
 
     def _settled(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)

@@ -278,6 +278,7 @@ class TurnRun:
     async def _over(self, event: Ending, ended: Ended, *, keep_through: int | None) -> None:
         """Tell the ending, then let the session go or start what follows."""
         self.over = True
+        await self.recorder.settle()
         self.recorder.publish(event)
         self.recorder.publish(
             SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")

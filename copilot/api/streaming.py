@@ -110,7 +110,8 @@ async def _frames(reader: Reader, cursor: str | None) -> AsyncGenerator[bytes, N
 
 async def _snapshot(reader: Reader, *, reset: bool = False) -> Entry:
     snapshot, cursor = await in_thread(queries.snapshot, reader.session_id, reset=reset)
-    return Entry(cursor, snapshot.kind, events.encode(snapshot, session_id=str(reader.session_id)))
+    payload = events.encode(snapshot, session_id=str(reader.session_id)).decode()
+    return Entry(cursor, snapshot.kind, payload)
 
 
 async def _live(feed: Feed, reader: Reader) -> AsyncIterator[bytes]:

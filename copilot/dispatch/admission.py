@@ -182,7 +182,7 @@ def _refuse_full(opening: turns.Opening, ignored: list[str]) -> Started:
 
 
 def _taken(opening: turns.Opening, ignored: list[str]) -> Started:
-    turn_id = Message.objects.values_list("turn_id", flat=True).get(pk=opening.message_id)
+    turn_id: UUID | None = Message.objects.values_list("turn_id", flat=True).get(pk=opening.message_id)
     return Started(
         message_id=opening.message_id,
         turn_id=opening.turn_id if turn_id is None else turn_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -17,7 +17,6 @@ QUICK_SECONDS = 1.0
 SLOW_SECONDS = 5.0  # storage, mail and providers may be far away
 
 _draining = threading.Event()
-_threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="probe")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +57,20 @@ def draining() -> bool:
 def run(probes: Mapping[str, Probe], *, longest_seconds: float | None = None) -> list[Result]:
     """All side by side; each answers or is given up at its own limit."""
     began = time.monotonic()
-    started = {name: _threads.submit(_timed, name, probe) for name, probe in probes.items()}
+    started = {name: _started(name, probe) for name, probe in probes.items()}
     return [
         _awaited(name, future, began + min(_limit(name), longest_seconds or SLOW_SECONDS))
         for name, future in started.items()
     ]
+
+
+def _started(name: str, probe: Probe) -> Future[Result]:
+    """On a thread that nobody waits for: a probe that hangs must not keep the process."""
+    future: Future[Result] = Future()
+    threading.Thread(
+        target=lambda: future.set_result(_timed(name, probe)), name=f"probe {name}", daemon=True
+    ).start()
+    return future
 
 
 def _limit(name: str) -> float:
@@ -74,7 +82,6 @@ def _awaited(name: str, future: Future[Result], deadline: float) -> Result:
     try:
         return future.result(timeout=max(0.0, deadline - time.monotonic()))
     except TimeoutError:
-        future.cancel()
         return _result(name, Finding(status="fail", detail="no answer in time"), began=None)
 
 

@@ -90,6 +90,7 @@ async function send(message) {
   scroll.toEnd();
   transcript.schedule();
   try {
+    await socket.opened();
     if (!sessionId) await startSession();
     const { text, attachments, tier, mode } = message;
     const ack = await command("message.send", { text, attachments, tier, mode });

@@ -45,6 +45,13 @@ export class Socket {
     return this.socket?.readyState === WebSocket.OPEN;
   }
 
+  /** Waits for a connection that is just being made; whether there is one then. */
+  async opened(milliseconds = 4000) {
+    const until = Date.now() + milliseconds;
+    while (!this.open && Date.now() < until) await new Promise((resume) => setTimeout(resume, 50));
+    return this.open;
+  }
+
   /** Send a command; the promise is its `ack`, or fails with CommandFailed. */
   command(kind, fields = {}) {
     if (!this.open) return Promise.reject(new CommandFailed("not_connected", "Not connected right now. Your text is kept."));

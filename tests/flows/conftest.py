@@ -127,6 +127,7 @@ class Visitor:
     site: Site
     context: BrowserContext
     email: str
+    scripted: bool
     complaints: list[str] = field(default_factory=list)
     outage: bool = False  # while the server is down on purpose, failed connections are no news
 
@@ -135,7 +136,13 @@ class Visitor:
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.goto(self.site.url + path)
+        self.is_connected(page)
         return page
+
+    def is_connected(self, page: Page) -> None:
+        """On a chat page with a script: it runs, and its socket is open."""
+        if self.scripted and page.locator("#app").count():
+            expect(page.locator("html")).to_have_attribute("data-connection", "open")
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type == "error" and not (self.outage and EXPECTED_WHILE_DOWN.search(message.text)):
@@ -149,6 +156,7 @@ class Visitor:
         page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Sign in").click()
         expect(page).to_have_url(re.compile("/chat/$"))
+        self.is_connected(page)
         return page
 
 
@@ -162,7 +170,9 @@ def visit(
     def make_one(**options: object) -> Visitor:
         name = f"ada-{os.getpid()}-{next(_people)}"
         _stored(django_db_blocker, name)
-        visitors.append(Visitor(site, browser.new_context(**options), f"{name}@example.com"))  # type: ignore[arg-type]
+        context = browser.new_context(**options)  # type: ignore[arg-type]
+        scripted = options.get("java_script_enabled", True) is True
+        visitors.append(Visitor(site, context, f"{name}@example.com", scripted))
         return visitors[-1]
 
     yield make_one

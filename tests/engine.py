@@ -1,0 +1,446 @@
+"""The real engine in this process: a model under the test's hand, workers that can die, and what clients saw."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from uuid import UUID
+
+import msgspec
+import pytest
+from django.db import connection
+
+from config.celery import app
+from copilot import dispatch, engine, events, folding, queries, workers
+from copilot.commands import SendMessage
+from copilot.events import Event, MessageView
+from copilot.live import keys
+from copilot.live.client import blocking, on_loop
+from copilot.live.stream import Entry, entry
+from copilot.models import Message, Session, Turn
+from copilot.permissions import UNRESTRICTED
+from copilot.providers import scripted
+from copilot.providers.base import Item, Request
+from copilot.providers.messages import continues
+from copilot.providers.scripted import Pause, Reply, ScriptItem, Text
+from copilot.tools import registry
+from copilot.tools.base import AnyTool, Arguments, Invocation, Tool, ToolOutput
+
+PATIENCE_SECONDS = 20.0
+
+
+def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait for a condition; a machine under load is slow, never wrong."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"this did not come true within {seconds:g} s")
+        time.sleep(0.005)
+
+
+# --- a model -----------------------------------------------------------------------------------------
+
+
+class Cue:
+    """Opened once by the test, from any thread; waited for by streams on any loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._given = False
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self.reached = threading.Event()
+
+    def give(self) -> None:
+        with self._lock:
+            self._given = True
+            for loop, event in self._waiting:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(event.set)
+
+    async def wait(self) -> None:
+        event = asyncio.Event()
+        with self._lock:
+            if self._given:
+                self.reached.set()
+                return
+            self._waiting.append((asyncio.get_running_loop(), event))
+        self.reached.set()
+        await event.wait()
+
+
+def cue(number: int) -> Pause:
+    """In a reply: go on when the test gives this cue."""
+    return Pause(float(number))
+
+
+Replier = Callable[[Request], Sequence[ScriptItem]]
+
+
+class Model:
+    """Answers "Aye." unless told otherwise; replies that were laid out come first, each once."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.closed = 0
+        self.otherwise: Replier = lambda request: [Text("Aye.")]
+        self._replies: list[Reply] = []
+        self._cues: defaultdict[int, Cue] = defaultdict(Cue)
+
+    def will(self, *items: ScriptItem) -> None:
+        self._replies.append(Reply(items))
+
+    def always(self, *items: ScriptItem) -> None:
+        self.otherwise = lambda request: items
+
+    def give(self, number: int) -> None:
+        self._cues[number].give()
+
+    def reaches(self, number: int) -> None:
+        """Wait until a stream stands before this cue."""
+        assert self._cues[number].reached.wait(PATIENCE_SECONDS), f"no stream came to cue {number}"
+
+    def said_to(self, number: int = -1) -> str:
+        """Everything the model was told in a request."""
+        return repr(self.requests[number].messages)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._cues[int(seconds)].wait()
+
+    async def stream(self, request: Request) -> AsyncIterator[Item]:
+        self.requests.append(request)
+        number = len(self.requests)
+        reply = self._replies.pop(0) if self._replies else Reply(self.otherwise(request))
+        playing = scripted.play(reply, self, number=number, continued=continues(request.messages))
+        try:
+            async with aclosing(playing) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self.closed += 1
+
+
+# --- a worker ----------------------------------------------------------------------------------------
+
+
+class Worker:
+    """One engine, as one process would have; it can be killed, frozen and woken without a process."""
+
+    def __init__(self) -> None:
+        self.engine = engine.Engine(["turns"])
+        self.engine.start()
+        self.alive = True
+        self._loop = self.engine._loop
+
+    @property
+    def name(self) -> str:
+        return self.engine.identity.worker
+
+    def take(self, turn_id: UUID | str) -> None:
+        self.engine.take(UUID(str(turn_id)))
+
+    def running(self) -> set[str]:
+        return set(self.engine._runs)
+
+    def freeze(self) -> None:
+        """SIGSTOP: nothing moves, nothing beats, and the advisory lock stays held."""
+        self.alive = False
+        self._stop_beating()
+        self._stop_loop()
+
+    def wake(self) -> None:
+        """SIGCONT: the loop goes on where it stood."""
+        self.alive = True
+        threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
+
+    def kill(self) -> None:
+        """kill -9: as frozen, and the server frees the lock of the dead connection."""
+        self.freeze()
+        self.engine._beat._drop_lock()
+        until(lambda: self._lock_is_free())
+
+    def leave(self, grace_seconds: float = 0.0) -> None:
+        """SIGTERM."""
+        self.engine.drain(grace_seconds)
+        self._stop_loop()
+        self.alive = False
+
+    def close(self) -> None:
+        """After the test: whatever is left unwinds, so that nothing leaks into the next one."""
+        if self._loop.is_running():
+            self._stop_beating()
+            self._stop_loop()
+        self.engine._beat._drop_lock()
+        self._loop.run_until_complete(_unwound())
+        self._loop.close()
+
+    def _stop_beating(self) -> None:
+        beat = self.engine._beat
+        beat._over.set()
+        if beat.is_alive():
+            beat.join(timeout=5)
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        until(lambda: not self._loop.is_running())
+
+    def _lock_is_free(self) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT NOT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = %s)",
+                [workers.LOCK_SPACE, self.engine.identity.lock_key & 0xFFFFFFFF],
+            )
+            return bool(cursor.fetchone()[0])
+
+
+async def _unwound() -> None:
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in left:
+        task.cancel()
+    await asyncio.wait(left, timeout=5) if left else None
+    await on_loop().aclose()
+
+
+# --- everything together -----------------------------------------------------------------------------
+
+
+class Rig:
+    """A model, workers, and the tasks that wake them."""
+
+    def __init__(self) -> None:
+        self.model = Model()
+        self.workers: list[Worker] = []
+        scripted.install("demo", self.model)
+
+    def start_worker(self) -> Worker:
+        """From now on tasks go to this one."""
+        worker = Worker()
+        self.workers.append(worker)
+        engine._engine = worker.engine
+        app.conf.task_always_eager = True
+        return worker
+
+    @property
+    def worker(self) -> Worker:
+        return self.workers[-1]
+
+    def hold_tasks(self) -> None:
+        """Tasks wait in the broker, where nobody takes them."""
+        app.conf.task_always_eager = False
+
+    def close(self) -> None:
+        app.conf.task_always_eager = False
+        engine._engine = None
+        for worker in self.workers:
+            worker.close()
+        scripted.uninstall("demo")
+
+
+@contextlib.contextmanager
+def rigged() -> Iterator[Rig]:
+    rig = Rig()
+    try:
+        yield rig
+    finally:
+        rig.close()
+
+
+@pytest.fixture(name="rig")
+def rig_fixture(transactional_db: None) -> Iterator[Rig]:
+    """One worker that runs what is sent."""
+    with rigged() as rig:
+        rig.start_worker()
+        yield rig
+
+
+@pytest.fixture(name="model")
+def model_fixture(rig: Rig) -> Model:
+    return rig.model
+
+
+# --- saying and seeing -------------------------------------------------------------------------------
+
+
+def command(session: Session, text: str, **fields: object) -> SendMessage:
+    given = {"user_id": session.owner_id, "origin": "web", "permissions": UNRESTRICTED} | fields
+    return SendMessage(session_id=session.pk, text=text, **given)  # type: ignore[arg-type]
+
+
+def say(session: Session, text: str, **fields: object) -> dispatch.Started | dispatch.Queued:
+    return dispatch.submit(command(session, text, **fields))
+
+
+def start(session: Session, text: str = "Hello", **fields: object) -> UUID:
+    """Say something to an idle session; the turn it started."""
+    outcome = say(session, text, **fields)
+    assert isinstance(outcome, dispatch.Started), outcome
+    return outcome.turn_id
+
+
+def queue(session: Session, text: str, **fields: object) -> UUID:
+    """Say something to a busy session; the message that waits."""
+    outcome = say(session, text, **fields)
+    assert isinstance(outcome, dispatch.Queued), outcome
+    return outcome.message_id
+
+
+def status(turn_id: UUID) -> str:
+    return Turn.objects.values_list("status", flat=True).get(pk=turn_id)
+
+
+def ended(turn_id: UUID) -> Turn:
+    """Wait for the turn's end, and for the session to be let go."""
+    until(lambda: status(turn_id) in Turn.ENDINGS)
+    turn = Turn.objects.get(pk=turn_id)
+    until(lambda: endings(turn.session_id, turn_id))
+    return turn
+
+
+def quiet(session: Session) -> None:
+    """Wait until nothing runs on the session, and nothing is about to."""
+    until(lambda: not is_busy(session))
+
+
+def is_busy(session: Session) -> bool:
+    return (
+        Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).exists()
+        or lease_of(session) != {}
+        or Turn.objects.filter(session=session).count() != len(endings(session.pk))
+    )
+
+
+def lease_of(session: Session) -> dict[str, str]:
+    fields = blocking().hgetall(keys.lease(str(session.pk)))
+    return {name.decode(): value.decode() for name, value in fields.items()}
+
+
+def log_of(session_id: UUID) -> list[Entry]:
+    return [entry(raw) for raw in blocking().xrange(keys.log(str(session_id)))]
+
+
+def told(session_id: UUID, *kinds: str) -> list[Event]:
+    """Events of the session's log, of these kinds if any are named."""
+    return [events.decode(one.payload) for one in log_of(session_id) if not kinds or one.kind in kinds]
+
+
+def turn_of(one: Entry) -> str | None:
+    turn_id = msgspec.json.decode(one.payload).get("turn_id")
+    return str(turn_id) if turn_id else None
+
+
+def endings(session_id: UUID, turn_id: UUID | None = None) -> list[str]:
+    """The kinds of the ending events, of one turn or of all."""
+    found = [one for one in log_of(session_id) if one.kind in events.ENDING_KINDS]
+    return [one.kind for one in found if turn_id is None or turn_of(one) == str(turn_id)]
+
+
+def transcript(session: Session) -> list[str]:
+    """What people said and were answered, in order."""
+    rows = Message.objects.filter(session=session, sequence__isnull=False, hidden="").exclude(kind="notice")
+    return list(rows.filter(kind__in=["user", "assistant"]).order_by("sequence").values_list("content", flat=True))
+
+
+def said(session: Session) -> list[str]:
+    """What people said, in the order of the conversation."""
+    rows = Message.objects.filter(session=session, kind="user", sequence__isnull=False)
+    return list(rows.order_by("sequence").values_list("content", flat=True))
+
+
+def kinds(session: Session) -> list[str]:
+    rows = Message.objects.filter(session=session, sequence__isnull=False, hidden="")
+    return list(rows.order_by("sequence").values_list("kind", flat=True))
+
+
+def answer(turn_id: UUID) -> str:
+    rows = Message.objects.filter(turn=turn_id, kind="assistant", hidden="").order_by("sequence")
+    return "".join(rows.values_list("content", flat=True))
+
+
+def notices(session: Session) -> list[str]:
+    rows = Message.objects.filter(session=session, kind="notice").order_by("sequence")
+    return [data["code"] for data in rows.values_list("data", flat=True)]
+
+
+def waiting(session: Session) -> list[str]:
+    return [item.text for item in queries.queue_items(session.pk)]
+
+
+# --- two roads to one state --------------------------------------------------------------------------
+
+
+def fresh(session: Session) -> folding.Transcript:
+    """The session as a reload shows it."""
+    snapshot, _ = queries.snapshot(session.pk)
+    return folding.from_snapshot(snapshot)
+
+
+def folded(state: folding.Transcript, session: Session, *, after: str = "0-0") -> folding.Transcript:
+    """The session as a client sees it that followed the log from a cursor on."""
+    place = Entry(after, "", b"").place
+    later = [one for one in log_of(session.pk) if one.place > place]
+    return folding.fold_all(state, [(events.decode(one.payload), turn_of(one)) for one in later])
+
+
+def rows_of(state: folding.Transcript) -> list[MessageView]:
+    """Whatever order rows are shown in, and to the millisecond."""
+    return [replace(row, attachments=[]) for row in state.messages()]
+
+
+def assert_same_page(one: folding.Transcript, other: folding.Transcript) -> None:
+    """T8.4: two clients see the same."""
+    assert rows_of(one) == rows_of(other)
+    assert one.queue == other.queue
+    assert one.questions == other.questions
+    assert (one.state, one.title, one.todos) == (other.state, other.title, other.todos)
+    assert (one.turn and one.turn.id) == (other.turn and other.turn.id)
+
+
+# --- tools -------------------------------------------------------------------------------------------
+
+
+class NoArguments(Arguments):
+    note: str = ""
+
+
+class Errand:
+    """A tool of the test's own: counts how often it ran, and may wait for the test."""
+
+    def __init__(self, name: str, *, repeatable: bool = False, waits: bool = False, stubborn: bool = False) -> None:
+        self.name = name
+        self.runs = 0
+        self.cue = Cue()
+        self._waits = waits
+        self._stubborn = stubborn
+        self.tool: AnyTool = Tool(
+            name=name,
+            description=f"Runs the errand {name}.",
+            arguments=NoArguments,
+            run=self._run,
+            repeatable=repeatable,
+        )
+
+    async def _run(self, arguments: NoArguments, invocation: Invocation) -> ToolOutput:
+        self.runs += 1
+        if self._stubborn:
+            await self._ignore_cancellation()
+        elif self._waits:
+            await self.cue.wait()
+        return ToolOutput(value=f"errand {self.name} {arguments.note} done".replace("  ", " "))
+
+    async def _ignore_cancellation(self) -> None:
+        waiting = asyncio.ensure_future(self.cue.wait())
+        while not waiting.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(waiting)
+
+
+def add_tools(monkeypatch: pytest.MonkeyPatch, *errands: Errand) -> None:
+    monkeypatch.setattr(registry, "TOOLS", (*registry.TOOLS, *(errand.tool for errand in errands)))
+
+
+NARROW = replace(UNRESTRICTED, network=False)  # forbids something that UNRESTRICTED turns may do
