@@ -24,8 +24,11 @@ BEATS = (b"workerbeat", b"SELECT 1", b"advisory")  # a worker's signs of life be
 
 def cpu_seconds(site: Site) -> dict[str, float]:
     """CPU used so far, by part of the site."""
-    used = {name: _own(site.process(name)) for name in ("web", "turns", "provider", "maintenance", "schedule")}
-    assert site.valkey.process is not None and site.postgres.process is not None
+    used = {
+        name: _own(site.process(name)) for name in ("web", "turns", "provider", "maintenance", "schedule")
+    }
+    assert site.valkey.process is not None
+    assert site.postgres.process is not None
     used["valkey"] = _own(psutil.Process(site.valkey.process.pid))
     used["postgres"] = _family(psutil.Process(site.postgres.process.pid))
     used["load"] = _own(psutil.Process())

@@ -1,6 +1,6 @@
 """Fills the database of a bench run: users without limits, their cookies and sessions, and long histories.
 
-    python -m bench.seed --users 400 --sessions 2400     prints what the clients need as JSON
+python -m bench.seed --users 400 --sessions 2400     prints what the clients need as JSON
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def main() -> None:
 
 def _lift_limits() -> None:
     """No limit and a price: what is measured is the ordinary way, without refusals and complaints."""
-    from billing.models import LimitPolicy, ModelPrice
     from django.utils import timezone
+
+    from billing.models import LimitPolicy, ModelPrice
 
     LimitPolicy.objects.update_or_create(
         pk=1, defaults={"daily_base_microdollars": 0, "weekly_base_microdollars": 0}
@@ -94,8 +95,9 @@ def _sessions(users: list[int], number: int) -> list[str]:
 
 def _history(user_id: int, size: int) -> str:
     """Questions and answers; beyond a model's window stands a summary, as compaction leaves it."""
-    from copilot.models import Session
     from django.db import connection
+
+    from copilot.models import Session
 
     session = Session.objects.create(owner_id=user_id, title=f"{size:,} messages")
     summary_at = size - READ_ROWS

@@ -76,8 +76,6 @@ class Site:
         self.provider_port = self._start_provider()
         self.environment = self._environment()
         self._run("config.prepare")
-        if self.environment["PILOTHOUSE_ENVIRONMENT"] == "production":
-            self._run("manage", "collectstatic", "--noinput", "--verbosity", "0")
         commands = {program.name: program.command for program in WORKERS}
         web = (sys.executable, "-m", "config.web", "--port", str(self.port))
         for name in SITE:
@@ -87,7 +85,7 @@ class Site:
 
     def _environment(self) -> dict[str, str]:
         return os.environ | {
-            "PILOTHOUSE_ENVIRONMENT": "production",
+            "PILOTHOUSE_ENVIRONMENT": "development",
             "SECRET_KEY": secrets.token_hex(32),
             "SITE_URL": self.url,
             "DATABASE_URL": self.postgres.url,

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from config.processes import Program, Supervisor, say
 from config.binaries import ServerProblem
+from config.processes import Program, Supervisor, say
 from config.servers import Postgres, Server, Valkey, start
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ from django.db import DatabaseError
 from copilot import turns, workers
 from copilot.agent.commits import OUTAGE_SECONDS, retried
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
-from copilot.agent.turn import Interruption, TurnRun
+from copilot.agent.turn import Interruption, Prepared, TurnRun, prepare
 from copilot.bridge import in_thread
 from copilot.live import lease, stop
 from copilot.live.client import RedisDown
@@ -124,19 +124,19 @@ class Engine:
             self._claiming = None
 
     async def _claim_some(self, turn_ids: list[UUID]) -> None:
-        claimed: list[turns.Claimed] = []
+        claimed: list[tuple[turns.Claimed, Prepared | None]] = []
         try:
-            claimed = await in_thread(turns.claim, turn_ids, self.identity.worker)
+            claimed = await in_thread(_claim_and_prepare, turn_ids, self.identity.worker)
         except DatabaseError:
             log.warning("the database is away: %d turns wait for the sweep", len(turn_ids))
         for _ in range(len(turn_ids) - len(claimed)):
             self._slots.release()  # taken by another worker, or ended
-        for turn in claimed:
-            self._run(turn)
+        for turn, prepared in claimed:
+            self._run(turn, prepared)
 
-    def _run(self, turn: turns.Claimed) -> None:
+    def _run(self, turn: turns.Claimed, prepared: Prepared | None) -> None:
         assert self._services is not None
-        run = TurnRun(turn, self._services)
+        run = TurnRun(turn, self._services, prepared)
         self._runs[str(turn.turn_id)] = run
         task = self._loop.create_task(self._play(run), name=f"turn {turn.turn_id}")
         self._tasks.add(task)
@@ -246,6 +246,13 @@ class Engine:
         assert self._services is not None
         await self._services.settle()
         await aclose_all()
+
+
+def _claim_and_prepare(turn_ids: list[UUID], worker: str) -> list[tuple[turns.Claimed, Prepared | None]]:
+    """A turn that comes alone is prepared in the same visit; of many, each prepares itself."""
+    claimed = turns.claim(turn_ids, worker)
+    alone = len(claimed) == 1 and not claimed[0].stopped
+    return [(turn, prepare(turn) if alone else None) for turn in claimed]
 
 
 def _holding(run: TurnRun) -> lease.Holding:

@@ -290,7 +290,9 @@ def end(
         row = cursor.fetchone()
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
-    return Ended(run_ids=_loaded(row[0], list[str]), stop_through=row[1], title=row[2], pinned=row[3], archived=row[4])
+    return Ended(
+        run_ids=_loaded(row[0], list[str]), stop_through=row[1], title=row[2], pinned=row[3], archived=row[4]
+    )
 
 
 # --- stopping ----------------------------------------------------------------------------------------

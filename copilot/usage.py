@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from django.db import connection
 from django.db.models.functions import Now
@@ -36,7 +36,12 @@ class Spent:
     response_id: str
 
 
-def begin(call_id: UUID, turn_id: UUID, number: int, provider: str, model: str) -> None:
+def call_id(turn_id: UUID, number: int) -> UUID:
+    """A call's id follows from its turn and number, so it can be recorded before anything else is known."""
+    return uuid5(turn_id, str(number))
+
+
+def begin(turn_id: UUID, number: int, provider: str, model: str) -> None:
     """The row stands before the request is sent; a number taken by an earlier run is left alone."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -44,7 +49,7 @@ def begin(call_id: UUID, turn_id: UUID, number: int, provider: str, model: str) 
             INSERT INTO copilot_modelcall (id, turn_id, number, provider, model) VALUES (%s, %s, %s, %s, %s)
             ON CONFLICT DO NOTHING
             """,
-            [call_id, turn_id, number, provider, model],
+            [call_id(turn_id, number), turn_id, number, provider, model],
         )
 
 

@@ -73,6 +73,7 @@ class Beat(threading.Thread):
             self._beat_in_redis()
             if ticks % int(BEAT_SECONDS / REDIS_BEAT_SECONDS) == 0:
                 self.beat_once()
+        connection.close()  # this thread's own
 
     def _beat_in_redis(self) -> None:
         try:

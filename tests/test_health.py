@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connection
 from django.test import AsyncClient
 
@@ -83,14 +84,15 @@ async def test_a_thousand_askers_cost_one_look_a_d15_3(
         return running.Finding()
 
     monkeypatch.setattr(servers, "READINESS", {"counted": counted})
+    began = time.monotonic()
     answers = await asyncio.gather(*(async_client.get("/readyz") for _ in range(1000)))
     assert {answer.status_code for answer in answers} == {200}
-    assert looks == 1
+    assert looks <= 1 + (time.monotonic() - began) / views.CACHE_SECONDS
 
 
 async def test_only_staff_and_the_metrics_token_see_details(async_client: AsyncClient, settings):
     settings.METRICS_TOKEN = "a-long-token-for-metrics"
-    ada, grace = await asyncio.to_thread(make.ada), await asyncio.to_thread(make.grace)
+    ada, grace = await sync_to_async(make.ada)(), await sync_to_async(make.grace)()
     assert "checks" not in (await async_client.get("/readyz")).json()
     assert (
         "checks" not in (await async_client.get("/readyz", headers={"Authorization": "Bearer guess"})).json()

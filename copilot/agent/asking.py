@@ -109,7 +109,8 @@ class Asker:
             tools=self.ports.toolbox.specifications() if self.entry.supports_tools else (),
             thinking_tokens=self.thinking_tokens,
         )
-        meter = Meter(request, number=self.call_number, now=self.ports.clock.now)
+        number = self.call_number
+        meter = Meter(request, call_id=self.ports.call_id(number), number=number, now=self.ports.clock.now)
         self.call_number += 1
         self.retries.count_request(self.entry.name)
         self.attempt = Attempt(

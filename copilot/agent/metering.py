@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 
@@ -25,8 +25,8 @@ CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
 class Meter:
     """One model call, from just before its request to its end."""
 
-    def __init__(self, request: Request, *, number: int, now: Callable[[], float]) -> None:
-        self.id: UUID = uuid4()
+    def __init__(self, request: Request, *, call_id: UUID, number: int, now: Callable[[], float]) -> None:
+        self.id = call_id
         self.settled = False  # somebody has taken the end of this call
         self.first_at: float | None = None
         self._request = request

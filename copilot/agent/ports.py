@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
+from uuid import UUID, uuid4
 
 from copilot.events import Event
 from copilot.providers.base import Entry, Provider, ToolCall, ToolSpecification, UserMessage
@@ -52,6 +53,7 @@ class Ports:
     toolbox: Toolbox
     follow_ups: FollowUps
     clock: Clock
+    call_id: Callable[[int], UUID] = lambda number: uuid4()  # the id of the model call of this number
 
 
 @asynccontextmanager

@@ -49,7 +49,6 @@ from copilot.live.stream import Outbox
 from copilot.previews import preview_arguments
 from copilot.turns import Claimed
 
-
 SETTLE_SECONDS = 1.0
 
 
@@ -61,6 +60,7 @@ class Recorder:
         self.services = services
         self.outbox = outbox
         self.model = model
+        self.calls_begun = 0  # the number of the last call whose row stands
         self._open: dict[str, OpenRow] = {}
         self._recordings: list[asyncio.Task[None]] = []
 
@@ -281,9 +281,9 @@ class Recorder:
     # --- model calls -----------------------------------------------------------------------------
 
     async def _begin_call(self, call: ModelCallStarted) -> None:
-        await in_thread(
-            usage.begin, call.id, self.turn.turn_id, call.number, call.entry.provider, call.entry.model
-        )
+        if call.number > self.calls_begun:  # the run's first stands already: it came with the preparation
+            entry = call.entry
+            await in_thread(usage.begin, self.turn.turn_id, call.number, entry.provider, entry.model)
 
     def _end_call(self, call: ModelCallEnded) -> None:
         spent = usage.Spent(

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 from uuid import uuid4
 
 from django.conf import settings
 
-from copilot import context, history, queries, questions, turns
+from copilot import context, history, queries, questions, turns, usage
 from copilot.agent import prompt, taking
 from copilot.agent.commits import retried
 from copilot.agent.guards import Limits
@@ -61,14 +62,16 @@ class Prepared:
     chain: tuple[Entry, ...]
     mended: Mended
     taken: list[history.Taking]
+    calls_begun: int  # the first model call's row stands already
 
 
 class TurnRun:
     """One run of a turn in this process; a takeover or a hand-over makes another."""
 
-    def __init__(self, turn: Claimed, services: Services) -> None:
+    def __init__(self, turn: Claimed, services: Services, prepared: Prepared | None = None) -> None:
         self.turn = turn
         self.services = services
+        self._prepared = prepared
         self.outbox = services.publisher.open(
             session_id=str(turn.session_id), turn_id=str(turn.turn_id), user_id=turn.user_id, fence=turn.fence
         )
@@ -134,8 +137,9 @@ class TurnRun:
         )
 
     async def _play(self) -> None:
-        prepared = await retried(_prepare, self.turn)
+        prepared = self._prepared or await retried(prepare, self.turn)
         self.recorder.model = prepared.chain[0].name
+        self.recorder.calls_begun = prepared.calls_begun
         await self._announce(prepared)
         if prepared.mended.answered:
             await self._succeed(Answered())
@@ -174,6 +178,7 @@ class TurnRun:
                 toolbox=TurnToolbox(context.current()),
                 follow_ups=taking.Boundary(self.turn, self.recorder),
                 clock=SystemClock(),
+                call_id=partial(usage.call_id, self.turn.turn_id),
             ),
             limits=Limits(max_rounds=settings.TURN_MAX_ROUNDS, max_seconds=settings.TURN_MAX_SECONDS),
             thinking_tokens=settings.THINKING_TOKENS if entry.can_reason and self.turn.mode != "fast" else 0,
@@ -391,14 +396,16 @@ class TurnRun:
         self.recorder.abandon()
 
 
-def _prepare(turn: Claimed) -> Prepared:
-    """Everything the loop needs of Postgres, in one visit."""
+def prepare(turn: Claimed) -> Prepared:
+    """Everything the loop needs of Postgres before its first request, in one visit."""
     chain = catalogue.resolve(turn.tier, turn.mode)
     taken = taking.at_turn_start(turn) if turn.pending and not turn.resumed else []
     rows = history.rows_for_model(turn.session_id)
-    if not turn.resumed:
-        return Prepared(chain=chain, mended=Mended(rows=tuple(rows)), taken=taken)
-    return Prepared(chain=chain, mended=_mend(turn, rows), taken=taken)
+    mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
+    number = turn.calls + 1
+    if not mended.answered:
+        usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
+    return Prepared(chain=chain, mended=mended, taken=taken, calls_begun=number)
 
 
 def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:

@@ -14,7 +14,7 @@ from django.core.files.storage import storages
 from django.core.mail import get_connection
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
-from kombu import Queue
+from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 
 from copilot.errors import Unavailable
@@ -117,15 +117,23 @@ def broker() -> Finding:
     try:
         with current_app.connection_for_read(connect_timeout=1) as link:
             link.ensure_connection(max_retries=1, timeout=1)
-            with link.channel() as channel:
-                declared = {name: Queue(name, channel=channel).queue_declare(passive=True) for name in QUEUES}
+            depths = {queue: _depth(link, queue) for queue in QUEUES}
     except (OSError, KombuError) as problem:
         return Finding(
             status="fail",
             detail=type(problem).__name__,
             next_step="Is CELERY_BROKER_URL right, and is the server up?",
         )
-    return Finding(detail=", ".join(f"{name} {queue.message_count}" for name, queue in declared.items()))
+    return Finding(detail=", ".join(f"{queue} {depth}" for queue, depth in depths.items()))
+
+
+def _depth(link: Connection, queue: str) -> int:
+    """A queue that nobody has used yet does not exist; a look must not make it."""
+    try:
+        with link.channel() as channel:
+            return int(Queue(queue, channel=channel).queue_declare(passive=True).message_count)
+    except link.channel_errors:
+        return 0
 
 
 def workers() -> Finding:

@@ -67,6 +67,7 @@ class Site:
         self.children["web"].wait()
 
     def stop(self) -> None:
+        print({n: c.poll() for n, c in self.children.items()})
         for child in self.children.values():
             child.kill()
         for child in self.children.values():

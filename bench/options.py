@@ -1,0 +1,38 @@
+"""How much of everything a run does; the quick one is for looking, not for judging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    users: int = 400
+    sessions: int = 2600
+    first_tokens: int = 80  # calls each way for P1, P7
+    stops: int = 40
+    idle_sockets: tuple[int, int, int] = (500, 1000, 2000)
+    watchers: int = 200
+    opens: int = 40  # per session size
+    ladder: tuple[int, ...] = (50, 100, 200, 300, 400)  # turns at once
+    ramp_per_second: int = 80
+    hold_seconds: float = 5.0
+    probes: int = 30  # first tokens looked for under load
+    rounds: int = 6  # of the standard load
+    kills: int = 3
+
+
+FULL = Scale()
+QUICK = Scale(
+    users=220,
+    sessions=700,
+    first_tokens=25,
+    stops=10,
+    idle_sockets=(100, 200, 400),
+    opens=12,
+    ladder=(50, 100, 200),
+    hold_seconds=2.5,
+    probes=10,
+    rounds=3,
+    kills=1,
+)
