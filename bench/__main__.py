@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import time
 import traceback
@@ -47,6 +48,7 @@ MEASURES = (
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to stop, it still cleans up
     options = _options()
     scale = QUICK if options.quick else FULL
     wanted = frozenset(options.only.upper().split(",")) if options.only else frozenset(LINES)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from bench.readings import now
 
 Receive = Callable[[bytes, int], None]  # a text frame, and when it came
+OPEN_SECONDS = 30.0
 TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 _NO_MASK = b"\x00\x00\x00\x00"  # a legal key that leaves the payload as it is
 
@@ -31,8 +32,7 @@ class Socket(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         transport.write(self._request)
 
@@ -118,5 +118,5 @@ async def connect(url: str, headers: dict[str, str], receive: Receive) -> Socket
     _, socket = await asyncio.get_running_loop().create_connection(
         lambda: Socket(receive, request), parts.hostname, parts.port or 80
     )
-    await socket.opened
+    await asyncio.wait_for(socket.opened, OPEN_SECONDS)
     return socket

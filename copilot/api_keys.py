@@ -6,7 +6,7 @@ import re
 import secrets
 import string
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.conf import settings
@@ -53,7 +53,7 @@ def create(
         prefix=prefix,
         secret_hash=_hash(secret, settings.SECRET_KEY),
         scopes=[scope for scope in SCOPES if scope in scopes],
-        expires_at=expires_at,
+        expires_at=expires_at.astimezone(UTC) if expires_at else None,
     )
     row.refresh_from_db(fields=["created_at"])
     return NewKey(row=row, token=f"ph_user_{prefix}_{secret}")

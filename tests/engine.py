@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import threading
 import time
 from collections import defaultdict
@@ -16,6 +17,7 @@ import msgspec
 import pytest
 from django.db import connection
 
+from billing.queries import forget_policy
 from config.celery import app
 from copilot import dispatch, engine, events, folding, queries, workers
 from copilot.commands import SendMessage
@@ -216,6 +218,7 @@ class Rig:
         self.model = Model()
         self.workers: list[Worker] = []
         scripted.install("demo", self.model)
+        forget_policy()  # prices are rows, and rows were emptied since they were read
 
     def start_worker(self) -> Worker:
         """From now on tasks go to this one."""
@@ -393,11 +396,19 @@ def rows_of(state: folding.Transcript) -> list[MessageView]:
 
 def assert_same_page(one: folding.Transcript, other: folding.Transcript) -> None:
     """T8.4: two clients see the same."""
-    assert rows_of(one) == rows_of(other)
-    assert one.queue == other.queue
-    assert one.questions == other.questions
-    assert (one.state, one.title, one.todos) == (other.state, other.title, other.todos)
-    assert (one.turn and one.turn.id) == (other.turn and other.turn.id)
+    left, right = _page(one), _page(other)
+    assert left == right, "\n".join(difflib.ndiff(left, right))
+
+
+def _page(state: folding.Transcript) -> list[str]:
+    """Everything a page shows, one line each."""
+    return [
+        *(str(row) for row in rows_of(state)),
+        *(f"queued {item}" for item in state.queue),
+        *(f"asked {question}" for question in state.questions),
+        *(f"todo {todo}" for todo in state.todos),
+        f"{state.state} {state.title!r} turn {state.turn.id if state.turn else None}",
+    ]
 
 
 # --- tools -------------------------------------------------------------------------------------------

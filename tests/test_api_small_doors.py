@@ -41,6 +41,12 @@ def test_a_key_is_shown_once_and_then_only_by_its_prefix():
     assert token.split("_", 3)[3] not in browser.get(f"{V1}/api-keys").content.decode()
 
 
+def test_an_expiry_is_told_in_utc():
+    body = {"expires_at": "2099-06-01T12:00:00+02:00"}
+    made = person(make.ada()).post(f"{V1}/api-keys", body, content_type=JSON).json()
+    assert made["expires_at"] == "2099-06-01T10:00:00.000Z"
+
+
 def test_a_revoked_key_stops_working_at_once():
     browser = person(make.ada())
     key = api_keys.create(make.ada())

@@ -1,11 +1,32 @@
-"""The settings as every environment gets them."""
+"""The settings as every environment gets them, and what a release must keep true."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
 import pytest
+from django.core.management import call_command
 
 from copilot.models import Session
 from tests import make
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def manage(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PILOTHOUSE_ENVIRONMENT"}
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.django_db
@@ -16,3 +37,28 @@ def test_people_and_sessions_can_be_made():
     make.turn(mine, "succeeded")
     assert Session.objects.get() == mine
     assert bob != ada
+
+
+@pytest.mark.django_db
+def test_every_model_change_has_its_migration():
+    out = StringIO()
+    call_command("makemigrations", "--check", "--dry-run", stdout=out)
+    assert "No changes detected" in out.getvalue()
+
+
+def test_production_does_not_start_without_a_secret_key():
+    done = manage("check", SECRET_KEY="")
+    assert done.returncode != 0
+    assert "SECRET_KEY must be set" in done.stderr
+
+
+def test_production_refuses_to_log_what_people_write_d19():
+    done = manage("check", SECRET_KEY="x" * 60, LOG_LEVEL="DEBUG")
+    assert done.returncode != 0
+    assert "LOG_LEVEL" in done.stderr
+
+
+def test_static_files_can_be_gathered_with_hashed_modules_for_production(tmp_path: Path):
+    done = manage("collectstatic", "--no-input", "-v", "0", SECRET_KEY="x" * 60, STATIC_ROOT=str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "staticfiles.json").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 
 import msgspec
 from django.contrib.auth.models import User
@@ -15,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.schemas.inspectors import ViewInspector
 from rest_framework.views import APIView
 
+from copilot import queries
 from copilot.api import errors
 from copilot.api.authentication import CookieAuthentication, HasScope, KeyAuthentication, PerCaller, Scoped
 from copilot.api.schema import Schema
@@ -96,6 +98,10 @@ class Nowhere(Door):
 def answer(value: object, status: int = 200) -> HttpResponse:
     """A dataclass or a mapping of them as JSON."""
     return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def instant_if(moment: datetime | None) -> str | None:
+    return queries.instant(moment) if moment is not None else None
 
 
 def nothing() -> HttpResponse:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -56,7 +55,7 @@ class FileShown:
     session_id: str | None
     source: str
     scan: str
-    created_at: datetime
+    created_at: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +201,7 @@ def shown(file: WorkspaceFile) -> FileShown:
         session_id=str(file.session_id) if file.session_id else None,
         source=file.source,
         scan=file.scan,
-        created_at=file.created_at,
+        created_at=queries.instant(file.created_at),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -11,8 +10,8 @@ from django.http import HttpResponse
 from pydantic import AwareDatetime, Field
 from rest_framework.request import Request
 
-from copilot import api_keys
-from copilot.api.doors import Door, answer, nothing
+from copilot import api_keys, queries
+from copilot.api.doors import Door, answer, instant_if, nothing
 from copilot.api.parsing import Body, Clean, body_of
 from copilot.api.schema import operation
 from copilot.models import ApiKey
@@ -32,9 +31,9 @@ class KeyShown:
     name: str
     prefix: str
     scopes: list[str]
-    created_at: datetime
-    last_used_at: datetime | None
-    expires_at: datetime | None
+    created_at: str
+    last_used_at: str | None
+    expires_at: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +81,9 @@ def _shown(row: ApiKey) -> KeyShown:
         name=row.name,
         prefix=row.prefix,
         scopes=list(row.scopes),
-        created_at=row.created_at,
-        last_used_at=row.last_used_at,
-        expires_at=row.expires_at,
+        created_at=queries.instant(row.created_at),
+        last_used_at=instant_if(row.last_used_at),
+        expires_at=instant_if(row.expires_at),
     )
 
 
@@ -95,8 +94,8 @@ def _made(made: api_keys.NewKey) -> KeyMade:
         name=row.name,
         prefix=row.prefix,
         scopes=list(row.scopes),
-        created_at=row.created_at,
-        last_used_at=row.last_used_at,
-        expires_at=row.expires_at,
+        created_at=queries.instant(row.created_at),
+        last_used_at=instant_if(row.last_used_at),
+        expires_at=instant_if(row.expires_at),
         key=made.token,
     )

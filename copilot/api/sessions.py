@@ -112,5 +112,4 @@ class SessionView(Door):
 class SessionRestoreView(Door):
     @operation("Restore a deleted session", answers={200: OpenSession})
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        sessions.restore(self.caller_id, session_id)
-        return answer(opened(queries.session_of(self.caller_id, session_id)))
+        return answer(opened(sessions.restore(self.caller_id, session_id)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from pydantic import Field
 from rest_framework.request import Request
 
 from copilot import outcomes, queries
-from copilot.api.doors import AsyncDoor, Door, answer
+from copilot.api.doors import AsyncDoor, Door, answer, instant_if
 from copilot.api.parsing import Query, query_of
 from copilot.api.schema import operation
 from copilot.commands import checked_run_id
@@ -35,9 +34,9 @@ class TurnShown:
     mode: str
     model: str
     attempts: int
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
     failure_code: str | None
     limit_code: str | None
     cancel_reason: str | None
@@ -74,9 +73,9 @@ def _shown(turn: Turn) -> TurnShown:
         mode=turn.mode,
         model=turn.model,
         attempts=turn.attempts,
-        created_at=turn.created_at,
-        started_at=turn.started_at,
-        ended_at=turn.ended_at,
+        created_at=queries.instant(turn.created_at),
+        started_at=instant_if(turn.started_at),
+        ended_at=instant_if(turn.ended_at),
         failure_code=turn.failure_code or None,
         limit_code=turn.limit_code or None,
         cancel_reason=turn.cancel_reason or None,

@@ -199,7 +199,8 @@ class Publisher:
             self._refused(outbox, "refused")
         if now - outbox.renewed_at > RENEW_SECONDS:
             outbox.renewed_at = now
-        outbox.due_at = now + COALESCE_SECONDS
+        urgent = any(not isinstance(event, TextExtended | ReasoningExtended) for event in outbox.waiting)
+        outbox.due_at = 0.0 if urgent else now + COALESCE_SECONDS
         if not outbox.waiting:
             self._ready.pop(outbox.turn_id, None)
             if not self._ready:

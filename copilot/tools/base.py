@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
@@ -75,15 +75,19 @@ class AnyTool(ABC):
         """The tool ready to run; raises pydantic's ValidationError, before anything has happened (A8.6)."""
 
 
+@cache
+def _specified(name: str, description: str, arguments: type[Arguments]) -> ToolSpecification:
+    """Made once: pydantic takes a millisecond for a schema, and every turn offers every tool."""
+    return ToolSpecification(name=name, description=description, parameters=arguments.model_json_schema())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tool(AnyTool, Generic[A]):
     arguments: type[A]
     run: Callable[[A, Invocation], Awaitable[ToolOutput]]
 
     def specification(self) -> ToolSpecification:
-        return ToolSpecification(
-            name=self.name, description=self.description, parameters=self.arguments.model_json_schema()
-        )
+        return _specified(self.name, self.description, self.arguments)
 
     def bind(self, arguments: Mapping[str, JSON]) -> Bound:
         return partial(self.run, self.arguments.model_validate(arguments))

@@ -59,7 +59,7 @@ class Site:
             )
 
     def start_web(self) -> None:
-        self.start("web", (sys.executable, "-m", "config.web", "--port", str(self.port)))
+        self.start("web", (sys.executable, "-c", "import runpy; runpy.run_module('.'.join(('config', 'web')), run_name='__main__')", "--port", str(self.port)))
         self._until(self._answers, "the web process does not answer")
 
     def kill_web(self) -> None:
@@ -67,7 +67,6 @@ class Site:
         self.children["web"].wait()
 
     def stop(self) -> None:
-        print({n: c.poll() for n, c in self.children.items()})
         for child in self.children.values():
             child.kill()
         for child in self.children.values():

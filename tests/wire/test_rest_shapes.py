@@ -10,7 +10,7 @@ from tests import make
 from tests.rest import JSON, V1, opened, person, program
 
 CURSOR = IsStr(regex=r"\d+-\d+")
-TIME = IsStr(regex=r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+TIME = IsStr(regex=r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 ID = IsStr(regex=r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

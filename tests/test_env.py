@@ -1,0 +1,63 @@
+"""Typed reads of the environment: a bad value stops the boot and names the variable."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from config import env
+
+NAME = "PILOTHOUSE_TRIED_HERE"
+
+
+@pytest.mark.parametrize(
+    ("read", "bad"),
+    [
+        (lambda: env.flag(NAME, False), "perhaps"),
+        (lambda: env.integer(NAME, 1), "many"),
+        (lambda: env.integer(NAME, 1, least=5), "4"),
+        (lambda: env.seconds(NAME, 1), "soon"),
+        (lambda: env.seconds(NAME, 1), "nan"),
+        (lambda: env.seconds(NAME, 1), "inf"),
+        (lambda: env.choice(NAME, "a", ("a", "b")), "c"),
+    ],
+)
+def test_a_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, read, bad: str):
+    monkeypatch.setenv(NAME, bad)
+    with pytest.raises(ImproperlyConfigured, match=NAME):
+        read()
+
+
+def test_an_empty_value_is_no_value(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(NAME, "")
+    assert env.flag(NAME, True) is True
+    assert env.integer(NAME, 7) == 7
+    assert env.seconds(NAME, 2.5) == 2.5
+    assert env.words(NAME, ["a"]) == ["a"]
+
+
+def test_good_values_are_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(NAME, "on")
+    assert env.flag(NAME, False) is True
+    monkeypatch.setenv(NAME, " 12 ")
+    assert env.integer(NAME, 1) == 12
+    monkeypatch.setenv(NAME, "a, b,,c")
+    assert env.words(NAME, []) == ["a", "b", "c"]
+
+
+def test_a_running_installation_is_adopted_where_nothing_is_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    file = tmp_path / "run.env"
+    file.write_text(f"DATABASE_URL=postgres://there/db\n{NAME}=x=y\n")
+    monkeypatch.setenv("DATABASE_URL", "postgres://mine/db")
+    env.adopt(file)
+    assert NAME not in os.environ
+    monkeypatch.delenv("DATABASE_URL")
+    monkeypatch.delenv(NAME, raising=False)
+    env.adopt(file)
+    assert (os.environ["DATABASE_URL"], os.environ[NAME]) == ("postgres://there/db", "x=y")
+    monkeypatch.delenv(NAME)
