@@ -420,11 +420,23 @@ def post_notice(session_id: UUID, turn_id: UUID, code: str) -> UUID:
 Grow = Callable[[str, dict[str, str]], dict[str, str]]  # session, checkpoints by row id → present texts
 
 
-def close_open_rows(session_id: UUID, turn_id: UUID, result: str, *, grow: Grow) -> None:
+@dataclass(frozen=True)
+class ClosedRows:
+    """Streaming rows that became final, as (id, kind), and the results that calls got."""
+
+    ended: list[tuple[UUID, str]]
+    results: list[UUID]
+
+
+def close_open_rows(
+    session_id: UUID, turn_id: UUID, result: str, *, grow: Grow, fence: int | None = None
+) -> ClosedRows:
     """What a lost run left open: streaming rows become final, calls without a result get one (A3.5)."""
     growing = {str(row.pk): row for row in Message.objects.filter(turn=turn_id, streaming=True)}
     texts = grow(str(session_id), {row_id: row.content for row_id, row in growing.items()}) if growing else {}
     with transaction.atomic():
+        if fence is not None:
+            _own(turn_id, fence)
         for row_id, row in growing.items():
             row.content, row.streaming = texts.get(row_id, row.content), False
             row.save(update_fields=["content", "streaming"])
@@ -433,7 +445,7 @@ def close_open_rows(session_id: UUID, turn_id: UUID, result: str, *, grow: Grow)
             call_id__in=answered
         )
         last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
-        Message.objects.bulk_create(
+        results = Message.objects.bulk_create(
             Message(
                 session_id=session_id,
                 turn_id=turn_id,
@@ -445,6 +457,7 @@ def close_open_rows(session_id: UUID, turn_id: UUID, result: str, *, grow: Grow)
             )
             for place, call in enumerate(calls.order_by("sequence"), start=1)
         )
+    return ClosedRows([(row.pk, row.kind) for row in growing.values()], [row.pk for row in results])
 
 
 def result_data(tool: str, *, success: bool, preview: str, duration_ms: int = 0) -> dict[str, JSON]:

@@ -14,10 +14,13 @@ ARGUMENT_CHARACTERS = 120
 
 
 def preview_arguments(arguments: Mapping[str, JSON]) -> dict[str, str]:
-    """A call's arguments as people see them: a few keys, short values, no secrets."""
-    return {key: _short(value) for key, value in list(arguments.items())[:ARGUMENT_KEYS]}
+    """A call's arguments as people see them: a few keys, short values, no secrets.
+
+    In sorted order, because the database keeps no other: a reload must show what was shown live (T8.4).
+    """
+    return {key: _short(arguments[key]) for key in sorted(arguments)[:ARGUMENT_KEYS]}
 
 
 def _short(value: JSON) -> str:
-    text = redact(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+    text = redact(value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode())
     return text if len(text) <= ARGUMENT_CHARACTERS else text[: ARGUMENT_CHARACTERS - 1] + "…"

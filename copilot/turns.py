@@ -265,6 +265,7 @@ def end(
     summary: TurnSummary | None = None,
     override: bool = False,
     unless_pending: bool = False,
+    unless_running: bool = False,
 ) -> Ended:
     """The one ending. `override` raises the fence too, so that the worker it is taken from can write no more.
 
@@ -278,7 +279,9 @@ def end(
                 "turn": turn_id,
                 "fence": fence,
                 "raise": 1 if override else 0,
-                "from": [status.value for status in REACHED_FROM[to]],
+                "from": [
+                    status.value for status in REACHED_FROM[to] if not (unless_running and status == RUNNING)
+                ],
                 "failure": failure_code,
                 "limit": limit_code,
                 "reason": reason,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -59,6 +60,14 @@ def test_production_refuses_to_log_what_people_write_d19():
 
 
 def test_static_files_can_be_gathered_with_hashed_modules_for_production(tmp_path: Path):
-    done = manage("collectstatic", "--no-input", "-v", "0", SECRET_KEY="x" * 60, STATIC_ROOT=str(tmp_path))
+    packages = ("admin", "drf_spectacular_sidecar", "rest_framework", "account")
+    ignored = [
+        part for package in packages for part in ("--ignore", package)
+    ]  # large, and not ours to rewrite
+    done = manage(
+        "collectstatic", "--no-input", "-v", "0", *ignored, SECRET_KEY="x" * 60, STATIC_ROOT=str(tmp_path)
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (tmp_path / "staticfiles.json").exists()
+    names = json.loads((tmp_path / "staticfiles.json").read_text())["paths"]
+    hashed = (tmp_path / names["js/chat.js"]).read_text()
+    assert names["js/socket.js"].removeprefix("js/") in hashed

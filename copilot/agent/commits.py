@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Generic, TypeVar
 
 from django.db import DataError, IntegrityError, InterfaceError, OperationalError, connection
@@ -65,6 +65,18 @@ def _fail(batch: Sequence[tuple[T, asyncio.Future[R]]], problem: Exception) -> N
     for _, future in batch:
         if not future.done():
             future.set_exception(problem)
+
+
+async def uncut(work: Coroutine[object, object, R]) -> R:
+    """Finish what has begun, and only then be cancelled: a row is never left without its event."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # what it met, the cancellation's own last acts meet again
+        raise
 
 
 P = TypeVar("P")

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
+from copilot import history, queries
 from copilot.agent.parts import ResultMade
-from copilot.events import JSON
+from copilot.events import JSON, Event, ReasoningEnded, TextEnded, ToolFinished, ToolResultContent
 from copilot.providers.base import ToolCall
 from copilot.rows import Row
 from copilot.tools.base import CallOutcome
@@ -93,6 +94,32 @@ def unfinished_outcome(call: ToolCall, text: str) -> CallOutcome:
         duration_ms=0,
         truncated=False,
     )
+
+
+def close_open(session_id: UUID, turn_id: UUID, result: str, *, fence: int | None = None) -> list[Event]:
+    """Leave nothing open of a turn that nobody goes on with; what clients must be told of it (A3.5)."""
+    closed = history.close_open_rows(session_id, turn_id, result, grow=queries.present_text, fence=fence)
+    happened: list[Event] = [_final(str(row_id), kind) for row_id, kind in closed.ended]
+    for view in queries.views(closed.results):
+        content = view.content
+        assert isinstance(content, ToolResultContent)
+        happened.append(
+            ToolFinished(
+                call_id=content.call_id,
+                row_id=view.id,
+                success=content.success,
+                duration_ms=content.duration_ms,
+                preview=content.preview,
+                truncated=content.truncated,
+                message=view,
+            )
+        )
+    return happened
+
+
+def _final(row_id: str, kind: str) -> ReasoningEnded | TextEnded:
+    ended = ReasoningEnded if kind == "reasoning" else TextEnded
+    return ended(block_id=row_id, row_id=row_id)
 
 
 def row_uuid(row: Row) -> UUID:

@@ -62,6 +62,7 @@ class Recorder:
         self.model = model
         self.calls_begun = 0  # the number of the last call whose row stands
         self._open: dict[str, OpenRow] = {}
+        self._made: set[UUID] = set()  # rows of calls that stand
         self._recordings: list[asyncio.Task[None]] = []
 
     # --- the loop's yield ------------------------------------------------------------------------
@@ -182,10 +183,13 @@ class Recorder:
 
     async def _call(self, made: CallMade) -> None:
         call = made.call
+        if made.row_id in self._made:
+            return  # an interruption came between the row and the loop's knowing of it
         data: dict[str, JSON] = {"tool": call.tool, "arguments": call.arguments or {}}
         if call.arguments is None:
             data["raw"] = call.raw_arguments[:8_000]
         placed = await self._row(made.row_id, "tool_call", data=data, call_id=call.call_id)
+        self._made.add(made.row_id)
         preview = preview_arguments(call.arguments or {})
         content = ToolCallContent(call_id=call.call_id, tool=call.tool, arguments=preview)
         self.publish(

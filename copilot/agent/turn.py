@@ -17,24 +17,27 @@ from django.conf import settings
 
 from copilot import context, history, queries, questions, turns, usage
 from copilot.agent import prompt, taking
-from copilot.agent.commits import retried
+from copilot.agent.commits import retried, uncut
 from copilot.agent.guards import Limits
 from copilot.agent.loop import Loop
-from copilot.agent.mending import Mended, mend, row_uuid, unfinished_outcome
+from copilot.agent.mending import Mended, close_open, mend, row_uuid, unfinished_outcome
 from copilot.agent.parts import Answered, CallMade, Failed, ResultMade
 from copilot.agent.ports import Ports, SystemClock
 from copilot.agent.recorder import Recorder
 from copilot.agent.replies import Continuing
 from copilot.agent.services import Services
 from copilot.agent.toolbox import TurnToolbox
+from copilot.agent.toolruns import OpenCall
 from copilot.bridge import in_thread
 from copilot.errors import FenceLost, TurnConflict
 from copilot.events import (
     Ending,
     QuestionClosed,
     ReasoningEnded,
+    ReasoningExtended,
     SessionChanged,
     TextEnded,
+    TextExtended,
     Tokens,
     TurnCancelled,
     TurnFailed,
@@ -81,6 +84,7 @@ class TurnRun:
         self.progressed_at = self.told_at = self.began_at
         self._interruption: Interruption | None = "stop" if turn.stopped else None
         self._task: asyncio.Task[None] | None = None
+        self._ending = False  # whether it ends is being decided in Postgres: nothing may cut that short
         self.over = False
 
     # --- from outside ----------------------------------------------------------------------------
@@ -90,7 +94,7 @@ class TurnRun:
         if self.over or (self._interruption is not None and why != "lost"):
             return
         self._interruption = why
-        if self._task is not None:
+        if self._task is not None and not self._ending:
             self._task.cancel()
 
     def watch(self, now: float) -> None:
@@ -112,8 +116,6 @@ class TurnRun:
         self._task = asyncio.current_task()
         with context.bound(self._context()):
             try:
-                if self._interruption is not None:
-                    raise asyncio.CancelledError
                 await self._play()
             except asyncio.CancelledError:
                 if self._interruption is None:
@@ -137,10 +139,10 @@ class TurnRun:
         )
 
     async def _play(self) -> None:
-        prepared = self._prepared or await retried(prepare, self.turn)
-        self.recorder.model = prepared.chain[0].name
-        self.recorder.calls_begun = prepared.calls_begun
-        await self._announce(prepared)
+        if self._interruption is None or self._prepared is not None:
+            prepared = await uncut(self._begin())
+        if self._interruption is not None:
+            raise asyncio.CancelledError
         if prepared.mended.answered:
             await self._succeed(Answered())
             return
@@ -153,13 +155,24 @@ class TurnRun:
             if await self._succeed(ending):
                 return
 
+    async def _begin(self) -> Prepared:
+        """What waited has its place and is told of, whatever comes between."""
+        prepared = self._prepared or await retried(prepare, self.turn)
+        self.recorder.model = prepared.chain[0].name
+        self.recorder.calls_begun = prepared.calls_begun
+        await self._announce(prepared)
+        return prepared
+
     async def _play_once(self, loop: Loop) -> Answered | Failed:
         async with aclosing(loop.play()) as parts:
             async for part in parts:
                 if isinstance(part, Answered | Failed):
                     return part
                 self.progressed_at = self.told_at = time.monotonic()
-                await self.recorder.record(part)
+                if isinstance(part, TextExtended | ReasoningExtended):
+                    await self.recorder.record(part)  # only remembered, so nothing to cut short
+                else:
+                    await uncut(self.recorder.record(part))
         raise AssertionError("the loop ended without saying how")
 
     def _loop(self, prepared: Prepared) -> Loop:
@@ -225,7 +238,7 @@ class TurnRun:
         except TurnConflict:
             if not may_go_on:
                 raise FenceLost(f"turn {self.turn.turn_id} was ended by somebody else") from None
-            if await self._go_on():
+            if await uncut(self._go_on()):
                 return False
             ended = await self._end_or_lose(turns.SUCCEEDED)
         event = TurnSucceeded(run_ids=ended.run_ids, summary=self._summary(), limit_code=answered.limit_code)
@@ -278,12 +291,22 @@ class TurnRun:
                 unless_pending=unless_pending,
             )
 
-        return await retried(end, None)
+        interruption, self._ending = self._interruption, True
+        try:
+            ended = await retried(end, None)
+        except TurnConflict:
+            if self._interruption != interruption and asyncio.current_task() is self._task:
+                raise asyncio.CancelledError from None  # it came meanwhile, and was kept waiting
+            raise
+        finally:
+            self._ending = False
+        self.over = True
+        return ended
 
     async def _over(self, event: Ending, ended: Ended, *, keep_through: int | None) -> None:
         """Tell the ending, then let the session go or start what follows."""
-        self.over = True
         await self.recorder.settle()
+        self.outbox.fence = None  # Postgres has decided for us: no fence, known to Redis or not, refuses it
         self.recorder.publish(event)
         self.recorder.publish(
             SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")
@@ -362,10 +385,11 @@ class TurnRun:
         """Keep everything that was produced; no block, call or step is left open (A3.5, T7.2)."""
         loop = self.loop
         if loop is None:
+            await self._close_earlier(result)
             return
         if (block := loop.open_block) is not None:
             await self.recorder.record(block)
-        for open_call in loop.open_calls:
+        for open_call in loop.open_calls or _to_repeat(loop):
             if not open_call.made:
                 await self.recorder.record(CallMade(row_id=open_call.row_id, call=open_call.call))
             outcome = unfinished_outcome(open_call.call, result)
@@ -374,6 +398,15 @@ class TurnRun:
             self.recorder.publish(step)
         if (call := loop.open_call()) is not None:
             await self.recorder.record(call)
+
+    async def _close_earlier(self, result: str) -> None:
+        """The same for what an earlier run of the turn left open, when this one has not begun."""
+        if self.turn.resumed:
+            turn = self.turn
+            for event in await in_thread(
+                close_open, turn.session_id, turn.turn_id, result, fence=turn.fence
+            ):
+                self.recorder.publish(event)
 
     async def _hand_over(self) -> None:
         """A planned shutdown: checkpoint, and give the turn to another worker (A1.8, T9.4)."""
@@ -394,6 +427,11 @@ class TurnRun:
     def _leave(self) -> None:
         log.warning("turn %s belongs to another worker now", self.turn.turn_id)
         self.recorder.abandon()
+
+
+def _to_repeat(loop: Loop) -> tuple[OpenCall, ...]:
+    """Calls of an earlier run that would have run again: their rows stand."""
+    return tuple(OpenCall(row_id=uuid4(), call=call, made=True) for call in loop.pending_calls)
 
 
 def prepare(turn: Claimed) -> Prepared:

@@ -10,7 +10,7 @@ from copilot.dispatch.answers import Queued, Started, Stopped
 from copilot.dispatch.following import after_turn, restore, start_stranded
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
 from copilot.dispatch.stopping import stop
-from copilot.dispatch.telling import announce_cancelled, became_idle, notice_posted, publish
+from copilot.dispatch.telling import announce_cancelled, became_idle, closed, notice_posted, publish
 
 __all__ = [
     "Queued",
@@ -20,6 +20,7 @@ __all__ = [
     "announce_cancelled",
     "answer_question",
     "became_idle",
+    "closed",
     "edit_queued",
     "move_queued",
     "notice_posted",

@@ -43,7 +43,9 @@ def stop(
 def cancel_unstarted(session_id: UUID, stopping: turns.Stopping) -> bool:
     """End a turn that no worker runs, in the request itself; False when a worker was quicker."""
     try:
-        ended = turns.end(stopping.turn_id, stopping.fence, turns.CANCELLED, reason="user")
+        ended = turns.end(
+            stopping.turn_id, stopping.fence, turns.CANCELLED, reason="user", unless_running=True
+        )
     except TurnConflict:
         return False
     announce_cancelled(session_id, stopping.turn_id, ended)

@@ -6,12 +6,14 @@ import logging
 from dataclasses import replace
 from uuid import UUID
 
-from copilot import history, queries, turns
+from copilot import history, queries, questions, turns
+from copilot.agent import mending
 from copilot.events import (
     Event,
     MessageAdded,
     MessageView,
     NoticePosted,
+    QuestionClosed,
     QueueChanged,
     SessionChanged,
     TurnCancelled,
@@ -22,6 +24,8 @@ from copilot.live.client import RedisDown
 from copilot.models import Session
 
 log = logging.getLogger(__name__)
+
+STOPPED = "Stopped by the user before it finished."
 
 
 def publish(session_id: UUID, user_id: int, happened: list[tuple[Event, str | None]]) -> str:
@@ -66,14 +70,23 @@ def publish_queue(session_id: UUID) -> None:
 
 
 def announce_cancelled(session_id: UUID, turn_id: UUID, ended: turns.Ended) -> None:
-    """The notice and the ending of a turn that was stopped without its worker."""
+    """The notice and the ending of a turn that was stopped without its worker; nothing is left open."""
+    happened = closed(session_id, turn_id, STOPPED)
     notice_id = history.post_notice(session_id, turn_id, "stopped")
-    happened: list[tuple[Event, str | None]] = [
+    happened += [
         (notice_posted(notice_id, "stopped"), str(turn_id)),
         (TurnCancelled(run_ids=ended.run_ids, reason="user"), str(turn_id)),
         (became_idle(ended), None),
     ]
     publish(session_id, owner_of(session_id), happened)
+
+
+def closed(session_id: UUID, turn_id: UUID, result: str) -> list[tuple[Event, str | None]]:
+    """Rows, calls and questions that a lost run left open are closed; what to tell of them."""
+    happened = mending.close_open(session_id, turn_id, result)
+    for question_id in questions.close_for_turn(turn_id, "cancelled"):
+        happened.append(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
+    return [(event, str(turn_id)) for event in happened]
 
 
 def notice_posted(row_id: UUID, code: str) -> NoticePosted:

@@ -86,7 +86,7 @@ class Outbox:
     session_id: str
     turn_id: str
     user_id: int
-    fence: int
+    fence: int | None  # None: what it tells is decided, and no newer fence may refuse it
     waiting: list[Event] = field(default_factory=list)
     due_at: float = 0.0
     renewed_at: float = -RENEW_SECONDS - 1.0
@@ -193,6 +193,8 @@ class Publisher:
             outbox.put_back(sent)
             outbox.due_at = now + 0.1
             self._refused(outbox, "unknown")
+            if not outbox.waiting:  # given up
+                self._ready.pop(outbox.turn_id, None)
             return
         if answer == b"refused":
             outbox.waiting.clear()

@@ -33,6 +33,7 @@ from copilot.providers.scripted import (
     WallClock,
     play,
 )
+from copilot.tags import strip_server_tags
 
 LONG_SECONDS = 60
 _WORD = re.compile(r"\S+\s*|\s+")
@@ -97,6 +98,9 @@ CALLS: dict[str, dict[str, JSON]] = {
 }
 
 
+_SERVER_BLOCK = re.compile(r"<(env_context|attached_files)>.*?</\1>", re.DOTALL)
+
+
 class DemoProvider:
     def __init__(self, tokens_per_second: int = 60, clock: Clock | None = None) -> None:
         self._rate = tokens_per_second
@@ -147,7 +151,7 @@ def _answer(
     last = messages[-1]
     if isinstance(last, ToolGroup):
         return "The results are in. I sum them up.\n", _after_tools(last), []
-    asked = last.text if isinstance(last, UserMessage) else ""
+    asked = _said(last.text) if isinstance(last, UserMessage) else ""
     first = not any(isinstance(message, AssistantMessage) for message in messages)
     opening = INTRODUCTION if first else ""
     wanted = [tool for tool, keyword in _KEYWORDS.items() if keyword.search(asked) and tool in offered]
@@ -164,6 +168,11 @@ def _answer(
             [Call(tool, CALLS[tool], pieces=4) for tool in wanted],
         )
     return thought, opening + _echo(asked) + MENU, []
+
+
+def _said(text: str) -> str:
+    """A message without what the server put in front of it."""
+    return strip_server_tags(_SERVER_BLOCK.sub("", text)).strip()
 
 
 def _echo(asked: str) -> str:

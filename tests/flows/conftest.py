@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
@@ -29,6 +30,7 @@ START_SECONDS = 60
 NEEDED = ("turns", "maintenance", "schedule")
 EXPECTED_WHILE_DOWN = re.compile(r"WebSocket connection|ERR_CONNECTION|Failed to load resource")
 _people = itertools.count(1)
+T = TypeVar("T")
 
 expect.set_options(timeout=15_000)
 
@@ -59,7 +61,16 @@ class Site:
             )
 
     def start_web(self) -> None:
-        self.start("web", (sys.executable, "-c", "import runpy; runpy.run_module('.'.join(('config', 'web')), run_name='__main__')", "--port", str(self.port)))
+        self.start(
+            "web",
+            (
+                sys.executable,
+                "-c",
+                "import runpy; runpy.run_module('.'.join(('config', 'web')), run_name='__main__')",
+                "--port",
+                str(self.port),
+            ),
+        )
         self._until(self._answers, "the web process does not answer")
 
     def kill_web(self) -> None:
@@ -162,14 +173,14 @@ class Visitor:
 
 @pytest.fixture
 def visit(
-    site: Site, browser: Browser, django_db_blocker: pytest.FixtureRequest, request: pytest.FixtureRequest
+    site: Site, browser: Browser, stored: Callable[[Callable[[], object]], object]
 ) -> Iterator[Callable[..., Visitor]]:
     """Makes a new person and a browser context for them; options go to the context."""
     visitors: list[Visitor] = []
 
     def make_one(**options: object) -> Visitor:
         name = f"ada-{os.getpid()}-{next(_people)}"
-        _stored(django_db_blocker, name)
+        stored(lambda: _person(name))
         context = browser.new_context(**options)  # type: ignore[arg-type]
         scripted = options.get("java_script_enabled", True) is True
         visitors.append(Visitor(site, context, f"{name}@example.com", scripted))
@@ -181,20 +192,30 @@ def visit(
     assert [complaint for visitor in visitors for complaint in visitor.complaints] == []
 
 
-def _stored(blocker: pytest.FixtureRequest, name: str) -> None:
-    """In a thread of its own: the browser's driver keeps an event loop running in this one."""
+def _person(name: str) -> None:
+    from tests import make
 
-    def store() -> None:
+    make.user(name)
+
+
+@pytest.fixture
+def stored(django_db_blocker: pytest.FixtureRequest) -> Callable[[Callable[[], T]], T]:
+    """Runs database code in a thread of its own: the browser's driver keeps an event loop running in this one."""
+
+    def run(code: Callable[[], T]) -> T:
         from django.db import connection
 
-        from tests import make
+        with django_db_blocker.unblock():  # type: ignore[attr-defined]
+            try:
+                return code()
+            finally:
+                connection.close()
 
-        with blocker.unblock():  # type: ignore[attr-defined]
-            make.user(name)
-            connection.close()
+    def in_thread(code: Callable[[], T]) -> T:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(run, code).result()
 
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(store).result()
+    return in_thread
 
 
 @pytest.fixture

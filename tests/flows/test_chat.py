@@ -212,7 +212,7 @@ def test_the_chat_works_on_a_phone(visit: Callable[..., Visitor]) -> None:
     visitor = visit(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     page = visitor.log_in()
     page.get_by_label("Message", exact=True).fill("use a tool, write a file")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
     expect(answers(page).last).to_contain_text("the tool calls were real")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert page.evaluate("document.querySelector('#scroll').scrollWidth <= 360")
@@ -227,11 +227,11 @@ def test_without_a_script_one_can_log_in_read_and_send(visit: Callable[..., Visi
     """E5: a form post and a refresh."""
     page = visit(java_script_enabled=False).log_in()
     page.locator("#text").fill("Hello from a plain form")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
     expect(bubbles(page)).to_have_text(["Hello from a plain form"])
     expect(answers(page)).to_contain_text(
         "kill -9", timeout=30_000
     )  # the page refreshes itself while a turn runs
     page.locator("#text").fill("And a second one")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
     expect(bubbles(page)).to_have_text(["Hello from a plain form", "And a second one"])

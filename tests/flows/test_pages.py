@@ -1,0 +1,153 @@
+"""The pages around the conversation in a real browser (W1, W2.9, W4)."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser, Page, Response, expect
+
+from tests.flows.conftest import Site, Visitor, send
+
+pytestmark = pytest.mark.browser
+
+FIRST_PAGE_BYTES = 150 * 1024  # W4.3
+
+
+def test_a_stranger_signs_up_and_lands_in_an_empty_chat(visit: Callable[..., Visitor]) -> None:
+    """W1.1, W1.3."""
+    visitor = visit()
+    page = visitor.tab("/")
+    page.get_by_role("link", name="Create an account").click()
+    page.get_by_label("Email").fill(f"new-{visitor.email}")
+    page.get_by_label("Password").fill("a-long-enough-phrase")
+    page.get_by_role("button", name="Create account").click()
+    expect(page).to_have_url(re.compile("/chat/$"))
+    expect(page.locator(".examples button")).to_have_count(4)
+    page.locator(".examples button").first.click()
+    expect(page.get_by_label("Message", exact=True)).not_to_have_value("")
+
+
+def test_a_chat_is_renamed_deleted_and_brought_back(ada: Visitor) -> None:
+    """W2.7, W2.9."""
+    page = ada.log_in()
+    send(page, "Hello")
+    expect(page.locator("#announcer")).to_have_text("Answer finished.")
+    item = page.locator("#sessions .session")
+    item.hover()
+    item.get_by_role("button", name="Rename").click()
+    page.get_by_label("Title").fill("Ships and wheels")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Ships and wheels")
+    other = ada.tab()
+    theirs = other.locator("#sessions .session")
+    theirs.hover()
+    theirs.get_by_role("button", name="Delete").click()
+    expect(theirs).to_have_count(0)
+    expect(page).to_have_url(re.compile("/chat/$"))  # the tab that showed it has nothing to show any more
+    other.get_by_role("button", name="Undo").click()
+    expect(other.locator("#sessions .session")).to_have_text([re.compile("Ships and wheels")])
+
+
+def test_a_draft_survives_a_reload(ada: Visitor) -> None:
+    """W2.8."""
+    page = ada.log_in()
+    page.get_by_label("Message", exact=True).fill("half a thou")
+    page.reload()
+    expect(page.get_by_label("Message", exact=True)).to_have_value("half a thou")
+
+
+def test_a_key_is_shown_once_and_revoked(ada: Visitor) -> None:
+    page = ada.log_in()
+    page.goto(ada.site.url + "/settings/keys/")
+    page.get_by_label("Name").fill("my script")
+    page.get_by_role("button", name="Make key").click()
+    expect(page.locator("#secret")).to_have_text(re.compile(r"^ph_user_\w{10}_[\w-]{43}$"))
+    page.goto(ada.site.url + "/settings/keys/")
+    expect(page.locator("#secret")).to_have_count(0)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Revoke").click()
+    expect(page.locator("table")).to_have_count(0)
+
+
+def test_the_choice_of_colours_is_kept(visit: Callable[..., Visitor]) -> None:
+    """W4.1: by the system's preference and by choice, painted by the server at once."""
+    page = visit(color_scheme="light").tab("/")
+    light = _background(page)
+    page.get_by_text("Dark", exact=True).click()
+    dark = _background(page)
+    page.reload()
+    assert _background(page) == dark != light
+    assert _background(visit(color_scheme="dark").tab("/")) == dark
+
+
+def _background(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+
+
+def test_older_messages_come_on_scrolling_up_and_nothing_moves(
+    ada: Visitor, stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """W2.2."""
+
+    def long_chat() -> str:
+        from django.contrib.auth.models import User
+
+        from tests import make
+
+        session = make.session(User.objects.get(email=ada.email), title="Long")
+        for number in range(120):
+            make.message(session, "user" if number % 2 else "assistant", content=f"Line {number}")
+        return str(session.pk)
+
+    page = ada.log_in()
+    page.goto(f"{ada.site.url}/chat/{stored(long_chat)}/")
+    expect(page.locator(".row")).to_have_count(50)
+    expect(page.get_by_text("Line 119")).to_be_in_viewport()
+    page.locator("#scroll").evaluate("box => box.scrollTo(0, 300)")
+    page.wait_for_function("document.querySelectorAll('.row').length >= 100")
+    expect(page.get_by_text("Line 74", exact=True)).to_be_in_viewport()
+    page.locator("#scroll").evaluate("box => box.scrollTo(0, 0)")
+    expect(page.locator(".row")).to_have_count(120)
+    assert page.locator(".row").first.inner_text().endswith("Line 0")
+
+
+def test_the_first_chat_page_is_small_and_asks_nobody_else(ada: Visitor, site: Site) -> None:
+    """W4.3: 150 KB compressed in total, no third party, one socket."""
+    ada.log_in()
+    sizes: dict[str, int] = {}
+    sockets: list[str] = []
+
+    def weigh(response: Response) -> None:
+        sizes[response.url] = len(gzip.compress(response.body()))
+
+    page = ada.context.new_page()
+    page.on("response", weigh)
+    page.on("websocket", lambda socket: sockets.append(socket.url))
+    page.goto(site.url + "/chat/")
+    ada.is_connected(page)
+    page.wait_for_load_state("networkidle")
+    assert all(url.startswith(site.url) for url in sizes)
+    assert sum(sizes.values()) <= FIRST_PAGE_BYTES
+    assert len(sockets) == 1
+
+
+@pytest.mark.parametrize("width", [360, 768, 1400, 2560])
+@pytest.mark.parametrize("path", ["/", "/accounts/login/", "/accounts/signup/", "/accounts/password/reset/"])
+def test_no_page_scrolls_sideways(browser: Browser, site: Site, path: str, width: int) -> None:
+    """W4.1."""
+    page = browser.new_page(viewport={"width": width, "height": 700})
+    page.goto(site.url + path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()
+
+
+def test_a_page_that_does_not_exist_says_so_kindly(browser: Browser, site: Site) -> None:
+    page = browser.new_page()
+    answer = page.goto(site.url + "/nowhere/")
+    assert answer is not None
+    assert answer.status == 404
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not here")
+    page.close()
