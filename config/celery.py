@@ -24,7 +24,7 @@ def _start_engine(sender: object = None, **_: object) -> None:
     if _runs_turns(sender):
         from copilot import engine
 
-        engine.start(["turns"])
+        engine.start(["turns"]).listen()
 
 
 @worker_shutdown.connect

@@ -210,6 +210,9 @@ LOGGING = logs.configuration(production=ENVIRONMENT == "production", level=LOG_L
 METRICS_TOKEN = env.text("METRICS_TOKEN")
 
 # --- turns (T5, T9, A0.7, D2) ------------------------------------------------------------------------
+TURN_WAKEUPS = env.choice(
+    "TURN_WAKEUPS", "list", ("list", "broker")
+)  # list: one Redis list, taken in batches
 TURNS_PER_PROCESS = env.integer("TURNS_PER_PROCESS", 400, least=1)
 TURN_MAX_SECONDS = env.seconds("TURN_MAX_SECONDS", 3600, least=1)
 TURN_MAX_ROUNDS = env.integer("TURN_MAX_ROUNDS", 50, least=1)

@@ -264,7 +264,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
     async def _start_over(self, session_id: str) -> None:
         try:
             await self._follow_from_snapshot(session_id, reset=True)
-        except (DatabaseError, TimeoutError, *RedisDown):
+        except (DatabaseError, Unavailable, *RedisDown):
             log.warning("a snapshot could not be taken; trying again")
             await asyncio.sleep(1)
             self._lost.add(session_id)

@@ -19,7 +19,7 @@ from copilot.agent.commits import OUTAGE_SECONDS, retried
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
 from copilot.agent.turn import Interruption, Prepared, TurnRun, prepare
 from copilot.bridge import in_thread
-from copilot.live import lease, stop
+from copilot.live import lease, stop, wakeups
 from copilot.live.client import RedisDown
 from copilot.live.stream import Outbox
 from copilot.providers import aclose_all
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 RENEW_SECONDS = 10.0
 MARK_POLL_SECONDS = 0.5  # a lost broadcast costs half a second (A1.4)
 WATCH_SECONDS = 1.0
+BATCH_TURNS = 32
 
 
 class Engine:
@@ -40,6 +41,7 @@ class Engine:
         self._runs: dict[str, TurnRun] = {}
         self._arrived: list[UUID] = []
         self._claiming: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._draining = False
         self._loop = asyncio.new_event_loop()
         self._beat = workers.Beat(self.identity, self._running, queues)
@@ -64,9 +66,14 @@ class Engine:
             raise Reject("draining", requeue=True)
         self._loop.call_soon_threadsafe(self._arrive, turn_id)
 
+    def listen(self) -> None:
+        """Take turns from the list of wake-ups too, as long as there is room for them."""
+        asyncio.run_coroutine_threadsafe(self._begin_listening(), self._loop).result(timeout=5)
+
     def drain(self, grace_seconds: float) -> None:
         """Take nothing new, finish what ends in time, hand the rest over (T9.4)."""
         self._draining = True
+        self._loop.call_soon_threadsafe(self._stop_listening)
         self._beat.drain()
         deadline = time.monotonic() + grace_seconds
         while self._runs and time.monotonic() < deadline:
@@ -108,6 +115,37 @@ class Engine:
                 log.warning("a server is away, trying again: %s", type(problem).__name__)
 
     # --- taking turns ----------------------------------------------------------------------------
+
+    async def _begin_listening(self) -> None:
+        self._listening = asyncio.create_task(self._listen_for_ever(), name="wake-ups")
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+
+    async def _listen_for_ever(self) -> None:
+        bell = wakeups.Bell()
+        try:
+            while True:
+                try:
+                    await self._take_woken(bell)
+                except RedisDown as problem:
+                    log.warning("wake-ups are not heard for a moment: %s", type(problem).__name__)
+                    await bell.close()
+                    await asyncio.sleep(0.2)
+        finally:
+            await bell.close()
+
+    async def _take_woken(self, bell: wakeups.Bell) -> None:
+        room = settings.TURNS_PER_PROCESS - len(self._runs)
+        if room <= 0:
+            await asyncio.sleep(0.02)  # full: others take them
+            return
+        for turn_id in await bell.take(min(room, BATCH_TURNS)):
+            if self._slots.acquire(blocking=False):
+                self._arrive(turn_id)
+            else:
+                await in_thread(wakeups.push, turn_id)
 
     def _arrive(self, turn_id: UUID) -> None:
         self._arrived.append(turn_id)

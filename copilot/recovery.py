@@ -13,9 +13,9 @@ from uuid import UUID
 from django.conf import settings
 from django.db import connection
 
-from copilot import dispatch, history, queries, questions, tasks, turns, workers
+from copilot import dispatch, history, tasks, turns, workers
 from copilot.errors import TurnConflict
-from copilot.events import Event, TurnFailed, TurnRecovering
+from copilot.events import TurnFailed, TurnRecovering
 from copilot.live import beats, lease
 from copilot.live.client import RedisDown
 from copilot.models import Turn
@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 STOP_OVERRIDE_SECONDS = 5  # a worker that has not obeyed by then is overridden (T7.1)
 STRANDED_SECONDS = 10
 EVERYTHING_STAYS = 2**62
-STOPPED = "Stopped by the user before it finished."
 LOST = "Interrupted, outcome unknown: the worker was lost while this ran."
 
 Liveness = Literal["live", "dead", "unknown"]
@@ -94,7 +93,6 @@ def _cancel(turn: Turn, fence: int, *, override: bool = False) -> None:
         return
     if override:
         _raise_fence(turn, fence + 1)
-    _close(turn, STOPPED)
     dispatch.announce_cancelled(turn.session_id, turn.pk, ended)
     dispatch.after_turn(turn.session_id, turn.token, ended.stop_through)
 
@@ -104,21 +102,15 @@ def _give_up(turn: Turn, fence: int) -> None:
         ended = turns.end(turn.pk, fence, turns.FAILED, failure_code="worker_lost")
     except TurnConflict:
         return
-    _close(turn, LOST)
+    happened = dispatch.closed(turn.session_id, turn.pk, LOST)
     notice_id = history.post_notice(turn.session_id, turn.pk, "worker_lost")
-    happened: list[tuple[Event, str | None]] = [
+    happened += [
         (dispatch.notice_posted(notice_id, "worker_lost"), str(turn.pk)),
         (TurnFailed(run_ids=ended.run_ids, code="worker_lost", notice_id=str(notice_id)), str(turn.pk)),
         (dispatch.became_idle(ended), None),
     ]
     dispatch.publish(turn.session_id, turn.session.owner_id, happened)
     dispatch.after_turn(turn.session_id, turn.token, EVERYTHING_STAYS)
-
-
-def _close(turn: Turn, result: str) -> None:
-    """Nothing is left open: streaming rows get what the log knew, calls get a result."""
-    history.close_open_rows(turn.session_id, turn.pk, result, grow=queries.present_text)
-    questions.close_for_turn(turn.pk, "cancelled")
 
 
 # --- stops that were not obeyed ----------------------------------------------------------------------
@@ -153,7 +145,7 @@ def send_again() -> int:
         forgotten = [row[0] for row in cursor.fetchall()]
     for turn_id in forgotten:
         if turns.note_sent_again(turn_id):
-            tasks.send(turn_id)
+            tasks.send_by_broker(turn_id)
     return len(forgotten)
 
 

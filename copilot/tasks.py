@@ -6,7 +6,11 @@ import logging
 from uuid import UUID
 
 from celery import shared_task
+from django.conf import settings
 from kombu.exceptions import OperationalError
+
+from copilot.live import wakeups
+from copilot.live.client import RedisDown
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +24,20 @@ def run_turn(turn_id: str) -> None:
 
 
 def send(turn_id: UUID) -> None:
-    """Wake a worker for a turn whose row stands. A broker that is away costs time, not the turn (T9.2)."""
+    """Wake a worker for a turn whose row stands; what is away costs time, not the turn (T9.2)."""
+    if settings.TURN_WAKEUPS == "broker":
+        send_by_broker(turn_id)
+        return
+    try:
+        wakeups.push(turn_id)
+    except RedisDown as problem:
+        log.warning(
+            "no worker could be woken, turn %s waits for the sweep: %s", turn_id, type(problem).__name__
+        )
+
+
+def send_by_broker(turn_id: UUID) -> None:
+    """The long way, which needs nothing but Celery: for the sweep, and where TURN_WAKEUPS says so."""
     try:
         run_turn.apply_async(args=(str(turn_id),), retry=False)
     except (OperationalError, OSError) as problem:

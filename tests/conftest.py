@@ -58,6 +58,7 @@ def _enter_own_environment() -> None:
     os.environ |= {
         "DJANGO_SETTINGS_MODULE": "config.settings",
         "PILOTHOUSE_ENVIRONMENT": "test",
+        "TURN_WAKEUPS": "broker",  # which tests can hold back; real processes of flows and faults use the list
         "DATABASE_URL": f"{os.environ['TEST_POSTGRES_URL']}pilothouse_{WORKER or 'main'}",
         "REDIS_URL": f"{os.environ['TEST_REDIS_URL']}{number}",
         "REDIS_KEY_PREFIX": f"ph-{WORKER or 'main'}",

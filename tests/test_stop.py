@@ -102,7 +102,7 @@ def test_a_stopped_turn_is_cancelled_on_entry(rig, session):
     rig.hold_tasks()
     turn_id = start(session)
     turns.request_stop(session.pk)
-    rig.worker.take(turn_id)
+    rig.start_worker().take(turn_id)
     assert_stopped(session, turn_id)
     assert len(rig.model.requests) == 1
 

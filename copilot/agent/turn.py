@@ -403,9 +403,7 @@ class TurnRun:
         """The same for what an earlier run of the turn left open, when this one has not begun."""
         if self.turn.resumed:
             turn = self.turn
-            for event in await in_thread(
-                close_open, turn.session_id, turn.turn_id, result, fence=turn.fence
-            ):
+            for event in await in_thread(close_open, turn.session_id, turn.turn_id, result, fence=turn.fence):
                 self.recorder.publish(event)
 
     async def _hand_over(self) -> None:

@@ -23,7 +23,8 @@ COALESCE_SECONDS = 0.03  # deltas of one session go out at most this often, the 
 BATCH_EVENTS = 512  # at most this many events in one script: Redis serves others in between
 RENEW_SECONDS = 600  # how often a log's lifetime is pushed forward
 NO_CURSOR = "0-0"
-_CURSOR = re.compile(r"\d{1,20}-\d{1,20}")
+_CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_LARGEST = 2**64  # Redis counts no further
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Outbox:
     user_id: int
     fence: int | None  # None: what it tells is decided, and no newer fence may refuse it
     waiting: list[Event] = field(default_factory=list)
+    block_id: str = ""  # of the delta told last: the first of another block goes out at once
     due_at: float = 0.0
     renewed_at: float = -RENEW_SECONDS - 1.0
 
@@ -101,6 +103,9 @@ class Outbox:
 
     def take(self) -> list[Event]:
         taken, self.waiting = self.waiting[:BATCH_EVENTS], self.waiting[BATCH_EVENTS:]
+        for event in taken:
+            if isinstance(event, TextExtended | ReasoningExtended):
+                self.block_id = event.block_id
         return taken
 
     def put_back(self, taken: list[Event]) -> None:
@@ -137,7 +142,7 @@ class Publisher:
         outbox.add(event)
         self._ready[outbox.turn_id] = outbox
         self._idle.clear()
-        if not isinstance(event, TextExtended | ReasoningExtended):
+        if not isinstance(event, TextExtended | ReasoningExtended) or event.block_id != outbox.block_id:
             outbox.due_at = 0.0
         self._wake.set()
 
@@ -201,7 +206,10 @@ class Publisher:
             self._refused(outbox, "refused")
         if now - outbox.renewed_at > RENEW_SECONDS:
             outbox.renewed_at = now
-        urgent = any(not isinstance(event, TextExtended | ReasoningExtended) for event in outbox.waiting)
+        urgent = any(
+            not isinstance(event, TextExtended | ReasoningExtended) or event.block_id != outbox.block_id
+            for event in outbox.waiting
+        )
         outbox.due_at = 0.0 if urgent else now + COALESCE_SECONDS
         if not outbox.waiting:
             self._ready.pop(outbox.turn_id, None)
@@ -237,7 +245,7 @@ class Entry:
 
 
 def check_cursor(cursor: str) -> str:
-    if not _CURSOR.fullmatch(cursor):
+    if not _CURSOR.fullmatch(cursor) or max(place_of(cursor)) >= _LARGEST:
         raise InvalidRequest("That is not a cursor of this log.", code="invalid_cursor")
     return cursor
 

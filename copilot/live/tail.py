@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from copilot.errors import Unavailable
 from copilot.live import keys
 from copilot.live.client import RedisDown, listening
 from copilot.live.stream import NO_CURSOR, Entry, after, place_of
@@ -18,6 +19,7 @@ from copilot.live.stream import NO_CURSOR, Entry, after, place_of
 log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.2
+CONNECT_SECONDS = 5.0
 QUEUE_EVENTS = 2_000  # a listener this far behind is told to take a snapshot again
 
 
@@ -97,11 +99,13 @@ class Tail:
         self._sessions.setdefault(session_id, set()).add(subscription)
         self._ensure_reading()
         try:
-            await asyncio.wait_for(self._connected.wait(), timeout=5)
+            await asyncio.wait_for(self._connected.wait(), timeout=CONNECT_SECONDS)
             if cursor is not None:
                 await self._catch_up(subscription, cursor)
-        except BaseException:
+        except BaseException as problem:
             self.leave(subscription)
+            if isinstance(problem, TimeoutError):
+                raise Unavailable from problem
             raise
         subscription.release()
         return subscription

@@ -106,9 +106,12 @@ def test_older_messages_come_on_scrolling_up_and_nothing_moves(
     page.goto(f"{ada.site.url}/chat/{stored(long_chat)}/")
     expect(page.locator(".row")).to_have_count(50)
     expect(page.get_by_text("Line 119")).to_be_in_viewport()
-    page.locator("#scroll").evaluate("box => box.scrollTo(0, 300)")
-    page.wait_for_function("document.querySelectorAll('.row').length >= 100")
-    expect(page.get_by_text("Line 74", exact=True)).to_be_in_viewport()
+    line = page.get_by_text("Line 75", exact=True)
+    before = line.evaluate(
+        "row => (document.querySelector('#scroll').scrollTo(0, 300), row.getBoundingClientRect().top)"
+    )
+    expect(page.locator(".row")).to_have_count(100)
+    assert line.evaluate("row => row.getBoundingClientRect().top") == pytest.approx(before, abs=2)
     page.locator("#scroll").evaluate("box => box.scrollTo(0, 0)")
     expect(page.locator(".row")).to_have_count(120)
     assert page.locator(".row").first.inner_text().endswith("Line 0")

@@ -1,0 +1,163 @@
+"""The browser's fold and Python's come to the same transcript (T8.4)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser, Page
+
+from copilot import events, folding
+from copilot.events import Event, MessageView, SessionSnapshot
+from tests.flows.conftest import Site
+
+pytestmark = pytest.mark.browser
+
+TURN = "00000000-0000-0000-0000-000000000001"
+_sequences = itertools.count(1)
+FOLD = """async ({snapshot, events}) => {
+    const {emptyState, fold} = await import("/static/js/fold.js");
+    const state = emptyState();
+    fold(state, snapshot);
+    for (const event of events) fold(state, event);
+    const rows = state.order.map(id => {
+        const {points, ...row} = state.rows.get(id);
+        return row;
+    });
+    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, title: state.title,
+            state: state.state, turn: state.turn && [state.turn.id, state.turn.status, state.turn.attempt]};
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, site: Site) -> Iterator[Page]:
+    opened = browser.new_page()
+    opened.goto(site.url)
+    yield opened
+    opened.close()
+
+
+def row(kind: str, content: str = "", *, streaming: bool = False) -> MessageView:
+    sequence = next(_sequences)
+    return msgspec.convert(
+        {
+            "id": f"row-{sequence}",
+            "sequence": sequence,
+            "turn_id": TURN,
+            "kind": kind,
+            "role": "user" if kind == "user" else "assistant",
+            "content": content,
+            "author": "",
+            "attachments": [],
+            "branch": 0,
+            "created_at": "2026-11-16T10:00:00.000Z",
+            "streaming": streaming,
+        },
+        MessageView,
+    )
+
+
+def snapshot(*rows: MessageView) -> SessionSnapshot:
+    return SessionSnapshot(
+        messages=list(rows),
+        turn=None,
+        queue=[],
+        questions=[],
+        todos=[],
+        title="",
+        state="idle",
+        reset=False,
+        has_older=False,
+    )
+
+
+def whole_turn() -> list[Event]:
+    """A turn with everything that changes the transcript, some of it told twice or half known already."""
+    asked, thought, text, gone = (
+        row("user", "Hi"),
+        row("reasoning", streaming=True),
+        row("assistant", streaming=True),
+        row("assistant"),
+    )
+    wave = "wave 🌊 "
+    waiting = events.QueueItem(id="queued-1", text="later", run_id=None, position=1)
+    question = events.QuestionView(
+        id="q",
+        turn_id=TURN,
+        call_id="c",
+        question="?",
+        choices=[],
+        allow_text=True,
+        deadline="2026-11-16T10:02:00.000Z",
+    )
+    return [
+        events.TurnQueued(origin="web", run_ids=[]),
+        events.MessageAdded(message=asked),
+        events.TurnStarted(model="m", tier="standard", mode="", resumed=False, run_ids=[]),
+        events.ReasoningStarted(block_id="r", row_id=thought.id, message=thought),
+        events.ReasoningExtended(block_id="r", row_id=thought.id, offset=0, delta="Hmm"),
+        events.ReasoningEnded(block_id="r", row_id=thought.id),
+        events.TextStarted(block_id="t", row_id=text.id, message=text),
+        events.TextExtended(block_id="t", row_id=text.id, offset=0, delta=wave),
+        events.TextExtended(block_id="t", row_id=text.id, offset=0, delta=wave),
+        events.TextExtended(block_id="t", row_id=text.id, offset=5, delta="🌊 and more"),
+        events.TextExtended(block_id="t", row_id=text.id, offset=15, delta=" text"),
+        events.TextExtended(block_id="t", row_id=text.id, offset=99, delta="beyond a gap"),
+        events.TextStarted(block_id="t", row_id=text.id, message=text),
+        events.QueueChanged(items=[waiting]),
+        events.TurnRecovering(attempt=2),
+        events.TextEnded(block_id="t", row_id=text.id),
+        events.TextStarted(block_id="g", row_id=gone.id, message=gone),
+        events.StepRetracted(step_id="s", round=1, failure_class="overloaded", row_ids=[gone.id]),
+        events.TodosChanged(items=[events.Todo(text="x", status="pending")]),
+        events.QuestionAsked(question=question),
+        events.QuestionClosed(question_id="q", outcome="answered"),
+        events.TitleChanged(title="Waves", origin="model"),
+        events.TurnPaused(approvals=[]),
+        events.TurnStarted(model="m", tier="standard", mode="", resumed=True, run_ids=[]),
+        events.TurnSucceeded(
+            run_ids=[],
+            summary=events.TurnSummary(
+                duration_ms=1,
+                first_token_ms=1,
+                tokens_per_second=1.0,
+                rounds=1,
+                tokens=events.Tokens(),
+                model="m",
+            ),
+        ),
+    ]
+
+
+def test_every_beginning_of_a_turn_folds_to_the_same_transcript_in_python_and_in_the_browser(
+    page: Page,
+) -> None:
+    """T8.4: compared after each event, so that a difference names the event that made it."""
+    start, happened = snapshot(row("user", "Earlier")), whole_turn()
+    for count in range(len(happened) + 1):
+        folded = folding.fold_all(folding.from_snapshot(start), [(event, TURN) for event in happened[:count]])
+        sent = [wire(event) for event in happened[:count]]
+        assert page.evaluate(FOLD, {"snapshot": wire(start), "events": sent}) == expected(folded), happened[
+            count - 1
+        ]
+
+
+def wire(event: Event) -> object:
+    return msgspec.json.decode(events.encode(event, session_id="s", turn_id=TURN))
+
+
+def expected(folded: folding.Transcript) -> object:
+    turn = folded.turn
+    return msgspec.to_builtins(
+        {
+            "rows": folded.messages(),
+            "queue": folded.queue,
+            "todos": folded.todos,
+            "questions": folded.questions,
+            "title": folded.title,
+            "state": folded.state,
+            "turn": [turn.id, turn.status, turn.attempt] if turn else None,
+        }
+    )
