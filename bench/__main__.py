@@ -86,7 +86,9 @@ async def _all(
         began = time.monotonic()
         _say(f"{measure.name} …")
         try:
+            site.check()
             await measure.act(site, scale, findings)
+            site.check()
         except FAULTS as problem:
             _complain(measure.name, problems, problem)
         _say(f"{measure.name} took {time.monotonic() - began:.0f} s")

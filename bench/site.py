@@ -156,12 +156,17 @@ class Site:
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not (answers(f"{self.url}/readyz") and self.living_workers()):
-            for name, process in self.processes.items():
-                if process.poll() is not None:
-                    raise BenchProblem(f"{name} died:\n{self.log(name).read_text()[-2000:]}")
+            self.check()
             if time.monotonic() > deadline:
                 raise BenchProblem(f"the site did not become ready; see {self.directory}")
             time.sleep(0.1)
+
+    def check(self) -> None:
+        """Figures of a site that has lost a process are worth nothing."""
+        for name, process in self.processes.items():
+            if (code := process.poll()) is not None:
+                words = self.log(name).read_text()[-2000:] if self.log(name).exists() else ""
+                raise BenchProblem(f"{name} died with code {code}\n{words}")
 
     # --- asking ----------------------------------------------------------------------------------
 

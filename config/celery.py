@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 
 from celery import Celery
-from celery.signals import worker_init, worker_shutdown
+from celery.signals import setup_logging, worker_init, worker_shutdown
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("pilothouse")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def _keep_our_logging(**_: object) -> None:
+    """Celery leaves logging alone when somebody answers this signal: settings.LOGGING rules."""
 
 
 def _runs_turns(worker: object) -> bool:

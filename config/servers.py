@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import grp
 import os
-import pwd
 import secrets
 import shutil
 import signal
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from config.binaries import ServerProblem, postgres_binaries, valkey_binary
+from config.rights import demotion, give
 
 LEAST_FREE_BYTES = 300 * 1024 * 1024  # an empty cluster with its first journal files takes 60 MB
 START_SECONDS = 60  # a cluster that was killed replays its journal first
@@ -27,7 +26,6 @@ STOP_SECONDS = 15
 PORT_ATTEMPTS = 5  # a free port may be taken between our look and the server's
 REDIS_DATABASES = 64  # one for each parallel test process
 _PR_SET_PDEATHSIG = 1
-_SERVER_USER = "nobody"  # as root: Postgres refuses to run with root's rights
 
 
 class Server:
@@ -56,7 +54,7 @@ class Server:
         self.port = self.port or free_port()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*_demotion(self.directory, self.stop_signals[0]), *self._command()],
+                [*demotion(self.directory, self.stop_signals[0]), *self._command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -115,8 +113,7 @@ class Server:
 
     def _own(self, path: Path, mode: int) -> None:
         path.chmod(mode)
-        if os.geteuid() == 0:
-            shutil.chown(path, _SERVER_USER, _group_of(_SERVER_USER))
+        give(path)
 
     def _command(self) -> list[str]:
         raise NotImplementedError
@@ -177,7 +174,7 @@ class Postgres(Server):
         shutil.rmtree(self.data, ignore_errors=True)  # what an interrupted first start left
         made = subprocess.run(
             [
-                *_demotion(self.directory, signal.SIGTERM),
+                *demotion(self.directory, signal.SIGTERM),
                 str(self.binaries / "initdb"),
                 f"--pgdata={self.data}",
                 f"--username={self.user}",
@@ -288,32 +285,6 @@ def dies_with_parent(kindness: signal.Signals) -> Callable[[], None] | None:
         library.prctl(_PR_SET_PDEATHSIG, int(kindness), 0, 0, 0)
 
     return ask_the_kernel
-
-
-def _demotion(directory: Path, kindness: signal.Signals) -> list[str]:
-    """As root: run as a user without rights, told to stop when we die; otherwise nothing."""
-    if os.geteuid() != 0:
-        return []
-    prefix = [
-        "setpriv",
-        f"--reuid={_SERVER_USER}",
-        f"--regid={_group_of(_SERVER_USER)}",
-        "--clear-groups",
-        f"--pdeathsig={kindness.name}",
-    ]
-    if not shutil.which(prefix[0]):
-        raise ServerProblem("As root, embedded servers need `setpriv` (package util-linux).")
-    if not all(_open_to_others(path) for path in (directory, Path(sys.prefix))):
-        prefix += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]  # a project below /root
-    return prefix
-
-
-def _open_to_others(path: Path) -> bool:
-    return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents)
-
-
-def _group_of(user: str) -> str:
-    return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
 
 
 @contextlib.contextmanager

@@ -279,8 +279,8 @@ class Engine:
 
     async def _hand_over_all(self) -> None:
         self._interrupt_all("hand_over")
-        while self._runs:
-            await asyncio.sleep(0.02)
+        while runs := [run.task for run in self._runs.values() if run.task is not None]:
+            await asyncio.wait(runs)
         assert self._services is not None
         await self._services.settle()
         await aclose_all()
@@ -304,7 +304,7 @@ _starting = threading.Lock()
 
 def start(queues: list[str] | None = None) -> Engine:
     """The process's engine, started at first use."""
-    global _engine
+    global _engine  # noqa: PLW0603 - one per process, like the process itself
     with _starting:
         if _engine is None:
             engine = Engine(queues or ["turns"])

@@ -154,7 +154,9 @@ class Start:
 
 def start_of(turn_id: UUID) -> Start:
     row = Message.objects.filter(turn=turn_id, kind="user").order_by("sequence").first()
-    assert row is not None and row.accept_number is not None and row.sequence is not None
+    assert row is not None
+    assert row.accept_number is not None
+    assert row.sequence is not None
     return Start(message_id=row.pk, accept_number=row.accept_number, sequence=row.sequence)
 
 

@@ -8,7 +8,6 @@ from datetime import date, datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
@@ -25,7 +24,7 @@ class Item:
 
     template: str
     row: MessageView
-    html: SafeString = SafeString("")
+    html: str = ""  # already safe
     state: State = ""
     label: str = ""
     detail: str = ""

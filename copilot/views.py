@@ -19,7 +19,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from copilot import api_keys, dispatch, queries, sessions, transcript
 from copilot.commands import parse_send
 from copilot.errors import NotFound, Refused
-from copilot.events import JSON, SessionSnapshot
+from copilot.events import JSON, MessageView, SessionSnapshot
 from copilot.permissions import UNRESTRICTED
 from copilot.providers import catalogue
 
@@ -126,7 +126,7 @@ def _conversation(snapshot: SessionSnapshot) -> Context:
     }
 
 
-def _older_page(rows: list[queries.MessageView], *, has_older: bool) -> Context:
+def _older_page(rows: list[MessageView], *, has_older: bool) -> Context:
     """For readers without a script; with one, older rows are fetched as data."""
     return {
         "items": transcript.items(rows, running_turn=None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from celery import shared_task
@@ -20,9 +21,17 @@ MASS_DEATH = 10  # this many at once, and more than half, is first taken for a f
 SLOW_SWEEP_SECONDS = 30.0
 STRANDED_RETRY_SECONDS = 60.0
 
-_suspected: set[str] = set()  # of the last probe, for the second look at a mass death
-_tried: dict[UUID, float] = {}  # stranded sessions and when they were last started
-_slow_sweep_at = 0.0
+
+@dataclass
+class Memory:
+    """What one tick leaves for the next, in the one process that reaps."""
+
+    suspected: set[str] = field(default_factory=set)  # by the last probe, for the second look at a mass death
+    tried: dict[UUID, float] = field(default_factory=dict)  # stranded sessions, and when they were started
+    slow_sweep_at: float = 0.0
+
+
+_memory = Memory()
 
 
 @shared_task(name="diagnostics.tasks.reap", ignore_result=True, acks_late=False)
@@ -51,9 +60,8 @@ def probe() -> int:
         log.error("reaper_blind: Redis cannot be read, turns not beating in Postgres are not judged")
     dead = [suspect for suspect in suspects if verdicts[suspect.turn_id] == "dead"]
     names = {suspect.turn_id for suspect in dead}
-    surprising = len(dead) >= MASS_DEATH and 2 * len(dead) > len(suspects) and not names <= _suspected
-    _suspected.clear()
-    _suspected.update(names)
+    surprising = len(dead) >= MASS_DEATH and 2 * len(dead) > len(suspects) and not names <= _memory.suspected
+    _memory.suspected = names
     if surprising:
         log.warning("%d of %d turns look dead: looking once more before acting", len(dead), len(suspects))
         return 0
@@ -62,18 +70,17 @@ def probe() -> int:
 
 def sweep() -> None:
     """Stops not obeyed, tasks lost, messages stranded, and what Redis forgot."""
-    global _slow_sweep_at
     recovery.restore_if_forgotten()
     recovery.override_stops()
     recovery.send_again()
     now = time.monotonic()
     for session_id in recovery.stranded_sessions():
-        if now - _tried.get(session_id, -STRANDED_RETRY_SECONDS) >= STRANDED_RETRY_SECONDS:
-            _tried[session_id] = now
+        if now - _memory.tried.get(session_id, -STRANDED_RETRY_SECONDS) >= STRANDED_RETRY_SECONDS:
+            _memory.tried[session_id] = now
             dispatch.start_stranded(session_id)
-    if now - _slow_sweep_at > SLOW_SWEEP_SECONDS:
-        _slow_sweep_at = now
-        _tried.clear() if len(_tried) > 10_000 else None
+    if now - _memory.slow_sweep_at > SLOW_SWEEP_SECONDS:
+        _memory.slow_sweep_at = now
+        _memory.tried = {one: at for one, at in _memory.tried.items() if now - at < STRANDED_RETRY_SECONDS}
         recovery.remove_stale_leases()
         workers.purge_lost()
 

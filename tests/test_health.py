@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -61,7 +71,7 @@ async def test_readyz_names_postgres_when_it_is_down_a_d15_1(async_client: Async
 async def test_readyz_names_redis_when_it_is_down(async_client: AsyncClient, no_redis):
     response = await async_client.get("/readyz")
     assert (response.status_code, response.json()["failed"]) == (503, ["redis"])
-    assert "very-secret" not in response.text
+    assert b"very-secret" not in response.content
 
 
 async def test_a_draining_process_is_not_ready_a_d15_2(
@@ -106,7 +116,46 @@ async def test_only_staff_and_the_metrics_token_see_details(async_client: AsyncC
 
 
 def test_a_black_holed_server_costs_its_own_limit_and_nothing_else_a_d7_1():
+    def hung() -> running.Finding:
+        threading.Event().wait(3)
+        return running.Finding()
+
     began = time.monotonic()
-    results = running.run({"hung": lambda: time.sleep(3) or running.Finding(), "quick": running.Finding})
+    results = running.run({"hung": hung, "quick": running.Finding})
     assert [(result.name, result.status) for result in results] == [("hung", "fail"), ("quick", "ok")]
     assert time.monotonic() - began < 2
+
+
+def test_sigterm_says_not_ready_before_the_socket_closes_a_d15_2():
+    port = free_port()
+    web = subprocess.Popen(
+        [sys.executable, "-m", "config.web", "--port", str(port)],
+        cwd=Path(__file__).resolve().parent.parent,
+        env=os.environ | {"WEB_DRAIN_SECONDS": "2"},
+    )
+    try:
+        _until(lambda: _ready(port) == (200, []))
+        web.send_signal(signal.SIGTERM)
+        _until(lambda: _ready(port) == (503, ["draining"]))
+        assert web.wait(30) in (0, -signal.SIGTERM)
+    finally:
+        web.kill()
+        web.wait()
+
+
+def _ready(port: int) -> tuple[int, list[str]] | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return answer.status, json.load(answer)["failed"]
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, json.load(refusal)["failed"]
+    except OSError:
+        return None
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.02)

@@ -83,7 +83,7 @@ class TurnRun:
         self.began_at = time.monotonic()
         self.progressed_at = self.told_at = self.began_at
         self._interruption: Interruption | None = "stop" if turn.stopped else None
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self._ending = False  # whether it ends is being decided in Postgres: nothing may cut that short
         self.over = False
 
@@ -94,8 +94,8 @@ class TurnRun:
         if self.over or (self._interruption is not None and why != "lost"):
             return
         self._interruption = why
-        if self._task is not None and not self._ending:
-            self._task.cancel()
+        if self.task is not None and not self._ending:
+            self.task.cancel()
 
     def watch(self, now: float) -> None:
         """Called every second: a sign of life in silence, and an end to a silence that lasts (A3.3, A3.4)."""
@@ -113,7 +113,7 @@ class TurnRun:
 
     async def run(self) -> None:
         """Exactly one ending, or none of ours: a hand-over and a lost fence leave it to the next run."""
-        self._task = asyncio.current_task()
+        self.task = asyncio.current_task()
         with context.bound(self._context()):
             try:
                 await self._play()
@@ -295,7 +295,7 @@ class TurnRun:
         try:
             ended = await retried(end, None)
         except TurnConflict:
-            if self._interruption != interruption and asyncio.current_task() is self._task:
+            if self._interruption != interruption and asyncio.current_task() is self.task:
                 raise asyncio.CancelledError from None  # it came meanwhile, and was kept waiting
             raise
         finally:

@@ -74,7 +74,7 @@ def _started(name: str, probe: Probe) -> Future[Result]:
 
 
 def _limit(name: str) -> float:
-    slow = name in ("storage", "mail", "config.checks") or name.startswith("providers.")
+    slow = name in ("storage", "mail", "workers", "config.checks") or name.startswith("providers.")
     return SLOW_SECONDS if slow else QUICK_SECONDS
 
 

@@ -150,14 +150,13 @@ def wire(event: Event) -> object:
 
 def expected(folded: folding.Transcript) -> object:
     turn = folded.turn
-    return msgspec.to_builtins(
-        {
-            "rows": folded.messages(),
-            "queue": folded.queue,
-            "todos": folded.todos,
-            "questions": folded.questions,
-            "title": folded.title,
-            "state": folded.state,
-            "turn": [turn.id, turn.status, turn.attempt] if turn else None,
-        }
-    )
+    known = {
+        "rows": folded.messages(),
+        "queue": folded.queue,
+        "todos": folded.todos,
+        "questions": folded.questions,
+        "title": folded.title,
+        "state": folded.state,
+        "turn": [turn.id, turn.status, turn.attempt] if turn else None,
+    }
+    return msgspec.json.decode(msgspec.json.encode(known))

@@ -1,0 +1,178 @@
+"""`make run`: one command to a served page, clear sentences, a clean end (P14)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from config.servers import free_port
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_SECONDS = 90  # on a busy machine; alone it takes two to six
+
+
+class Run:
+    """A running installation with a directory of its own."""
+
+    def __init__(self, var: Path, port: int) -> None:
+        left_out = ("DATABASE_URL", "REDIS_URL", "PILOTHOUSE_ENVIRONMENT", "STATIC_ROOT", "WORKSPACE_ROOT")
+        environment = {name: value for name, value in os.environ.items() if name not in left_out}
+        self.port = port
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "config.run"],
+            cwd=ROOT,
+            env=environment | {"PILOTHOUSE_VAR": str(var), "PORT": str(port)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.said: list[str] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+
+    def until_said(self, words: str) -> str:
+        while True:
+            try:
+                line = self._lines.get(timeout=PATIENCE_SECONDS)
+            except queue.Empty:
+                pytest.fail(f"never said {words!r}:\n{''.join(self.said[-40:])}")
+            self.said.append(line)
+            if words in line:
+                return line
+
+    def status(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
+            return refusal.code
+
+    def ended(self) -> int:
+        code = self.process.wait(PATIENCE_SECONDS)
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        while not self._lines.empty():
+            self.said.append(self._lines.get())
+        return code
+
+
+@pytest.fixture
+def var(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    return tmp_path / "var"
+
+
+@contextlib.contextmanager
+def running(var: Path, port: int) -> Iterator[Run]:
+    run = Run(var, port)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.ended()
+
+
+def descendants(pid: int) -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+@pytest.mark.timeout(300)
+def test_a_run_serves_says_where_heals_and_leaves_nothing_behind(var: Path):
+    with running(var, free_port()) as run:
+        assert str(run.port) in run.until_said("ready: http")
+        assert "demo / demo-pilothouse" in run.until_said("log in as")
+        assert run.status("/accounts/login/") == 200
+        second = Run(var, free_port())
+        assert (second.ended(), "already runs here" in "".join(second.said)) == (1, True)
+        family = descendants(run.process.pid)
+        web = next(pid for pid in family if b"config.web" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(web, signal.SIGKILL)
+        run.until_said("died (signal SIGKILL); starting it again")
+        run.process.send_signal(signal.SIGINT)
+        assert run.ended() == 0
+        assert "Traceback" not in "".join(run.said)
+        assert not [pid for pid in family if _alive(pid)]
+    with running(var, free_port()) as again:
+        again.until_said("ready: http")
+        family = descendants(again.process.pid)
+        again.process.kill()
+        again.ended()
+        _until_gone(family)
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+def _until_gone(pids: list[int]) -> None:
+    import time
+
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while any(_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "somebody outlived the supervisor"
+        time.sleep(0.05)
+
+
+def test_a_taken_port_is_a_sentence(var: Path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        run = Run(var, other.getsockname()[1])
+        assert run.ended() == 1
+        assert len(run.said) == 1
+        assert "cannot be used" in run.said[0]
+        assert "make run PORT=" in run.said[0]
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "soon"])
+def test_a_nonsense_port_is_a_sentence(var: Path, monkeypatch: pytest.MonkeyPatch, port: str):
+    monkeypatch.setenv("PORT", port)
+    done = subprocess.run(
+        [sys.executable, "-m", "config.run"],
+        cwd=ROOT,
+        env=os.environ | {"PILOTHOUSE_VAR": str(var), "PORT": port},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, f"PORT must be a number from 1 to 65535, not '{port}'.\n")
+
+
+def test_a_database_that_does_not_answer_is_a_sentence(var: Path, monkeypatch: pytest.MonkeyPatch):
+    done = subprocess.run(
+        [sys.executable, "-m", "config.prepare"],
+        cwd=ROOT,
+        env=os.environ | {"DATABASE_URL": f"postgres://nobody:secret@127.0.0.1:{free_port()}/none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("The database does not answer")
+    assert "Traceback" not in done.stderr
+    assert "secret" not in done.stderr

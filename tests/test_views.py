@@ -1,0 +1,176 @@
+"""Pages as the server paints them (E5, W1)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from django.contrib.staticfiles import finders
+from django.test import Client
+
+from copilot.models import Message, Session
+from tests import make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ada(client: Client) -> Client:
+    client.force_login(make.ada())
+    return client
+
+
+def embedded(html: str) -> dict[str, object]:
+    found = re.search(r'<script id="snapshot" type="application/json">(.*?)</script>', html, re.S)
+    assert found
+    return json.loads(found.group(1))  # type: ignore[no-any-return]
+
+
+def test_a_stranger_sees_what_this_is_and_is_sent_to_the_login_from_a_chat(client: Client) -> None:
+    """W1.1."""
+    assert "Sign in" in client.get("/").content.decode()
+    answer = client.get("/chat/")
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/accounts/login/")
+
+
+def test_home_leads_a_known_person_to_the_chat(ada: Client) -> None:
+    assert ada.get("/")["Location"] == "/chat/"
+
+
+def test_an_empty_chat_offers_four_prompts_and_names_the_demo(ada: Client) -> None:
+    """W1.2, W1.3, A4.6."""
+    html = ada.get("/chat/").content.decode()
+    assert html.count('data-act="example"') == 4
+    assert "Demo, scripted, no AI</option>" in html
+
+
+def test_a_chat_is_painted_from_the_snapshot_the_script_goes_on_from(ada: Client) -> None:
+    """E5: the rows as HTML, the same rows as data, and the cursor behind them."""
+    session = make.session(title="Ships")
+    asked = make.message(session, content="What is a **helm**?")
+    make.message(session, "assistant", content="A *wheel*.")
+    html = ada.get(f"/chat/{session.pk}/").content.decode()
+    assert f'data-row="{asked.pk}"' in html
+    assert "What is a **helm**?" in html  # what people write is shown as they wrote it
+    assert "<em>wheel</em>" in html
+    assert re.search(r'data-cursor="\d+-\d+"', html)
+    rows = embedded(html)["messages"]
+    assert isinstance(rows, list)
+    assert [one["content"] for one in rows] == ["What is a **helm**?", "A *wheel*."]
+
+
+def test_no_text_can_break_out_of_the_embedded_data(ada: Client) -> None:
+    session = make.session()
+    make.message(session, content="</script><script>alert(1)</script>")
+    html = ada.get(f"/chat/{session.pk}/").content.decode()
+    assert "<script>alert" not in html
+    assert "</script>" in str(embedded(html)["messages"])
+
+
+@pytest.mark.parametrize("path", ["/chat/{}/", "/chat/{}/send/"])
+def test_a_foreign_chat_looks_missing(ada: Client, path: str) -> None:
+    foreign = make.session(make.bob())
+    for one in (foreign.pk, uuid4()):
+        method = ada.post if "send" in path else ada.get
+        assert method(path.format(one), {"text": "hi"}).status_code == 404
+
+
+def test_a_plain_form_starts_a_chat_with_its_message(ada: Client) -> None:
+    """E5."""
+    answer = ada.post("/chat/start/", {"text": "Hello\r\nthere", "tier": "standard", "mode": "fast"})
+    session = Session.objects.get(owner=make.ada())
+    assert answer["Location"] == f"/chat/{session.pk}/"
+    assert Message.objects.get(session=session).content == "Hello\nthere"
+
+
+def test_a_refused_form_keeps_the_text_and_makes_no_chat(ada: Client) -> None:
+    answer = ada.post("/chat/start/", {"text": "x" * 64_001})
+    assert answer.status_code == 400
+    assert "64,000 characters" in answer.content.decode()
+    assert "x" * 64_001 in answer.content.decode()
+    assert not Session.objects.exists()
+
+
+def test_a_second_message_by_form_waits_behind_the_turn(ada: Client) -> None:
+    """T3.4 through the page's door."""
+    ada.post("/chat/start/", {"text": "first"})
+    session = Session.objects.get()
+    ada.post(f"/chat/{session.pk}/send/", {"text": "second"})
+    html = ada.get(f"/chat/{session.pk}/").content.decode()
+    assert "second" in html.split('id="queue"')[1].split("</ul>")[0]
+    assert '<meta http-equiv="refresh"' in html
+
+
+def test_older_pages_can_be_read_without_a_script(ada: Client) -> None:
+    session = make.session()
+    for number in range(60):
+        make.message(session, content=f"line {number};")
+    newest = ada.get(f"/chat/{session.pk}/").content.decode()
+    assert "line 9;" not in newest
+    before = re.search(r'href="\?before=(\d+)"', newest)
+    assert before
+    assert "line 9;" in ada.get(f"/chat/{session.pk}/?before={before.group(1)}").content.decode()
+    assert ada.get(f"/chat/{session.pk}/?before=²").status_code == 200
+
+
+def test_the_policy_allows_no_inline_script_style_or_third_party(ada: Client) -> None:
+    """W2.1, W4.3."""
+    session = make.session()
+    make.message(session, "assistant", content="```python\nx = 1\n```")
+    for path in ("/chat/", f"/chat/{session.pk}/", "/settings/keys/"):
+        answer = ada.get(path)
+        policy, html = answer["Content-Security-Policy"], answer.content.decode()
+        assert "unsafe" not in policy
+        assert re.findall(r"<script(?![^>]*(?: src=| type=\"application/json\"))", html) == []
+        assert not re.search(r"\sstyle=|<style|\son\w+=\"|(?:src|href)=\"https?:", html)
+
+
+def test_the_chat_asks_for_every_module_its_script_imports(ada: Client) -> None:
+    """One round trip instead of a chain: each import of our own is announced in the page."""
+    html = ada.get("/chat/").content.decode()
+    announced = set(re.findall(r'href="/static/(js/[\w.]+|vendor/[\w./]+)\.js"', html))
+    wanted: set[str] = {"js/chat"}
+    seen: set[str] = set()
+    while wanted - seen:
+        name = (wanted - seen).pop()
+        seen.add(name)
+        source = Path(str(finders.find(f"{name}.js"))).read_text()
+        for path in re.findall(r'^import [^"]*"(\.[^"]+)\.js";', source, re.M):
+            wanted.add(f"js/{path[2:]}" if path.startswith("./") else path[3:])
+    assert announced == wanted - {"js/chat"}
+
+
+def test_a_key_is_made_shown_once_and_revoked(ada: Client) -> None:
+    html = ada.post("/settings/keys/", {"name": "cli", "scopes": ["read"]}).content.decode()
+    assert re.search(r"ph_user_\w{10}_[\w-]{43}", html)
+    listed = ada.get("/settings/keys/").content.decode()
+    assert not re.search(r"ph_user_\w{10}_[\w-]{43}", listed)
+    key = make.ada().api_keys.get()
+    assert ada.post(f"/settings/keys/{key.pk}/revoke/").status_code == 302
+    assert "No keys yet" in ada.get("/settings/keys/").content.decode()
+
+
+def test_a_key_without_a_scope_or_of_somebody_else_is_refused(ada: Client) -> None:
+    assert "at least one" in ada.post("/settings/keys/", {"name": "cli"}).content.decode()
+    assert ada.post(f"/settings/keys/{uuid4()}/revoke/").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/"])
+def test_account_pages_wear_our_design(client: Client, path: str) -> None:
+    html = client.get(path).content.decode()
+    assert 'class="page-head"' in html
+    assert 'class="button primary"' in html
+    assert "style=" not in html
+
+
+@pytest.mark.parametrize(
+    ("cookie", "works"), [("Europe/Berlin", True), ("../../etc/passwd", True), ("%00", True)]
+)
+def test_an_odd_time_zone_cookie_harms_nobody(ada: Client, cookie: str, works: bool) -> None:
+    make.session()
+    ada.cookies["zone"] = cookie
+    assert (ada.get("/chat/").status_code == 200) is works
