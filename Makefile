@@ -26,7 +26,7 @@ check: venv ## format, lint, types, import contracts
 	@echo "format   ok"
 	@$(BIN)/ruff check --quiet . && echo "lint     ok"
 	@PILOTHOUSE_ENVIRONMENT=test $(BIN)/mypy --no-error-summary . && echo "types    ok"
-	@$(BIN)/lint-imports --no-logo >/tmp/pilothouse-imports.$$$$ 2>&1 && echo "imports  ok" || { cat /tmp/pilothouse-imports.$$$$; exit 1; }; rm -f /tmp/pilothouse-imports.$$$$
+	@told=$$($(BIN)/lint-imports --no-logo 2>&1) && echo "imports  ok" || { echo "$$told"; exit 1; }
 
 bench: venv ## measure P1–P19 against a fake provider; prints one table
 	@$(BIN)/python -m bench $(ARGS)

@@ -54,6 +54,7 @@ class Seen(msgspec.Struct):
 
     kind: str
     ref: int | None = None
+    state: str = ""
     code: str = ""
     offset: int | None = None
     delta: str = ""

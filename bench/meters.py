@@ -16,7 +16,7 @@ from bench.site import Site
 
 COSTING = ("web", "turns", "valkey", "postgres")  # whose CPU counts against a token (P15)
 SQL_LINE = re.compile(rb"^\S+ \S+ \S+ \[(\d+)\] LOG:  (?:statement|execute [^:]+): ?(.*)$")
-BEATS = (b"workerbeat", b"SELECT 1", b"advisory")  # a worker's signs of life belong to no turn
+BEATS = re.compile(rb"workerbeat|advisory|^SELECT 1$")  # a worker's signs of life belong to no turn
 
 
 # --- CPU -------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class SqlLog:
                 found[-1] += b" " + line.strip()
             else:
                 ours = False
-        return [sql.decode().strip() for sql in found if not any(beat in sql for beat in BEATS)]
+        return [sql.decode().strip() for sql in found if not BEATS.search(sql.strip())]
 
     def _backends(self, pid: int) -> set[int]:
         connections = psutil.Process(pid).net_connections("tcp")

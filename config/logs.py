@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, MutableMapping
 
@@ -11,6 +12,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from copilot import context, redaction
 
+UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _SECRET_NAMES = re.compile(r"authori[sz]ation|cookie|password|secret|token|api_?key", re.IGNORECASE)
 _HARMLESS_NAMES = re.compile(r"_tokens$")  # counts of a model's tokens
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -34,16 +36,19 @@ def configuration(*, production: bool, level: str) -> dict[str, object]:
         "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(production)],
     }
     quiet = {"level": "WARNING"}
+    probes = {"()": _NotAProbe}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": formatter},
+        "filters": {"probes": probes},
         "handlers": {
             "stdout": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "line"}
         },
         "root": {"handlers": ["stdout"], "level": level},
         "loggers": {
             "django": {"handlers": [], "level": "INFO", "propagate": True},
+            "django.request": {"filters": ["probes"]},
             "django.server": {"handlers": [], "propagate": True},
             "axes": quiet,
             "uvicorn.error": quiet,
@@ -55,6 +60,13 @@ def configuration(*, production: bool, level: str) -> dict[str, object]:
             "celery.beat": quiet,
         },
     }
+
+
+class _NotAProbe(logging.Filter):
+    """A process that is not ready says so every second to whoever asks; its log need not (D15)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return getattr(getattr(record, "request", None), "path", "") not in UNLOGGED_PATHS
 
 
 def _shared(clock: str) -> list[Processor]:

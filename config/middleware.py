@@ -13,10 +13,11 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils.decorators import sync_and_async_middleware
 
+from config.logs import UNLOGGED_PATHS
+
 log = structlog.get_logger("http")
 
 _ID = re.compile(r"[A-Za-z0-9-]{8,64}")
-_UNLOGGED = frozenset({"/healthz", "/readyz", "/metrics"})
 _ERRORS = {
     400: ("invalid_request", "The request is malformed."),
     403: ("forbidden", "This is not allowed."),
@@ -94,7 +95,7 @@ def _finished(
     request: HttpRequest, response: HttpResponseBase, *, name: str, began: float
 ) -> HttpResponseBase:
     response.headers["X-Request-ID"] = name
-    if request.path not in _UNLOGGED and not request.path.startswith(settings.STATIC_URL):
+    if request.path not in UNLOGGED_PATHS and not request.path.startswith(settings.STATIC_URL):
         match = request.resolver_match
         log.info(
             "request",

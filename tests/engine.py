@@ -22,7 +22,7 @@ from config.celery import app
 from copilot import dispatch, engine, events, folding, queries, workers
 from copilot.commands import SendMessage
 from copilot.events import Event, MessageView
-from copilot.live import keys
+from copilot.live import keys, lease
 from copilot.live.client import blocking, on_loop
 from copilot.live.stream import Entry, entry
 from copilot.models import Message, Session, Turn
@@ -218,6 +218,7 @@ class Rig:
         self.model = Model()
         self.workers: list[Worker] = []
         scripted.install("demo", self.model)
+        lease.mark_epoch()  # as the sweep does once Redis holds everything
         forget_policy()  # prices are rows, and rows were emptied since they were read
 
     def start_worker(self) -> Worker:
@@ -455,3 +456,28 @@ def add_tools(monkeypatch: pytest.MonkeyPatch, *errands: Errand) -> None:
 
 
 NARROW = replace(UNRESTRICTED, network=False)  # forbids something that UNRESTRICTED turns may do
+
+
+# --- races -------------------------------------------------------------------------------------------
+
+
+def together(*acts: Callable[[], object]) -> list[object]:
+    """All acts at the same moment, each on a thread of its own; what each answered or raised."""
+    barrier = threading.Barrier(len(acts))
+    answers: list[object] = [None] * len(acts)
+
+    def run(place: int, act: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            answers[place] = act()
+        except Exception as problem:
+            answers[place] = problem
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(acts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers

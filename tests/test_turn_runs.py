@@ -31,6 +31,7 @@ from tests.engine import (
     quiet,
     start,
     status,
+    together,
     told,
     transcript,
     turn_of,
@@ -81,21 +82,6 @@ def test_of_two_workers_with_the_same_task_one_runs_the_turn(rig, model):
         assert endings(session.pk) == ["turn.succeeded"]
         assert transcript(session) == [f"Race {number}", "Aye."]
     assert len(model.requests) == 20
-
-
-def together(*acts):
-    """All acts at the same moment, each on a thread of its own."""
-    barrier = threading.Barrier(len(acts))
-
-    def run(act):
-        barrier.wait()
-        act()
-
-    threads = [threading.Thread(target=run, args=[act]) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_a_turn_that_is_not_queued_is_left_alone(rig):

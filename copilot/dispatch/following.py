@@ -39,7 +39,7 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
         None,
     )
     if head is None:
-        restore_queue(session_id, pending)
+        restore_queue(session_id)
         return False
     owner_id = owner_of(session_id)
     if not may_go_on(session_id, owner_id, len(pending)):
@@ -83,7 +83,7 @@ def start_stranded(session_id: UUID) -> bool:
     )
     if not isinstance(verdict, lease.Claimed):
         return False
-    restore_queue(session_id, history.pending(session_id))
+    restore_queue(session_id)
     after_turn(session_id, token, None)
     return True
 
@@ -95,8 +95,11 @@ def restore(session_id: UUID) -> None:
         lease.claim_or_queue(
             str(session_id), turn_id=str(turn.pk), token=str(turn.token), member=None, order=0.0
         )
-    restore_queue(session_id, history.pending(session_id))
+    restore_queue(session_id)
 
 
-def restore_queue(session_id: UUID, pending: list[history.Pending]) -> None:
-    lease.restore_queue(str(session_id), {member_of(one): one.queue_order for one in pending})
+def restore_queue(session_id: UUID) -> None:
+    """The members are read before the rows: a message gets its row first, so none that just came looks stale."""
+    members = lease.members(str(session_id))
+    orders = {member_of(one): one.queue_order for one in history.pending(session_id)}
+    lease.mend_queue(str(session_id), orders, [member for member in members if member not in orders])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from copilot.live import keys
-from copilot.live.client import blocking, on_loop, script, source
+from copilot.live.client import RedisDown, blocking, on_loop, script, source
 
 QUEUE_CAPACITY = 10
 LEASE_SECONDS = 30  # renewed every 10; keeps others out, proves no life: that is the beat
@@ -99,10 +99,28 @@ def reorder(session_id: str, orders: dict[Member, float]) -> None:
         blocking().zadd(keys.queue(session_id), {str(member): order for member, order in orders.items()})
 
 
-def restore_queue(session_id: str, orders: dict[Member, float]) -> None:
-    """Rebuild the working order from Postgres after Redis lost it."""
+def members(session_id: str) -> list[Member]:
+    """The queue's working order, head first."""
+    return [Member.parse(name.decode()) for name in blocking().zrange(keys.queue(session_id), 0, -1)]
+
+
+def admitted(session_id: str) -> frozenset[str] | None:
+    """Ids of the messages in the queue; None when Redis cannot tell, being away or having forgotten."""
+    try:
+        with blocking().pipeline(transaction=True) as pipe:
+            pipe.exists(keys.EPOCH)
+            pipe.zrange(keys.queue(session_id), 0, -1)
+            known, names = pipe.execute()
+    except RedisDown:
+        return None
+    return frozenset(Member.parse(name.decode()).message_id for name in names) if known else None
+
+
+def mend_queue(session_id: str, orders: dict[Member, float], stale: Iterable[Member]) -> None:
+    """Put into the working order what Postgres holds, and take out what it no longer does."""
     with blocking().pipeline(transaction=True) as pipe:
-        pipe.delete(keys.queue(session_id))
+        for member in stale:
+            pipe.zrem(keys.queue(session_id), str(member))
         if orders:
             pipe.zadd(keys.queue(session_id), {str(member): order for member, order in orders.items()})
             pipe.expire(keys.queue(session_id), 30 * 24 * 3600)

@@ -15,12 +15,15 @@ import { announce, toast } from "./toast.js";
 
 const QUIET_FOR = 1500; // a connection back within this time was never worth a word
 
+const PATIENT_FOR = 2500;
+
 const app = byId("app");
 let sessionId = app.dataset.session || null;
 const state = emptyState();
 const embedded = byId("snapshot");
 if (embedded) fold(state, JSON.parse(embedded.textContent));
 state.replaced = false; // the server has painted it already
+let known = Boolean(embedded) || !sessionId; // an older page, painted for readers without a script, knows no state
 
 const transcript = new Transcript(byId("transcript"), state);
 const scroll = new Scroll(byId("scroll"), byId("pill"), { loadOlder });
@@ -53,10 +56,23 @@ function take(event) {
     state.gap = false;
     socket.subscribe(sessionId, null); // only a fresh snapshot helps
   }
+  if (event.kind === "session.snapshot") known = true;
+  if (event.kind === "turn.queued") waitAWhile();
   if (state.ended !== before) announceEnding(state.ended);
   if (event.kind !== "usage.metered" && event.kind !== "turn.heartbeat") news = true;
   if (event.kind === "question.asked") announce(`A question for you: ${event.question.question}`);
   transcript.schedule();
+}
+
+let patient = true; // a worker usually comes at once; only a real wait is worth a word
+let patienceTimer = null;
+function waitAWhile() {
+  patient = true;
+  clearTimeout(patienceTimer);
+  patienceTimer = setTimeout(() => {
+    patient = false;
+    transcript.schedule();
+  }, PATIENT_FOR);
 }
 
 function announceEnding(event) {
@@ -199,7 +215,7 @@ function working() {
   if (last?.streaming && last.content) return "";
   for (const call of state.calls.values()) if (call.state === "proposed") return `Preparing ${call.tool.replaceAll("_", " ")}…`;
   if (last?.kind === "tool_call") return "";
-  return turn.status === "queued" ? "Waiting for a free worker…" : (PHASES[turn.phase] ?? "Thinking…");
+  return turn.status === "queued" && !patient ? "Waiting for a free worker…" : (PHASES[turn.phase] ?? "Thinking…");
 }
 
 function paintFrame() {
@@ -208,7 +224,7 @@ function paintFrame() {
   const words = working();
   show(byId("working"), Boolean(words));
   if (words) fill(byId("working"), "text", words);
-  show(byId("empty"), state.order.length === 0 && outbox.empty);
+  show(byId("empty"), known && state.order.length === 0 && outbox.empty);
   show(byId("older"), state.hasOlder);
   const title = state.title || "New chat";
   if (byId("title").textContent !== title) byId("title").textContent = title;
@@ -217,7 +233,7 @@ function paintFrame() {
 }
 
 startTheme();
-if (sessionId) socket.subscribe(sessionId, app.dataset.cursor);
+if (sessionId) socket.subscribe(sessionId, known ? app.dataset.cursor : null);
 socket.subscribeSidebar();
 socket.connect();
 transcript.paint();

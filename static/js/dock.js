@@ -1,6 +1,7 @@
 // What stands above the composer: todos, open questions, and messages that wait for the running turn.
 
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
+import { clock } from "./rows.js";
 
 const MARKS = { pending: "○", in_progress: "◐", completed: "●" };
 
@@ -11,7 +12,7 @@ export class Dock {
     this.answer = answer;
     this.queue = byId("queue");
     this.questions = byId("questions");
-    this.seen = {}; // what was painted last, by identity
+    this.seen = { limit: null }; // what was painted last, by identity
     this.editing = null;
     delegate(this.queue, {
       "send-now": (button) => this.#onQueued("queue.send_now", button),
@@ -26,10 +27,12 @@ export class Dock {
   paint(state, sending) {
     this.state = state;
     if (this.seen.todos !== state.todos || this.seen.running !== Boolean(state.turn)) this.#paintTodos(state);
+    if (this.seen.limit !== state.limit) this.#paintLimit(state.limit);
     if (this.seen.questions !== state.questions) this.#paintQuestions(state.questions);
     if (this.seen.queue !== state.queue || this.seen.sending !== sending.length) this.#paintQueue(state.queue, sending);
     this.seen = {
       todos: state.todos,
+      limit: state.limit,
       running: Boolean(state.turn),
       questions: state.questions,
       queue: state.queue,
@@ -53,6 +56,12 @@ export class Dock {
         return item;
       }),
     );
+  }
+
+  #paintLimit(limit) {
+    const line = byId("limit");
+    if (limit) line.textContent = `Usage limit reached. Messages wait until ${clock(limit.resets_at)}.`;
+    show(line, Boolean(limit));
   }
 
   // --- queue ---

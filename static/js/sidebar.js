@@ -4,6 +4,7 @@ import { call } from "./api.js";
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
 import { toast } from "./toast.js";
 
+const UNDO_FOR = 10; // seconds
 const DOTS = { idle: "", running: "running", waiting: "needs you" };
 
 export class Sidebar {
@@ -23,6 +24,7 @@ export class Sidebar {
     });
     this.list.addEventListener("scroll", () => this.#more(), { passive: true });
     this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+    this.#offerUndo();
   }
 
   /** A `session.changed` or `title.changed` of any of the user's sessions. */
@@ -124,20 +126,26 @@ export class Sidebar {
     } catch (problem) {
       return toast(problem.message);
     }
-    const next = item.nextElementSibling;
-    const place = item.parentElement;
-    item.remove();
+    // Kept across pages: deleting the open chat leaves its page.
+    sessionStorage.setItem("deleted", JSON.stringify({ id, at: Date.now() }));
+    this.#remove(item);
+    if (id !== this.current) this.#offerUndo();
+  }
+
+  #offerUndo() {
+    const { id, at } = JSON.parse(sessionStorage.getItem("deleted") ?? "{}");
+    const left = UNDO_FOR - (Date.now() - at) / 1000;
+    if (!id || !(left > 1)) return;
     const undo = async () => {
+      sessionStorage.removeItem("deleted");
       try {
         await call("POST", `/sessions/${id}/restore`);
-        if (id === this.current || !place.isConnected) location.assign(`/chat/${id}/`);
-        else if (!this.#item(id)) place.insertBefore(item, next?.isConnected ? next : null);
+        location.assign(`/chat/${id}/`);
       } catch (problem) {
         toast(problem.message);
       }
     };
-    toast("Chat deleted.", { label: "Undo", act: undo, seconds: 10 });
-    if (id === this.current) this.onGone();
+    toast("Chat deleted.", { label: "Undo", act: undo, seconds: left });
   }
 
   async #more() {
@@ -171,6 +179,7 @@ export class Sidebar {
     else delete document.body.dataset.drawer;
     const opener = document.querySelector('[data-act="open-sidebar"]');
     opener.setAttribute("aria-expanded", String(open));
+    byId("main").inert = open;
     (open ? byId("sidebar").querySelector("a, button") : opener).focus();
   }
 }

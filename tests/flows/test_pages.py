@@ -49,6 +49,19 @@ def test_a_chat_is_renamed_deleted_and_brought_back(ada: Visitor) -> None:
     expect(page).to_have_url(re.compile("/chat/$"))  # the tab that showed it has nothing to show any more
     other.get_by_role("button", name="Undo").click()
     expect(other.locator("#sessions .session")).to_have_text([re.compile("Ships and wheels")])
+    expect(other.locator(".row.user")).to_have_count(1)
+
+
+def test_deleting_the_open_chat_can_still_be_undone_on_the_page_it_leads_to(ada: Visitor) -> None:
+    """W2.7."""
+    page = ada.log_in()
+    send(page, "Hello")
+    expect(page.locator("#announcer")).to_have_text("Answer finished.")
+    page.locator("#sessions .session").hover()
+    page.locator("#sessions").get_by_role("button", name="Delete").click()
+    expect(page).to_have_url(re.compile("/chat/$"))
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".row.user .bubble")).to_have_text("Hello")
 
 
 def test_a_draft_survives_a_reload(ada: Visitor) -> None:

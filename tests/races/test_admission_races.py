@@ -1,0 +1,139 @@
+"""Messages that meet: many at once, at the very end of a turn, and with the same run_id (T3, T12, A13.c3)."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from copilot import dispatch
+from copilot.errors import Conflict, TooMany
+from copilot.live import keys, lease
+from copilot.live.client import blocking
+from copilot.models import Message, Turn
+from copilot.providers.scripted import Text
+from tests import make
+from tests.engine import (
+    assert_same_page,
+    cue,
+    ended,
+    endings,
+    fresh,
+    folded,
+    lease_of,
+    quiet,
+    said,
+    say,
+    start,
+    status,
+    together,
+    until,
+    waiting,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+
+def accepted(outcomes):
+    return [one for one in outcomes if isinstance(one, dispatch.Started | dispatch.Queued)]
+
+
+@pytest.mark.parametrize("round", range(3))
+def test_of_fifty_senders_one_starts_at_most_ten_queue_and_the_rest_are_refused(rig, model, round):
+    """T12: and every accepted text is in the transcript exactly once, in accept order"""
+    session = make.session()
+    model.will(cue(1), Text("One moment."))
+    outcomes = together(*(functools.partial(say, session, f"Sender {number}") for number in range(50)))
+    started = [one for one in outcomes if isinstance(one, dispatch.Started)]
+    queued = [one for one in outcomes if isinstance(one, dispatch.Queued)]
+    refused = [one for one in outcomes if isinstance(one, TooMany)]
+    assert len(started) + len(queued) + len(refused) == 50, outcomes
+    assert len(started) == 1
+    assert 1 <= len(queued) <= 10 + len(said(session))
+    assert {one.code for one in refused} <= {"queue_full", "too_many_requests"}
+    model.give(1)
+    until(lambda: not waiting(session))
+    quiet(session)
+    accept_order = Message.objects.filter(pk__in=[one.message_id for one in started + queued])
+    expected = list(accept_order.order_by("accept_number").values_list("content", flat=True))
+    assert sorted(said(session)) == sorted(expected)
+    assert len(set(said(session))) == len(expected)
+    starter = Message.objects.get(pk=started[0].message_id).content
+    assert [text for text in said(session) if text != starter] == [text for text in expected if text != starter]
+    assert_same_page(folded(fresh(make.session()), session), fresh(session))
+
+
+def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model):
+    """T12, T3.4: the race at the end, a thousand times over twenty sessions"""
+    sessions = [make.session(make.user(f"sailor{number}")) for number in range(20)]
+
+    def converse(session):
+        for number in range(50):
+            blocking().delete(keys.counter("queue", str(session.owner_id)))  # T3.7 would slow the race down
+            outcome = say(session, f"Message {number}")
+            turn_id = outcome.turn_id
+            while status(turn_id) not in Turn.ENDINGS and not Message.objects.filter(
+                pk=outcome.message_id, sequence__isnull=False
+            ).exists():
+                pass
+
+    answers = together(*(functools.partial(converse, session) for session in sessions))
+    assert [one for one in answers if one is not None] == []
+    for session in sessions:
+        until(lambda: not waiting(session))  # noqa: B023
+        quiet(session)
+        assert said(session) == [f"Message {number}" for number in range(50)]
+        assert lease_of(session) == {}
+        assert len(endings(session.pk)) == Turn.objects.filter(session=session).count()
+
+
+def test_concurrent_requests_with_one_run_id_are_one_message(rig, model):
+    """T3.6"""
+    for number in range(20):
+        session = make.session()
+        outcomes = together(*(functools.partial(say, session, "Once", run_id=f"run-{number}") for _ in range(6)))
+        assert len({one.message_id for one in outcomes}) == 1, outcomes
+        quiet(session)
+        assert said(session) == ["Once"]
+
+
+def test_concurrent_requests_with_one_run_id_and_other_texts_conflict(rig):
+    """T3.6: 409"""
+    session = make.session()
+    outcomes = together(*(functools.partial(say, session, f"Text {n}", run_id="run") for n in range(6)))
+    assert len(accepted(outcomes)) == 1
+    conflicts = [one for one in outcomes if isinstance(one, Conflict)]
+    assert [one.code for one in conflicts] == ["idempotency_conflict"] * 5
+
+
+def test_messages_with_run_ids_that_race_each_get_their_own_turn(rig, model):
+    """T3.6: one ending each"""
+    session = make.session()
+    outcomes = together(*(functools.partial(say, session, f"Text {n}", run_id=f"run-{n}") for n in range(8)))
+    assert len(accepted(outcomes)) == 8, outcomes
+    until(lambda: len(said(session)) == 8)
+    quiet(session)
+    told = Turn.objects.filter(session=session).values_list("run_ids", flat=True)
+    assert sorted(run_id for run_ids in told for run_id in run_ids) == [f"run-{n}" for n in range(8)]
+    assert len(endings(session.pk)) == 8
+
+
+def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model):
+    """T3.4: a member whose message was taken is dropped, and no other"""
+    session = make.session()
+    model.will(cue(1), Text("Aye."))
+    turn_id = start(session)
+    stale = lease.Member(1, True, "00000000-0000-4000-8000-000000000000")
+    lease.reorder(str(session.pk), {stale: 1.0})
+    model.give(1)
+    ended(turn_id)
+    quiet(session)
+    for number in range(30):
+        lease.reorder(str(session.pk), {stale: 1.0})
+        outcome = say(session, f"Race {number}")
+        lease.reorder(str(session.pk), {stale: 1.0})
+        ended(outcome.turn_id)
+        answers = together(lambda: say(session, f"Meanwhile {number}"), lambda: say(session, f"Also {number}"))  # noqa: B023
+        assert len(accepted(answers)) == 2, answers
+        until(lambda: len(said(session)) == 1 + 3 * (number + 1), 8)  # noqa: B023
+        quiet(session)
