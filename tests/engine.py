@@ -346,7 +346,9 @@ def endings(session_id: UUID, turn_id: UUID | None = None) -> list[str]:
 def transcript(session: Session) -> list[str]:
     """What people said and were answered, in order."""
     rows = Message.objects.filter(session=session, sequence__isnull=False, hidden="").exclude(kind="notice")
-    return list(rows.filter(kind__in=["user", "assistant"]).order_by("sequence").values_list("content", flat=True))
+    return list(
+        rows.filter(kind__in=["user", "assistant"]).order_by("sequence").values_list("content", flat=True)
+    )
 
 
 def said(session: Session) -> list[str]:
@@ -422,7 +424,9 @@ class NoArguments(Arguments):
 class Errand:
     """A tool of the test's own: counts how often it ran, and may wait for the test."""
 
-    def __init__(self, name: str, *, repeatable: bool = False, waits: bool = False, stubborn: bool = False) -> None:
+    def __init__(
+        self, name: str, *, repeatable: bool = False, waits: bool = False, stubborn: bool = False
+    ) -> None:
         self.name = name
         self.runs = 0
         self.cue = Cue()

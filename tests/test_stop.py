@@ -58,7 +58,9 @@ def assert_stopped(session, turn_id):
     assert notices(session) == ["stopped"]
     assert not Message.objects.filter(session=session, streaming=True).exists()
     calls = set(Message.objects.filter(session=session, kind="tool_call").values_list("call_id", flat=True))
-    results = set(Message.objects.filter(session=session, kind="tool_result").values_list("call_id", flat=True))
+    results = set(
+        Message.objects.filter(session=session, kind="tool_result").values_list("call_id", flat=True)
+    )
     assert calls == results
     assert_same_page(folded(folded_from_nothing(), session), fresh(session))
     assert ended(start(session, "And now?")).status == "succeeded"

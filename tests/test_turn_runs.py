@@ -230,7 +230,9 @@ def test_turns_of_one_process_do_not_see_each_other(rig, model, monkeypatch):
     errand = Errand("look", waits=True)
     object.__setattr__(errand.tool, "run", look)
     add_tools(monkeypatch, errand)
-    model.otherwise = lambda request: [Call("look")] if request.messages[-1].role == "user" else [Text("Seen.")]
+    model.otherwise = lambda request: (
+        [Call("look")] if request.messages[-1].role == "user" else [Text("Seen.")]
+    )
     sessions = [make.session(), make.session(make.bob())]
     begun = [start(session) for session in sessions]
     until(lambda: errand.runs == 2)
@@ -250,7 +252,10 @@ def test_each_model_call_is_recorded_once_with_its_cost(rig, model, monkeypatch)
     turn = ended(start(session))
     until(lambda: ModelCall.objects.filter(turn=turn, ended_at__isnull=False).count() == 2)
     calls = ModelCall.objects.filter(turn=turn).order_by("number")
-    assert [(call.number, call.input_tokens, call.output_tokens) for call in calls] == [(1, 10, 5), (2, 20, 7)]
+    assert [(call.number, call.input_tokens, call.output_tokens) for call in calls] == [
+        (1, 10, 5),
+        (2, 20, 7),
+    ]
     assert set(UsageRecord.objects.values_list("call_id", flat=True)) == {call.pk for call in calls}
     assert turn.summary["tokens"]["output"] == 12
 

@@ -96,7 +96,9 @@ class Site:
     def _until(self, condition: Callable[[], bool], complaint: str) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not condition():
-            if time.monotonic() > deadline or any(child.poll() is not None for child in self.children.values()):
+            if time.monotonic() > deadline or any(
+                child.poll() is not None for child in self.children.values()
+            ):
                 said = "".join(log.read_text(errors="replace")[-2000:] for log in self.logs.iterdir())
                 pytest.fail(f"{complaint}:\n{said}")
             time.sleep(0.05)

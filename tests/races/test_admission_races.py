@@ -59,7 +59,9 @@ def test_of_fifty_senders_one_starts_at_most_ten_queue_and_the_rest_are_refused(
     assert sorted(said(session)) == sorted(expected)
     assert len(set(said(session))) == len(expected)
     starter = Message.objects.get(pk=started[0].message_id).content
-    assert [text for text in said(session) if text != starter] == [text for text in expected if text != starter]
+    assert [text for text in said(session) if text != starter] == [
+        text for text in expected if text != starter
+    ]
     assert_same_page(folded(fresh(make.session()), session), fresh(session))
 
 
@@ -72,9 +74,10 @@ def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model):
             blocking().delete(keys.counter("queue", str(session.owner_id)))  # T3.7 would slow the race down
             outcome = say(session, f"Message {number}")
             turn_id = outcome.turn_id
-            while status(turn_id) not in Turn.ENDINGS and not Message.objects.filter(
-                pk=outcome.message_id, sequence__isnull=False
-            ).exists():
+            while (
+                status(turn_id) not in Turn.ENDINGS
+                and not Message.objects.filter(pk=outcome.message_id, sequence__isnull=False).exists()
+            ):
                 pass
 
     answers = together(*(functools.partial(converse, session) for session in sessions))
@@ -91,7 +94,9 @@ def test_concurrent_requests_with_one_run_id_are_one_message(rig, model):
     """T3.6"""
     for number in range(20):
         session = make.session()
-        outcomes = together(*(functools.partial(say, session, "Once", run_id=f"run-{number}") for _ in range(6)))
+        outcomes = together(
+            *(functools.partial(say, session, "Once", run_id=f"run-{number}") for _ in range(6))
+        )
         assert len({one.message_id for one in outcomes}) == 1, outcomes
         quiet(session)
         assert said(session) == ["Once"]
@@ -133,7 +138,9 @@ def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model):
         outcome = say(session, f"Race {number}")
         lease.reorder(str(session.pk), {stale: 1.0})
         ended(outcome.turn_id)
-        answers = together(lambda: say(session, f"Meanwhile {number}"), lambda: say(session, f"Also {number}"))  # noqa: B023
+        answers = together(
+            lambda: say(session, f"Meanwhile {number}"), lambda: say(session, f"Also {number}")
+        )  # noqa: B023
         assert len(accepted(answers)) == 2, answers
         until(lambda: len(said(session)) == 1 + 3 * (number + 1), 8)  # noqa: B023
         quiet(session)
