@@ -147,6 +147,7 @@ class SocketClient:
             self.following.fail(event.code)
         elif not self.following.reading.accepted_at:
             self.following.reading.accepted_at = at
+            self.following.reading.queued = event.state == "queued"
 
     def post(self, kind: str, **fields: object) -> asyncio.Future[Seen]:
         """Send a command; the future is its answer."""

@@ -37,6 +37,7 @@ class Loaded:
     def as_detail(self) -> dict[str, object]:
         return {
             "turns": len(self.readings),
+            "queued": sum(r.queued for r in self.readings),
             "failed": len(self.failed),
             "failures": sorted(set(self.failed)),
             "turns_per_second": round(self.turns_per_second, 2),

@@ -19,6 +19,7 @@ class Reading:
 
     asked_at: int = field(default_factory=now)
     accepted_at: int = 0
+    queued: bool = False  # behind a turn that had not let go yet
     started_at: int = 0  # a worker said so
     first_at: int = 0
     last_at: int = 0

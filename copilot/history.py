@@ -92,11 +92,13 @@ class Pending:
     permissions: PermissionsJSON | None = None
     page_url: str = ""
     file_ids: tuple[str, ...] = ()
+    arriving: bool = False  # so new that its request may still be deciding what becomes of it
 
 
 _PENDING = """
 SELECT id, accept_number, queue_order, content, run_id, permissions, page_context->>'url',
-       ARRAY(SELECT file->>'file_id' FROM jsonb_array_elements(attachments) AS file)
+       ARRAY(SELECT file->>'file_id' FROM jsonb_array_elements(attachments) AS file),
+       created_at > now() - interval '5 seconds'
 FROM copilot_message
 WHERE session_id = %s AND sequence IS NULL AND dropped_at IS NULL
 ORDER BY queue_order, accept_number
@@ -118,6 +120,7 @@ def _pending(
     permissions: str | None,
     page_url: str | None,
     file_ids: list[str],
+    arriving: bool,
 ) -> Pending:
     return Pending(
         id=message_id,
@@ -128,6 +131,7 @@ def _pending(
         permissions=msgspec.json.decode(permissions, type=PermissionsJSON) if permissions else None,
         page_url=page_url or "",
         file_ids=tuple(file_ids),
+        arriving=arriving,
     )
 
 
@@ -148,16 +152,16 @@ class Start:
     """The message that started a turn; those accepted before it go in front of it: it left room (T6.2)."""
 
     message_id: UUID
-    accept_number: int
+    queue_order: float
     sequence: int
 
 
 def start_of(turn_id: UUID) -> Start:
     row = Message.objects.filter(turn=turn_id, kind="user").order_by("sequence").first()
     assert row is not None
-    assert row.accept_number is not None
     assert row.sequence is not None
-    return Start(message_id=row.pk, accept_number=row.accept_number, sequence=row.sequence)
+    order = row.accept_number if row.queue_order is None else row.queue_order
+    return Start(message_id=row.pk, queue_order=order or 0.0, sequence=row.sequence)
 
 
 def take(
@@ -222,7 +226,7 @@ def _own(turn_id: UUID, fence: int) -> tuple[UUID, bool]:
 def _places(session_id: UUID, chosen: list[Taking], start: Start | None) -> dict[UUID, int]:
     last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
     messages = [one.message for one in chosen]
-    earlier = [one for one in messages if start is not None and one.accept_number < start.accept_number]
+    earlier = [one for one in messages if start is not None and one.queue_order < start.queue_order]
     first = start.sequence - len(earlier) if start is not None else 0
     places = {one.id: first + index for index, one in enumerate(earlier)}
     later = [one for one in messages if one.id not in places]

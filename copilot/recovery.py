@@ -155,8 +155,8 @@ WHERE m.sequence IS NULL AND m.dropped_at IS NULL AND m.created_at < now() - %s 
   AND NOT EXISTS (SELECT 1 FROM copilot_turn t WHERE t.session_id = m.session_id
                   AND t.status IN ('queued', 'running', 'waiting'))
   AND (m.run_id IS NOT NULL OR COALESCE(
-        (SELECT t.status FROM copilot_turn t WHERE t.session_id = m.session_id ORDER BY t.created_at DESC LIMIT 1),
-        'succeeded') = 'succeeded')
+        (SELECT t.status = 'succeeded' OR t.ended_at < m.created_at OR t.stop_through < m.accept_number
+         FROM copilot_turn t WHERE t.session_id = m.session_id ORDER BY t.created_at DESC LIMIT 1), true))
 LIMIT 200
 """
 

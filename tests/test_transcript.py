@@ -24,9 +24,9 @@ def row(
         id=f"row-{sequence}",
         sequence=sequence,
         turn_id=TURN,
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         role="assistant",
-        content=content,  # type: ignore[arg-type]
+        content=content,
         author="",
         attachments=[],
         branch=0,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from itertools import takewhile
 from uuid import UUID
 
 from copilot import history, queries, turns
 from copilot.agent import followups
+from copilot.agent.commits import uncut
 from copilot.agent.conversation import join_text
 from copilot.agent.recorder import Recorder
 from copilot.bridge import in_thread
@@ -13,12 +16,15 @@ from copilot.commands import LIMITS
 from copilot.events import FollowUpDelivered, MessageAdded, QueueChanged
 from copilot.history import Pending, Taking
 from copilot.live import lease
+from copilot.live.client import RedisDown
 from copilot.models import Message
 from copilot.permissions import Permissions
 from copilot.ports import send_turn
 from copilot.providers.base import UserMessage
 from copilot.turns import Claimed
 from copilot.workspace import files
+
+log = logging.getLogger(__name__)
 
 
 def at_turn_start(turn: Claimed) -> list[Taking]:
@@ -35,7 +41,7 @@ def _taken(turn: Claimed, *, start: history.Start | None) -> list[Taking]:
     def choose(pending: list[Pending]) -> list[Taking]:
         taken: list[Taking] = []
         characters = 0
-        for one in pending:
+        for one in _decided(turn, pending)[: turns.ROOM_BEFORE]:
             characters += len(one.text)
             if not _may_join(turn, one) or (taken and characters > LIMITS.message_characters):
                 break
@@ -45,6 +51,16 @@ def _taken(turn: Claimed, *, start: history.Start | None) -> list[Taking]:
     return _settled(turn, history.take(turn.turn_id, turn.fence, choose, start=start))
 
 
+def _decided(turn: Claimed, pending: list[Pending]) -> list[Pending]:
+    """The head of the queue, up to a message that may yet be refused: its request has not been to the queue."""
+    if not any(one.arriving for one in pending):
+        return pending
+    admitted = lease.admitted(str(turn.session_id))
+    return list(
+        takewhile(lambda one: not one.arriving or admitted is None or str(one.id) in admitted, pending)
+    )
+
+
 def _may_join(turn: Claimed, one: Pending) -> bool:
     """A run_id wants a turn of its own; narrower permissions than the turn's need one (T3.6, A13.9)."""
     return one.run_id is None and turn.permissions.within(Permissions.from_json(one.permissions))
@@ -52,7 +68,10 @@ def _may_join(turn: Claimed, one: Pending) -> bool:
 
 def _settled(turn: Claimed, taken: list[Taking]) -> list[Taking]:
     members = [lease.Member(one.message.accept_number, False, str(one.message.id)) for one in taken]
-    lease.forget(str(turn.session_id), members)
+    try:
+        lease.forget(str(turn.session_id), members)
+    except RedisDown:
+        log.warning("messages taken by turn %s still stand in the queue; it is mended later", turn.turn_id)
     return taken
 
 
@@ -82,6 +101,9 @@ class Boundary:
         self._recorder = recorder
 
     async def take(self) -> tuple[UserMessage, ...]:
+        return await uncut(self._take_and_tell())
+
+    async def _take_and_tell(self) -> tuple[UserMessage, ...]:
         taken = await in_thread(self._take)
         if not taken:
             return ()
@@ -97,6 +119,7 @@ class Boundary:
         return _settled(self._turn, history.take(self._turn.turn_id, self._turn.fence, self._choose))
 
     def _choose(self, pending: list[Pending]) -> list[Taking]:
+        pending = _decided(self._turn, pending)
         queue = {str(one.id): one for one in pending}
         fitting = followups.fitting([self._follow_up(one) for one in pending])
         for one in fitting:

@@ -157,7 +157,9 @@ class TurnRun:
 
     async def _begin(self) -> Prepared:
         """What waited has its place and is told of, whatever comes between."""
-        prepared = self._prepared or await retried(prepare, self.turn)
+        prepared = self._prepared
+        if prepared is None:
+            prepared = await retried(prepare, self.turn)
         self.recorder.model = prepared.chain[0].name
         self.recorder.calls_begun = prepared.calls_begun
         await self._announce(prepared)

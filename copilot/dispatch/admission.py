@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -23,6 +24,8 @@ from copilot.live.lease import Member
 from copilot.models import Message
 from copilot.providers import catalogue
 from copilot.workspace import files
+
+log = logging.getLogger(__name__)
 
 TITLE_CHARACTERS = 60
 
@@ -108,7 +111,16 @@ def _admit(
                 return _queue(opening, member, user_id, verdict, ignored)
             case lease.Full():
                 return _refuse_full(opening, ignored)
+    _take_back(opening)
     raise Unavailable
+
+
+def _take_back(opening: turns.Opening) -> None:
+    """The caller is told to send again, so nothing of this try may stay (T3.5)."""
+    try:
+        history.discard(opening.message_id)
+    except DatabaseError:
+        log.warning("a refused message could not be taken back: the database is away")
 
 
 def _claim_or_queue(opening: turns.Opening, member: Member) -> lease.Claimed | lease.Waiting | lease.Full:
@@ -135,6 +147,7 @@ def _start(opening: turns.Opening, user_id: int, view: MessageView, ignored: lis
         return None
     except DatabaseError as problem:
         lease.give_back(session_id, str(opening.token))
+        _take_back(opening)
         raise Unavailable from problem
     if opened is None:  # an earlier turn took the message while this request was slow: it is accepted
         after_turn(opening.session_id, opening.token, None)

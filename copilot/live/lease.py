@@ -101,7 +101,8 @@ def reorder(session_id: str, orders: dict[Member, float]) -> None:
 
 def members(session_id: str) -> list[Member]:
     """The queue's working order, head first."""
-    return [Member.parse(name.decode()) for name in blocking().zrange(keys.queue(session_id), 0, -1)]
+    names: list[bytes] = blocking().zrange(keys.queue(session_id), 0, -1)  # type: ignore[assignment]
+    return [Member.parse(name.decode()) for name in names]
 
 
 def admitted(session_id: str) -> frozenset[str] | None:

@@ -61,16 +61,7 @@ class Site:
             )
 
     def start_web(self) -> None:
-        self.start(
-            "web",
-            (
-                sys.executable,
-                "-c",
-                "import runpy; runpy.run_module('.'.join(('config', 'web')), run_name='__main__')",
-                "--port",
-                str(self.port),
-            ),
-        )
+        self.start("web", (sys.executable, "-m", "config.web", "--port", str(self.port)))
         self._until(self._answers, "the web process does not answer")
 
     def kill_web(self) -> None:
@@ -126,7 +117,8 @@ def site(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(site: Site) -> Iterator[Browser]:
+    """After the site, which sets up the database: the driver keeps an event loop running in this thread."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
@@ -183,7 +175,7 @@ def visit(
     def make_one(**options: object) -> Visitor:
         name = f"ada-{os.getpid()}-{next(_people)}"
         stored(lambda: _person(name))
-        context = browser.new_context(**options)  # type: ignore[arg-type]
+        context = browser.new_context(**options)
         scripted = options.get("java_script_enabled", True) is True
         visitors.append(Visitor(site, context, f"{name}@example.com", scripted))
         return visitors[-1]

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from copilot import events, folding
-from copilot.events import Event, MessageView, SessionSnapshot
+from copilot.events import Event, MessageView, RowKind, SessionSnapshot
 from tests.flows.conftest import Site
 
 pytestmark = pytest.mark.browser
@@ -39,23 +39,20 @@ def page(browser: Browser, site: Site) -> Iterator[Page]:
     opened.close()
 
 
-def row(kind: str, content: str = "", *, streaming: bool = False) -> MessageView:
+def row(kind: RowKind, content: str = "", *, streaming: bool = False) -> MessageView:
     sequence = next(_sequences)
-    return msgspec.convert(
-        {
-            "id": f"row-{sequence}",
-            "sequence": sequence,
-            "turn_id": TURN,
-            "kind": kind,
-            "role": "user" if kind == "user" else "assistant",
-            "content": content,
-            "author": "",
-            "attachments": [],
-            "branch": 0,
-            "created_at": "2026-11-16T10:00:00.000Z",
-            "streaming": streaming,
-        },
-        MessageView,
+    return MessageView(
+        id=f"row-{sequence}",
+        sequence=sequence,
+        turn_id=TURN,
+        kind=kind,
+        role="user" if kind == "user" else "assistant",
+        content=content,
+        author="",
+        attachments=[],
+        branch=0,
+        created_at="2026-11-16T10:00:00.000Z",
+        streaming=streaming,
     )
 
 

@@ -1,0 +1,131 @@
+"""Stop against everything that may happen at the same moment (T7.5, A1.c3, A1.c4)."""
+
+from __future__ import annotations
+
+import random
+
+from copilot import dispatch
+from copilot.models import Message, ModelCall, Turn
+from copilot.providers.scripted import Call, Text
+from tests import make
+from tests.engine import (
+    Errand,
+    add_tools,
+    assert_same_page,
+    cue,
+    ended,
+    endings,
+    folded,
+    fresh,
+    lease_of,
+    quiet,
+    said,
+    say,
+    start,
+    together,
+    until,
+    waiting,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+PATIENCE = 15
+
+
+def press_stop(session):
+    return dispatch.stop(session.owner_id, session.pk)
+
+
+def test_stop_and_natural_end_race_two_hundred_times(rig, model):
+    """A1.c3: whoever wins, each turn has one ending, in its row and in the log, and one set of usage rows"""
+    from billing.models import UsageRecord
+
+    chance = random.Random(7)
+    won = {"succeeded": 0, "cancelled": 0}
+    for number in range(1, 201):
+        session = make.session()
+        model.will(Text("Nearly done."), cue(number))
+        turn_id = start(session)
+        model.reaches(number)
+        acts = [lambda: model.give(number), lambda: press_stop(session)]  # noqa: B023
+        chance.shuffle(acts)
+        together(*acts)
+        won[ended(turn_id).status] += 1
+        until(lambda: lease_of(session) == {}, PATIENCE)  # noqa: B023
+        assert len(endings(session.pk)) == 1
+        assert not Message.objects.filter(session=session, streaming=True).exists()
+        assert_same_page(folded(fresh(make.session()), session), fresh(session))
+        calls = ModelCall.objects.filter(turn=turn_id)
+        until(lambda: calls.exclude(ended_at=None).count() == 1)  # noqa: B023
+        assert UsageRecord.objects.filter(call_id__in=calls.values("pk")).count() == 1
+    assert min(won.values()) > 0, f"no race at all: {won}"
+
+
+def test_stop_edit_resend_a_hundred_times(rig, model):
+    """T7.5: without one "already running" or lost text"""
+    session = make.session()
+    model.always(Text("Well, "), cue(1), Text("never said"))
+    expected = []
+    for number in range(100):
+        text = f"Edit {number}"
+        outcome = say(session, text)
+        expected.append(text)
+        stopped = press_stop(session)
+        assert stopped.state == "stopping", number
+        if number % 3 == 0:
+            ended(outcome.turn_id)
+    until(lambda: not Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).exists())
+    until(lambda: lease_of(session) == {})
+    left = waiting(session)
+    assert [*said(session), *left] == expected
+    model.always(Text("Aye."))
+    ended(start(session, "The end"))
+    until(lambda: not waiting(session))
+    quiet(session)
+    assert said(session) == [*expected, "The end"]
+
+
+def test_stop_while_a_message_arrives_never_strands_it(rig, model):
+    """T7.3: covered by the stop it is a chip, accepted after it it runs; it is never lost"""
+    for number in range(1, 61):
+        session = make.session()
+        model.will(Text("Talking."), cue(number))
+        start(session, "First")
+        model.reaches(number)
+        together(lambda: press_stop(session), lambda: say(session, "Second"))  # noqa: B023
+        until(lambda: said(session) == ["First", "Second"] or waiting(session) == ["Second"], PATIENCE)  # noqa: B023
+        quiet(session)
+        if waiting(session):
+            ended(start(session, "Third"))
+            quiet(session)
+        assert said(session)[:2] == ["First", "Second"]
+
+
+def test_stop_at_any_moment_of_a_busy_turn(rig, model, monkeypatch):
+    """T12: reasoning, text, tools and a follow-up; each leaves a usable session and a page like its reload"""
+    errand = Errand("fetch")
+    add_tools(monkeypatch, errand)
+    chance = random.Random(11)
+    script = [[Text("Looking.", size=2), Call("fetch"), Call("fetch")], [Text("Found it.", size=2)]]
+    for _ in range(60):
+        session = make.session()
+        for reply in script:
+            model.will(*reply)
+        turn_id = start(session)
+        moment = chance.randrange(1, 14)
+        until(lambda: len(fresh_log(session)) >= moment or endings(session.pk))  # noqa: B023
+        press_stop(session)
+        ended(turn_id)
+        until(lambda: lease_of(session) == {}, PATIENCE)  # noqa: B023
+        assert len(endings(session.pk)) == 1
+        calls = Message.objects.filter(session=session, kind="tool_call").count()
+        assert calls == Message.objects.filter(session=session, kind="tool_result").count()
+        assert_same_page(folded(fresh(make.session()), session), fresh(session))
+        model._replies.clear()
+        assert ended(start(session, "Next")).status == "succeeded"
+
+
+def fresh_log(session):
+    from tests.engine import log_of
+
+    return log_of(session.pk)

@@ -1,0 +1,559 @@
+"""A worker is lost: its turn goes on elsewhere, and nothing it does later lands (T4, T9, D2, D10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot import dispatch, history, recovery, sessions, turns, workers
+from copilot.agent.mending import INTERRUPTED
+from copilot.errors import FenceLost, TurnConflict
+from copilot.events import Todo
+from copilot.live import keys
+from copilot.live.client import blocking
+from copilot.models import Message, ModelCall, Question, Turn, WorkerBeat
+from copilot.providers.scripted import Call, CallFragment, Reasoning, Text
+from diagnostics import tasks as reaper
+from tests import make
+from tests.engine import (
+    Errand,
+    add_tools,
+    answer,
+    assert_same_page,
+    cue,
+    ended,
+    endings,
+    folded,
+    fresh,
+    kinds,
+    lease_of,
+    notices,
+    queue,
+    quiet,
+    said,
+    start,
+    status,
+    told,
+    transcript,
+    until,
+    waiting,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+
+@pytest.fixture
+def session(rig):
+    return make.session()
+
+
+def shown(session):
+    """What clients have seen of the answer so far."""
+    return "".join(event.delta for event in told(session.pk, "text.extended"))
+
+
+def lose(rig, turn_id):
+    """Kill the worker, start another, and let the sweep find out."""
+    rig.worker.kill()
+    rig.start_worker()
+    until(lambda: reaper.probe() == 1)
+    return turn_id
+
+
+def assert_whole(session, turn_id):
+    """T8.4, T9.6: one ending, a free session, and the live page equals the reloaded one."""
+    turn = ended(turn_id)
+    quiet(session)
+    assert len(endings(session.pk, turn_id)) == 1
+    assert not Message.objects.filter(session=session, streaming=True).exists()
+    assert_same_page(folded(fresh(make.session()), session), fresh(session))
+    return turn
+
+
+# --- takeover ----------------------------------------------------------------------------------------
+
+
+def test_text_goes_on_in_the_same_row_without_gap_or_repetition(session, model, rig):
+    """T9.1, A-D10.1: from the checkpoint and the log, with `turn.recovering` for those who watch"""
+    model.will(Text("Once upon a time there was", size=3), cue(1))
+    model.will(Text(" a ship."))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: shown(session) == "Once upon a time there was")
+    lose(rig, turn_id)
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, turn.attempts) == ("succeeded", 2)
+    assert answer(turn_id) == "Once upon a time there was a ship."
+    assert Message.objects.filter(turn=turn_id, kind="assistant").count() == 1
+    assert [event.attempt for event in told(session.pk, "turn.recovering")] == [2]
+    assert shown(session) == "Once upon a time there was a ship."
+
+
+def test_a_tool_result_that_stands_is_not_made_again(session, model, rig, monkeypatch):
+    """A3.c1: killed after the result's row, before the next model call"""
+    errand = Errand("fetch")
+    add_tools(monkeypatch, errand)
+    model.will(Call("fetch"))
+    model.will(cue(1), Text("never heard"))
+    model.will(Text("Got it."))
+    turn_id = start(session)
+    model.reaches(1)
+    lose(rig, turn_id)
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, errand.runs, answer(turn_id)) == ("succeeded", 1, "Got it.")
+    assert "errand fetch done" in model.said_to()
+
+
+def test_a_tool_that_may_not_run_twice_has_an_unknown_outcome(session, model, rig, monkeypatch):
+    """A3.c2, A-D10.2: it ran once, and the model is told"""
+    errand = Errand("pay", waits=True)
+    add_tools(monkeypatch, errand)
+    model.will(Text("Paying."), Call("pay"))
+    model.will(Text("I do not know whether it was paid."))
+    turn_id = start(session)
+    until(lambda: errand.runs)
+    lose(rig, turn_id)
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, errand.runs) == ("succeeded", 1)
+    assert Message.objects.get(turn=turn_id, kind="tool_result").content == INTERRUPTED
+    assert INTERRUPTED in model.said_to()
+
+
+def test_a_repeatable_tool_runs_again(session, model, rig, monkeypatch):
+    """A3.9: with one result all the same"""
+    errand = Errand("look", waits=True, repeatable=True)
+    add_tools(monkeypatch, errand)
+    model.will(Call("look"))
+    model.will(Text("Seen."))
+    turn_id = start(session)
+    until(lambda: errand.runs)
+    lose(rig, turn_id)
+    until(lambda: errand.runs == 2)
+    errand.cue.give()
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, errand.runs) == ("succeeded", 2)
+    assert Message.objects.get(turn=turn_id, kind="tool_result").content == "errand look done"
+
+
+def test_of_a_group_only_what_is_missing_is_made_up(session, model, rig, monkeypatch):
+    """A9.8, A3.9: finished, repeatable and unrepeatable calls of one reply"""
+    quick, look, pay = Errand("quick"), Errand("look", waits=True, repeatable=True), Errand("pay", waits=True)
+    add_tools(monkeypatch, quick, look, pay)
+    model.will(Call("quick"), Call("look"), Call("pay"))
+    model.will(Text("Done."))
+    turn_id = start(session)
+    until(lambda: look.runs and pay.runs and Message.objects.filter(kind="tool_result").exists())
+    look.cue.give() if False else None
+    lose(rig, turn_id)
+    until(lambda: look.runs == 2)
+    look.cue.give()
+    assert_whole(session, turn_id)
+    results = dict(Message.objects.filter(turn=turn_id, kind="tool_result").values_list("data__tool", "content"))
+    assert results == {"quick": "errand quick done", "look": "errand look done", "pay": INTERRUPTED}
+    assert (quick.runs, look.runs, pay.runs) == (1, 2, 1)
+
+
+def test_thoughts_that_were_cut_off_end_as_they_are(session, model, rig):
+    """T9.1"""
+    model.will(Reasoning("I was thinking"), cue(1))
+    model.will(Text("Never mind."))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: told(session.pk, "reasoning.extended"))
+    lose(rig, turn_id)
+    assert_whole(session, turn_id)
+    assert Message.objects.get(turn=turn_id, kind="reasoning").content == "I was thinking"
+    assert answer(turn_id) == "Never mind."
+
+
+def test_a_reply_cut_off_in_its_arguments_is_no_answer(session, model, rig, monkeypatch):
+    """T9.1: the words before a tool call are not the turn's answer because they happen to stand"""
+    errand = Errand("fetch")
+    add_tools(monkeypatch, errand)
+    model.will(Text("Let me look."), CallFragment(0, "call_x", "fetch", '{"no'), cue(1))
+    model.will(Call("fetch"))
+    model.will(Text("Here it is."))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: told(session.pk, "text.ended"))
+    lose(rig, turn_id)
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, errand.runs) == ("succeeded", 1)
+    assert answer(turn_id).endswith("Here it is.")
+
+
+def test_an_answer_that_stands_whole_is_not_asked_for_again(session, model, rig):
+    """A3.9: killed between the answer and the ending"""
+    rig.hold_tasks()
+    turn_id = start(session)
+    [claimed] = turns.claim([turn_id], rig.worker.name)
+    from copilot import usage
+
+    usage.begin(turn_id, 1, "scripted", "demo")
+    row = history.NewRow(
+        id=make.uuid.uuid4(), turn_id=turn_id, fence=claimed.fence, kind="assistant", content="The answer."
+    )
+    history.append([row])
+    ModelCall.objects.filter(turn=turn_id).update(ended_at="2026-01-01T00:00:00Z")
+    Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
+    rig.start_worker()
+    until(lambda: reaper.probe() == 1)
+    turn = ended(turn_id)
+    assert (turn.status, answer(turn_id), len(rig.model.requests)) == ("succeeded", "The answer.", 0)
+
+
+def test_a_question_is_not_asked_twice(session, model, rig):
+    """A12.4: after redelivery the open question is reused"""
+    model.will(Call("ask_user", {"question": "Port or starboard?"}))
+    model.will(Text("Port it is."))
+    turn_id = start(session)
+    until(lambda: told(session.pk, "question.asked"))
+    lose(rig, turn_id)
+    until(lambda: status(turn_id) == "running")
+    question = Question.objects.get(turn=turn_id)
+    dispatch.answer_question(session.owner_id, question.pk, text="Port", choice=None)
+    assert_whole(session, turn_id)
+    assert Question.objects.filter(turn=turn_id).count() == 1
+    assert "Port" in model.said_to()
+
+
+def test_the_third_death_ends_the_turn_as_worker_lost(session, model, rig):
+    """T9.1, A-D10.5: with a notice, everything said so far, and chips kept"""
+    for number in (1, 2, 3):
+        model.will(Text(f"Try {number}. "), cue(number))
+    turn_id = start(session)
+    for number in (1, 2, 3):
+        model.reaches(number)
+        until(lambda: f"Try {number}. " in shown(session))  # noqa: B023
+        if number == 2:
+            queue(session, "Still there?")
+        lose(rig, turn_id)
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, turn.failure_code) == ("failed", "worker_lost")
+    assert notices(session) == ["worker_lost"]
+    assert answer(turn_id) == "Try 1. Try 2. Try 3. "
+    assert (waiting(session), lease_of(session)) == (["Still there?"], {})
+    assert reaper.probe() == 0
+    ended(start(session, "Again"))
+    quiet(session)
+    assert said(session) == ["Hello", "Still there?", "Again"]
+
+
+def test_costs_of_a_lost_run_are_neither_lost_nor_doubled(session, model, rig):
+    """T9.6, A19.3: one usage record per call that was sent"""
+    from billing.models import UsageRecord
+
+    model.will(Text("Half"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: shown(session) == "Half")
+    lose(rig, turn_id)
+    assert_whole(session, turn_id)
+    until(lambda: UsageRecord.objects.count() == 2)
+    calls = ModelCall.objects.filter(turn=turn_id)
+    assert sorted(calls.values_list("number", flat=True)) == [1, 2]
+    assert set(UsageRecord.objects.values_list("call_id", flat=True)) == set(calls.values_list("pk", flat=True))
+
+
+# --- fences ------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_wakes_after_a_takeover_can_harm_nothing(session, model, rig):
+    """T4.1, T12, A-D2.2: its rows, checkpoints, publishes and its ending are refused"""
+    model.will(Text("Mine"), cue(1), Text(" and mine alone"))
+    model.will(Text(", said the other."))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: shown(session) == "Mine")
+    old = rig.worker
+    old.freeze()
+    Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
+    WorkerBeat.objects.filter(pk=old.name).update(beat_at="2026-01-01T00:00:00Z")
+    blocking().delete(keys.beat(old.name))
+    rig.start_worker()
+    until(lambda: reaper.probe() == 1)
+    ended(turn_id)
+    quiet(session)
+    before = (transcript(session), kinds(session), len(told(session.pk)))
+    model.give(1)
+    old.wake()
+    until(lambda: not old.running())
+    assert (transcript(session), kinds(session), len(told(session.pk))) == before
+    assert before[0] == ["Hello", "Mine, said the other."]
+    assert Turn.objects.get(pk=turn_id).attempts == 2
+
+
+def test_whatever_an_older_fence_writes_is_refused(session, rig):
+    """T4.1, T4.3: row, checkpoint, final text, todos, retraction, taking, ending and hand-over"""
+    rig.hold_tasks()
+    turn_id = start(session)
+    [old] = turns.claim([turn_id], "old")
+    row = history.NewRow(id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="assistant", streaming=True)
+    assert history.append([row])
+    assert turns.requeue(turn_id, old.fence, lost=True).fence == old.fence + 1
+    [new] = turns.claim([turn_id], "new")
+    late = history.NewRow(id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="notice")
+    assert history.append([late]) == {}
+    draft = history.Draft(row_id=row.id, turn_id=turn_id, fence=old.fence, content="late", streaming=False)
+    assert history.save([draft]) == set()
+    with pytest.raises(FenceLost):
+        history.take(turn_id, old.fence, lambda pending: [])
+    with pytest.raises(FenceLost):
+        history.retract(turn_id, old.fence, [row.id])
+    with pytest.raises(FenceLost):
+        sessions.set_todos(turn_id, old.fence, [Todo(text="late", status="pending")])
+    with pytest.raises(TurnConflict):
+        turns.end(turn_id, old.fence, turns.SUCCEEDED)
+    assert turns.requeue(turn_id, old.fence, lost=False) is None
+    assert (status(turn_id), new.fence) == ("running", old.fence + 1)
+
+
+def test_a_late_ending_of_one_turn_does_not_touch_the_next(session, model, rig):
+    """T4.3, T12"""
+    first = start(session)
+    ended(first)
+    quiet(session)
+    model.will(Text("Second"), cue(1))
+    second = start(session, "Second")
+    model.reaches(1)
+    for ending in (turns.SUCCEEDED, turns.CANCELLED):
+        with pytest.raises(TurnConflict):
+            turns.end(first, 1, ending)
+    token = Turn.objects.get(pk=first).token
+    dispatch.after_turn(session.pk, token, None)
+    assert (status(second), lease_of(session)["turn"]) == ("running", str(second))
+    model.give(1)
+    assert ended(second).status == "succeeded"
+
+
+# --- deploys -----------------------------------------------------------------------------------------
+
+
+def test_a_rolling_restart_hands_ten_turns_over_without_an_attempt(rig, model):
+    """T9.4, A1.8, A-D10.7"""
+    model.otherwise = lambda request: [Text(" on." if request.messages[-1].role == "assistant" else "Going")]
+    model.otherwise = rolling
+    sailing = [(session, start(session)) for session in (make.session() for _ in range(10))]
+    until(lambda: all(shown(session) == "Going" for session, _ in sailing))
+    old = rig.worker
+    rig.start_worker()
+    old.leave(grace_seconds=0)
+    for session, turn_id in sailing:
+        turn = assert_whole(session, turn_id)
+        assert (turn.status, turn.attempts, turn.handovers) == ("succeeded", 1, 1)
+        assert answer(turn_id) == "Going on."
+    assert not WorkerBeat.objects.filter(pk=old.name).exists()
+
+
+def rolling(request):
+    continues = "Going" in repr(request.messages[-2:])
+    return [Text(" on.")] if continues else [Text("Going"), cue(99)]
+
+
+def test_a_turn_that_ends_within_the_grace_is_not_handed_over(session, model, rig):
+    """T9.4"""
+    import threading
+
+    model.will(Text("Nearly"), cue(1), Text(" there"))
+    turn_id = start(session)
+    model.reaches(1)
+    leaving = threading.Thread(target=rig.worker.leave, args=[20.0])
+    leaving.start()
+    until(lambda: WorkerBeat.objects.filter(draining=True).exists())
+    model.give(1)
+    leaving.join()
+    turn = ended(turn_id)
+    assert (turn.status, turn.handovers, answer(turn_id)) == ("succeeded", 0, "Nearly there")
+
+
+def test_a_draining_worker_takes_nothing_new(session, rig):
+    """T9.4"""
+    from celery.exceptions import Reject
+
+    rig.hold_tasks()
+    turn_id = start(session)
+    rig.worker.leave()
+    with pytest.raises(Reject):
+        rig.worker.take(turn_id)
+    assert status(turn_id) == "queued"
+
+
+# --- what Redis forgot (T2.5) ------------------------------------------------------------------------
+
+
+def test_flushing_redis_harms_no_running_turn(rig, model):
+    """A-D2.1: twenty turns go on, none is taken over, and their clients get a fresh page"""
+    model.otherwise = lambda request: [Text("Before "), cue(1), Text("and after.")]
+    sailing = [(session, start(session)) for session in (make.session() for _ in range(20))]
+    until(lambda: all(shown(session) for session, _ in sailing))
+    queue(sailing[0][0], "Still in line")
+    blocking().flushdb()
+    reaper.sweep()
+    assert reaper.probe() == 0
+    model.give(1)
+    for session, turn_id in sailing:
+        turn = ended(turn_id)
+        assert (turn.status, turn.attempts) == ("succeeded", 1)
+        assert answer(turn_id) == "Before and after."
+        quiet_but_logless(session)
+    assert said(sailing[0][0]) == ["Hello", "Still in line"]
+
+
+def quiet_but_logless(session):
+    """The log was lost, so endings cannot be counted there."""
+    until(lambda: not Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).exists())
+    until(lambda: lease_of(session) == {})
+
+
+def test_redis_lost_in_the_moment_of_the_end_loses_no_ending(session, model, rig):
+    """T2.5, T5.4: the ending is told although Redis no longer knows the fence"""
+    model.will(Text("The end"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    rig.worker.engine._loop.call_soon_threadsafe(hold_publisher, rig.worker)
+    model.give(1)
+    until(lambda: status(turn_id) == "succeeded")
+    blocking().flushdb()
+    rig.worker.engine._loop.call_soon_threadsafe(let_publisher_go, rig.worker)
+    until(lambda: endings(session.pk, turn_id) == ["turn.succeeded"])
+    until(lambda: not rig.worker.running())
+    assert lease_of(session) == {}
+
+
+def hold_publisher(worker):
+    worker.engine._services.publisher._wake.wait, worker.held = never, worker.engine._services.publisher._wake.wait
+
+
+def let_publisher_go(worker):
+    worker.engine._services.publisher._wake.wait = worker.held
+    worker.never.set()
+
+
+async def never():
+    raise NotImplementedError
+
+
+def test_after_a_flush_a_new_message_queues_behind_the_turn_that_runs(session, model):
+    """T2.5: Postgres remembers the turn that Redis forgot"""
+    model.will(Text("Running"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    blocking().flushdb()
+    message_id = queue(session, "Behind")
+    assert Message.objects.get(pk=message_id).sequence is None
+    model.give(1)
+    ended(turn_id)
+    until(lambda: said(session) == ["Hello", "Behind"])
+
+
+def test_after_a_flush_chips_go_before_the_next_message(session, model):
+    """T2.5, T6.2"""
+    from copilot.providers.scripted import Hang
+
+    model.will(Text("Talking"), Hang())
+    turn_id = start(session, "One")
+    until(lambda: shown(session))
+    queue(session, "Two")
+    dispatch.stop(session.owner_id, session.pk)
+    ended(turn_id)
+    until(lambda: lease_of(session) == {})
+    blocking().flushdb()
+    start(session, "Three")
+    until(lambda: said(session) == ["One", "Two", "Three"])
+
+
+def test_the_sweep_puts_back_leases_and_queues(session, model, rig):
+    """T2.5"""
+    model.will(Text("Running"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    queue(session, "Behind", run_id="behind")
+    blocking().flushdb()
+    assert recovery.restore_if_forgotten() is True
+    assert recovery.restore_if_forgotten() is False
+    assert lease_of(session)["turn"] == str(turn_id)
+    assert blocking().zcard(keys.queue(str(session.pk))) == 1
+    model.give(1)
+    until(lambda: said(session) == ["Hello", "Behind"])
+
+
+# --- messages and tasks that were lost ---------------------------------------------------------------
+
+
+def test_a_lost_task_is_sent_again(session, rig, settings):
+    """T9.2: once, and not before its time"""
+    rig.hold_tasks()
+    turn_id = start(session)
+    assert recovery.send_again() == 0
+    Turn.objects.filter(pk=turn_id).update(dispatched_at="2026-01-01T00:00:00Z")
+    rig.start_worker()
+    assert recovery.send_again() == 1
+    assert ended(turn_id).status == "succeeded"
+    assert Turn.objects.get(pk=turn_id).dispatch_count == 2
+    assert recovery.send_again() == 0
+
+
+def old(*messages):
+    Message.objects.filter(pk__in=[message.pk for message in messages]).update(created_at="2026-01-01T00:00:00Z")
+
+
+def test_stranded_messages_are_found_and_chips_are_not(rig):
+    """D3: by the last turn's end, and by who was accepted after it"""
+    free, chip, named, late = (make.session() for _ in range(4))
+    make.turn(free, "succeeded")
+    old(make.pending(free, "waits"))
+    waits = make.pending(chip, "kept")
+    make.turn(chip, "cancelled")
+    old(waits)
+    make.turn(named, "failed")
+    old(make.pending(named, "has a name", run_id="named"))
+    make.turn(late, "failed")
+    Turn.objects.filter(session=late).update(ended_at="2025-01-01T00:00:00Z")
+    old(make.pending(late, "came later"))
+    fresh_one = make.session()
+    make.pending(fresh_one, "just came")
+    assert set(recovery.stranded_sessions()) == {free.pk, named.pk, late.pk}
+
+
+def test_a_stranded_message_is_answered(rig, session):
+    """D10"""
+    old(make.pending(session, "Forgotten"))
+    reaper.sweep()
+    until(lambda: transcript(session) == ["Forgotten", "Aye."])
+    quiet(session)
+
+
+def test_a_lease_whose_request_died_is_removed(rig, session):
+    """T9.6: a web process killed between the claim and the turn's row"""
+    from copilot.live import lease
+
+    lease.claim_or_queue(str(session.pk), turn_id=str(make.uuid.uuid4()), token="dead", member=None, order=0.0)
+    assert recovery.remove_stale_leases() == 0
+    blocking().hset(keys.lease(str(session.pk)), "claimed_at", 1)
+    assert recovery.remove_stale_leases() == 1
+    assert ended(start(session)).status == "succeeded"
+
+
+def test_judging_needs_both_sources(session, rig):
+    """D2: live, dead, unknown"""
+    suspect = workers.Suspect(
+        turn_id=str(make.uuid.uuid4()),
+        session_id=str(session.pk),
+        fence=1,
+        attempts=1,
+        stopped=False,
+        young=False,
+        listed=False,
+        lock_free=False,
+        worker="gone",
+    )
+    assert recovery.judge([suspect]) == {suspect.turn_id: "dead"}
+    from dataclasses import replace
+
+    assert recovery.judge([replace(suspect, young=True)]) == {suspect.turn_id: "live"}
+    assert recovery.judge([replace(suspect, listed=True)]) == {suspect.turn_id: "live"}
+    from copilot.live import beats
+
+    beats.write("gone", [(suspect.turn_id, 1)], life_seconds=6)
+    assert recovery.judge([suspect]) == {suspect.turn_id: "live"}
+    assert recovery.judge([replace(suspect, lock_free=True)]) == {suspect.turn_id: "live"}
+    assert recovery.judge([replace(suspect, fence=2)]) == {suspect.turn_id: "dead"}
