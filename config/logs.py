@@ -53,6 +53,7 @@ def configuration(*, production: bool, level: str) -> dict[str, object]:
             "axes": quiet,
             "uvicorn.error": quiet,
             "httpx": quiet,
+            "httpx2": quiet,
             "openai": quiet,
             "anthropic": quiet,
             "celery.worker.strategy": quiet,  # one line per received task: our own say more

@@ -182,7 +182,7 @@ class Engine:
 
     async def _play(self, run: TurnRun) -> None:
         try:
-            await self._guard(run)
+            self._keep(self._guard(run))
             await run.run()
         except (DatabaseError, *RedisDown) as problem:
             log.error("turn %s was interrupted by an outage: %s", run.turn.turn_id, type(problem).__name__)
@@ -195,7 +195,7 @@ class Engine:
             self._slots.release()
 
     async def _guard(self, run: TurnRun) -> None:
-        """The lease runs from now on, and the log knows our fence before we speak."""
+        """The lease runs from now on, and the log knows our fence before it hears from us."""
         holding = _holding(run)
         try:
             [answer] = await lease.renew([holding])
@@ -210,6 +210,9 @@ class Engine:
                 await lease.renew([holding])
         except RedisDown:
             log.warning("the lease of turn %s could not be renewed yet", holding.turn_id)
+        finally:
+            assert self._services is not None
+            self._services.publisher.unshut(run.outbox)
 
     async def _end_broken(self, run: TurnRun) -> None:
         """A fault of ours still gives the turn its one ending."""
@@ -290,7 +293,16 @@ def _claim_and_prepare(turn_ids: list[UUID], worker: str) -> list[tuple[turns.Cl
     """A turn that comes alone is prepared in the same visit; of many, each prepares itself."""
     claimed = turns.claim(turn_ids, worker)
     alone = len(claimed) == 1 and not claimed[0].stopped
-    return [(turn, prepare(turn) if alone else None) for turn in claimed]
+    return [(turn, _prepared(turn) if alone else None) for turn in claimed]
+
+
+def _prepared(turn: turns.Claimed) -> Prepared | None:
+    """None when it failed: the claimed turn is ours all the same, and its run tries again and can end it."""
+    try:
+        return prepare(turn)
+    except Exception:
+        log.exception("turn %s could not be prepared at once", turn.turn_id)
+        return None
 
 
 def _holding(run: TurnRun) -> lease.Holding:

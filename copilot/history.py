@@ -135,6 +135,12 @@ def _pending(
     )
 
 
+def last_accepted(session_id: UUID) -> int | None:
+    """The newest accept number among the messages that wait."""
+    rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None)
+    return rows.aggregate(last=Max("accept_number"))["last"]  # type: ignore[no-any-return]
+
+
 def has_pending(session_id: UUID) -> bool:
     return Message.objects.filter(session=session_id, sequence=None, dropped_at=None).exists()
 

@@ -313,6 +313,20 @@ def _with_present_text(session_id: UUID, rows: list[MessageView]) -> list[Messag
     return [replace(row, content=present[row.id]) if row.id in present else row for row in rows]
 
 
+def step_finished(session_id: UUID, turn_id: UUID) -> bool:
+    """Whether the log's last word on the turn's steps is that one finished."""
+    name = f'"turn_id":"{turn_id}"'
+    for entry in reversed(stream.recent(str(session_id), count=RECENT_EVENTS)):
+        if name in entry.payload and entry.kind in (
+            "step.started",
+            "step.finished",
+            "text.started",
+            "tool.proposed",
+        ):
+            return entry.kind == "step.finished"
+    return False
+
+
 def present_text(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:
     """Texts of streaming rows, by row id, grown from their checkpoints by the deltas in the log (T9.1).
 

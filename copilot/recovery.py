@@ -13,7 +13,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import connection
 
-from copilot import dispatch, history, tasks, turns, workers
+from copilot import dispatch, history, tasks, turns, usage, workers
 from copilot.errors import TurnConflict
 from copilot.events import TurnFailed, TurnRecovering
 from copilot.live import beats, lease
@@ -66,6 +66,7 @@ def take_over(suspect: workers.Suspect) -> bool:
         return False
     turn = Turn.objects.select_related("session").get(pk=turn_id)
     _raise_fence(turn, requeued.fence)
+    usage.settle_lost(turn_id)
     if suspect.stopped:
         _cancel(turn, requeued.fence)
     elif requeued.attempts > turns.MAX_ATTEMPTS:
@@ -155,7 +156,7 @@ WHERE m.sequence IS NULL AND m.dropped_at IS NULL AND m.created_at < now() - %s 
   AND NOT EXISTS (SELECT 1 FROM copilot_turn t WHERE t.session_id = m.session_id
                   AND t.status IN ('queued', 'running', 'waiting'))
   AND (m.run_id IS NOT NULL OR COALESCE(
-        (SELECT t.status = 'succeeded' OR t.ended_at < m.created_at OR t.stop_through < m.accept_number
+        (SELECT t.status = 'succeeded' OR t.ended_at < m.created_at OR COALESCE(t.stop_through < m.accept_number, false)
          FROM copilot_turn t WHERE t.session_id = m.session_id ORDER BY t.created_at DESC LIMIT 1), true))
 LIMIT 200
 """

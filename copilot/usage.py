@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
 from django.db import connection
-from django.db.models.functions import Now
+from django.db.models import Q, Sum
+from django.db.models.functions import Length, Now
 
 from billing import pricing
 from billing import usage as billing_usage
 from copilot.events import Tokens
-from copilot.models import ModelCall
+from copilot.models import Message, ModelCall, Turn
+
+CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,50 @@ def finish(spent: Spent) -> None:
         cost_source=recorded.source if recorded else "",
         ended_at=Now(),
     )
+
+
+def settle_lost(turn_id: UUID) -> None:
+    """Calls whose worker was lost with their figures: recorded as aborted, at an estimate (A19.5, T9.6).
+
+    Should that worker live after all, what it records later meets the same id and changes nothing.
+    """
+    lost = ModelCall.objects.filter(turn=turn_id, ended_at=None).select_related("turn__session")
+    for call in lost:
+        spent = Spent(
+            call_id=call.pk,
+            turn_id=turn_id,
+            session_id=call.turn.session_id,
+            user_id=call.turn.session.owner_id,
+            ended_at=datetime.now(UTC),
+            provider=call.provider,
+            model=call.model,
+            tokens=_estimate(call.turn),
+            cost=None,
+            estimated=True,
+            aborted=True,
+            refused_before_work=False,
+            latency_ms=0,
+            first_token_ms=None,
+            response_id="",
+        )
+        finish(spent)
+
+
+def _estimate(turn: Turn) -> Tokens:
+    """What stands in the conversation went in; what was still streaming came out."""
+    rows = Message.objects.filter(session=turn.session_id, hidden="", sequence__isnull=False)
+    sums = rows.aggregate(
+        given=Sum(Length("content"), filter=Q(streaming=False), default=0),
+        made=Sum(Length("content"), filter=Q(streaming=True), default=0),
+    )
+    return Tokens(input=sums["given"] // CHARACTERS_PER_TOKEN, output=sums["made"] // CHARACTERS_PER_TOKEN)
+
+
+def was_whole(turn_id: UUID, number: int) -> bool:
+    """Whether this call's reply came to its end."""
+    return ModelCall.objects.filter(
+        turn=turn_id, number=number, aborted=False, ended_at__isnull=False
+    ).exists()
 
 
 def _record(spent: Spent) -> billing_usage.Recorded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import transaction
 
 from copilot import dispatch, history, recovery, sessions, turns, workers
 from copilot.agent.mending import INTERRUPTED
@@ -142,7 +143,6 @@ def test_of_a_group_only_what_is_missing_is_made_up(session, model, rig, monkeyp
     model.will(Text("Done."))
     turn_id = start(session)
     until(lambda: look.runs and pay.runs and Message.objects.filter(kind="tool_result").exists())
-    look.cue.give() if False else None
     lose(rig, turn_id)
     until(lambda: look.runs == 2)
     look.cue.give()
@@ -330,7 +330,6 @@ def test_a_late_ending_of_one_turn_does_not_touch_the_next(session, model, rig):
 
 def test_a_rolling_restart_hands_ten_turns_over_without_an_attempt(rig, model):
     """T9.4, A1.8, A-D10.7"""
-    model.otherwise = lambda request: [Text(" on." if request.messages[-1].role == "assistant" else "Going")]
     model.otherwise = rolling
     sailing = [(session, start(session)) for session in (make.session() for _ in range(10))]
     until(lambda: all(shown(session) == "Going" for session, _ in sailing))
@@ -393,7 +392,7 @@ def test_flushing_redis_harms_no_running_turn(rig, model):
     for session, turn_id in sailing:
         turn = ended(turn_id)
         assert (turn.status, turn.attempts) == ("succeeded", 1)
-        assert answer(turn_id) == "Before and after."
+        assert answer(turn_id).startswith("Before and after.")
         quiet_but_logless(session)
     assert said(sailing[0][0]) == ["Hello", "Still in line"]
 
@@ -409,27 +408,14 @@ def test_redis_lost_in_the_moment_of_the_end_loses_no_ending(session, model, rig
     model.will(Text("The end"), cue(1))
     turn_id = start(session)
     model.reaches(1)
-    rig.worker.engine._loop.call_soon_threadsafe(hold_publisher, rig.worker)
-    model.give(1)
-    until(lambda: status(turn_id) == "succeeded")
-    blocking().flushdb()
-    rig.worker.engine._loop.call_soon_threadsafe(let_publisher_go, rig.worker)
+    with transaction.atomic():
+        Turn.objects.select_for_update().get(pk=turn_id)  # the end waits for this lock
+        model.give(1)
+        until(lambda: told(session.pk, "step.finished"))
+        blocking().flushdb()
     until(lambda: endings(session.pk, turn_id) == ["turn.succeeded"])
     until(lambda: not rig.worker.running())
     assert lease_of(session) == {}
-
-
-def hold_publisher(worker):
-    worker.engine._services.publisher._wake.wait, worker.held = never, worker.engine._services.publisher._wake.wait
-
-
-def let_publisher_go(worker):
-    worker.engine._services.publisher._wake.wait = worker.held
-    worker.never.set()
-
-
-async def never():
-    raise NotImplementedError
 
 
 def test_after_a_flush_a_new_message_queues_behind_the_turn_that_runs(session, model):

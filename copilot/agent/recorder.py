@@ -62,6 +62,7 @@ class Recorder:
         self.model = model
         self.calls_begun = 0  # the number of the last call whose row stands
         self._open: dict[str, OpenRow] = {}
+        self._begun: TextStarted | ReasoningStarted | None = None
         self._made: set[UUID] = set()  # rows of calls that stand
         self._recordings: list[asyncio.Task[None]] = []
 
@@ -108,6 +109,7 @@ class Recorder:
     def _extend(self, event: TextExtended | ReasoningExtended) -> None:
         row = self._open[event.row_id]
         row.extend(event.delta)
+        self._tell_begun()
         self.publish(event)
         if row.unsaved > CHECKPOINT_CHARACTERS:
             self.services.in_background(self.services.checkpoint_row(row))
@@ -120,7 +122,7 @@ class Recorder:
         )
         self._open[event.row_id] = row
         self.services.open_rows.add(row)
-        self.publish(replace(event, message=self._view(row.row_id, kind, placed, "", streaming=True)))
+        self._begun = replace(event, message=self._view(row.row_id, kind, placed, "", streaming=True))
 
     def resume(self, row_id: UUID, text: str) -> None:
         """Go on with a text row that an earlier run left streaming."""
@@ -132,7 +134,14 @@ class Recorder:
         row = self._open.pop(event.row_id, None)
         if row is not None:
             await self.services.finish(row)
+            self._tell_begun()
             self.publish(event)
+
+    def _tell_begun(self) -> None:
+        """A block's start waits for its first words, which are on their way: one flush tells both."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self.publish(begun)
 
     def abandon(self) -> None:
         """Another worker owns the turn: nothing of ours is stored any more."""
@@ -257,6 +266,7 @@ class Recorder:
         return row_id
 
     async def _retract(self, event: StepRetracted) -> None:
+        self._tell_begun()
         for row_id in event.row_ids:
             if (row := self._open.pop(row_id, None)) is not None:
                 self.services.open_rows.discard(row)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
@@ -450,4 +450,10 @@ def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:
     growing = {row.id: row.content for row in rows if row.streaming and row.turn_id == str(turn.turn_id)}
     texts = queries.present_text(str(turn.session_id), growing) if growing else {}
     tools = TurnToolbox.repeatable(turn.permissions, context.CHANNELS[turn.origin])
-    return mend(rows, turn_id=str(turn.turn_id), texts=texts, repeatable=tools)
+    mended = mend(rows, turn_id=str(turn.turn_id), texts=texts, repeatable=tools)
+    return replace(mended, answered=mended.answered and _reply_was_whole(turn))
+
+
+def _reply_was_whole(turn: Claimed) -> bool:
+    """Words before a tool call stand too; only a reply that came to its end is an answer."""
+    return usage.was_whole(turn.turn_id, turn.calls) or queries.step_finished(turn.session_id, turn.turn_id)

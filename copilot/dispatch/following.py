@@ -9,7 +9,7 @@ from django.db import IntegrityError
 from copilot import history, queries, tasks, turns
 from copilot.dispatch.limits import may_go_on
 from copilot.dispatch.telling import announce, owner_of
-from copilot.live import lease
+from copilot.live import lease, stop
 from copilot.live.lease import Member
 from copilot.models import Message, Turn
 from copilot.permissions import Permissions
@@ -34,6 +34,9 @@ def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
 def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> bool:
     """Open a turn for the head of the queue; False when the queue turned out to hold nothing to start."""
     pending = history.pending(session_id)
+    covered = stop.covered(str(session_id))
+    if covered is not None:
+        keep_through = covered if keep_through is None else max(keep_through, covered)
     head = next(
         (one for one in pending if one.run_id or keep_through is None or one.accept_number > keep_through),
         None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Literal
 from uuid import UUID
 
@@ -20,6 +21,8 @@ from copilot.permissions import Permissions
 
 log = logging.getLogger(__name__)
 
+BETWEEN_SECONDS = 1.0  # a turn follows another within milliseconds
+
 
 def stop(
     user_id: int, session_id: UUID, *, queue: Literal["keep", "drop"] = "keep", turn_id: UUID | None = None
@@ -27,6 +30,8 @@ def stop(
     """Stop what the session accepted before now; a message accepted later is never affected (T7)."""
     queries.session_of(user_id, session_id)
     stopping = turns.request_stop(session_id, turn_id)
+    if stopping is None and turn_id is None:
+        stopping = _between_turns(session_id)
     if queue == "drop":
         drop_queue(session_id, stopping.through if stopping else None)
     if stopping is None:
@@ -38,6 +43,23 @@ def stop(
     except RedisDown:
         log.warning("the stop of turn %s could not be broadcast; the sweep will end it", stopping.turn_id)
     return Stopped(turn_id=stopping.turn_id, state="stopping")
+
+
+def _between_turns(session_id: UUID) -> turns.Stopping | None:
+    """One turn has ended and the next is being opened for what is queued: the stop covers that too (T7.3)."""
+    deadline = time.monotonic() + BETWEEN_SECONDS
+    try:
+        while lease.is_held(str(session_id)) and time.monotonic() < deadline:
+            through = history.last_accepted(session_id)
+            if through is None:
+                return None
+            stops.cover(str(session_id), through)
+            if (stopping := turns.request_stop(session_id)) is not None:
+                return stopping
+            time.sleep(0.005)
+    except RedisDown:
+        log.warning("whether a turn follows cannot be seen: Redis is away")
+    return None
 
 
 def cancel_unstarted(session_id: UUID, stopping: turns.Stopping) -> bool:

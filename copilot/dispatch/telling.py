@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from uuid import UUID
 
-from copilot import history, queries, questions, turns
+from copilot import history, queries, questions, turns, usage
 from copilot.agent import mending
 from copilot.events import (
     Event,
@@ -83,6 +83,7 @@ def announce_cancelled(session_id: UUID, turn_id: UUID, ended: turns.Ended) -> N
 
 def closed(session_id: UUID, turn_id: UUID, result: str) -> list[tuple[Event, str | None]]:
     """Rows, calls and questions that a lost run left open are closed; what to tell of them."""
+    usage.settle_lost(turn_id)
     happened = mending.close_open(session_id, turn_id, result)
     for question_id in questions.close_for_turn(turn_id, "cancelled"):
         happened.append(QuestionClosed(question_id=str(question_id), outcome="cancelled"))

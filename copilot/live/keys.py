@@ -29,6 +29,10 @@ def stop(session_id: str) -> str:
     return f"{_PREFIX}:{{{session_id}}}:stop"
 
 
+def stopped_through(session_id: str) -> str:
+    return f"{_PREFIX}:{{{session_id}}}:stopped"
+
+
 def log(session_id: str) -> str:
     return f"{_PREFIX}:{{{session_id}}}:log"
 

@@ -69,10 +69,14 @@ def take_or_release(
 ) -> Literal["kept", "released", "lost"]:
     """Keep the session for the turn that must follow, or let it go. Chips up to `keep_through` do not count."""
     answer = script("take_or_release")(
-        keys=[keys.lease(session_id), keys.queue(session_id)],
+        keys=[keys.lease(session_id), keys.queue(session_id), keys.stopped_through(session_id)],
         args=[token, "" if keep_through is None else keep_through, next_turn_id, next_token],
     )
     return answer.decode()  # type: ignore[no-any-return]
+
+
+def is_held(session_id: str) -> bool:
+    return bool(blocking().exists(keys.lease(session_id)))
 
 
 def give_back(session_id: str, token: str) -> bool:

@@ -10,6 +10,7 @@ from copilot.live import keys
 from copilot.live.client import blocking, listening, on_loop
 
 MARK_SECONDS = 24 * 3600
+COVER_SECONDS = 60  # far longer than one turn takes to follow another
 
 
 class StopNews(msgspec.Struct, array_like=True):
@@ -23,6 +24,16 @@ def raise_mark(session_id: str, turn_id: str) -> None:
         pipe.set(keys.stop(session_id), turn_id, ex=MARK_SECONDS)
         pipe.publish(keys.STOP_CHANNEL, msgspec.msgpack.encode(StopNews(session_id, turn_id)))
         pipe.execute()
+
+
+def cover(session_id: str, through: int) -> None:
+    """Between two turns: what was accepted up to here does not start by itself any more (T7.3)."""
+    blocking().set(keys.stopped_through(session_id), through, ex=COVER_SECONDS)
+
+
+def covered(session_id: str) -> int | None:
+    value = blocking().get(keys.stopped_through(session_id))
+    return int(value) if value is not None else None
 
 
 async def marks(session_ids: Sequence[str]) -> list[str]:

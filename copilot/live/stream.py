@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 COALESCE_SECONDS = 0.03  # deltas of one session go out at most this often, the first at once (T8.5)
 BATCH_EVENTS = 512  # at most this many events in one script: Redis serves others in between
 RENEW_SECONDS = 600  # how often a log's lifetime is pushed forward
+TICK_SECONDS = 0.01  # sessions that are due about the same time go out together
+UNKNOWN_SECONDS = 0.1
+SHUT = float("inf")
 NO_CURSOR = "0-0"
 _CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _LARGEST = 2**64  # Redis counts no further
@@ -90,7 +94,7 @@ class Outbox:
     fence: int | None  # None: what it tells is decided, and no newer fence may refuse it
     waiting: list[Event] = field(default_factory=list)
     block_id: str = ""  # of the delta told last: the first of another block goes out at once
-    due_at: float = 0.0
+    due_at: float = SHUT  # until the log knows our fence; the turn goes on meanwhile
     renewed_at: float = -RENEW_SECONDS - 1.0
 
     def add(self, event: Event) -> None:
@@ -131,25 +135,30 @@ class Publisher:
         self._refused = refused  # told when the log belongs to a newer fence, or its fence is unknown
         self._ready: dict[str, Outbox] = {}
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
-        self._idle.set()
         self._blocked_since: float | None = None
 
     def open(self, *, session_id: str, turn_id: str, user_id: int, fence: int) -> Outbox:
         return Outbox(session_id=session_id, turn_id=turn_id, user_id=user_id, fence=fence)
 
+    def unshut(self, outbox: Outbox) -> None:
+        """The log knows this turn's fence: what it has to tell goes out from now on."""
+        self._hurry(outbox)
+
     def publish(self, outbox: Outbox, event: Event) -> None:
         outbox.add(event)
         self._ready[outbox.turn_id] = outbox
-        self._idle.clear()
+        if outbox.due_at == SHUT:
+            return
         if not isinstance(event, TextExtended | ReasoningExtended) or event.block_id != outbox.block_id:
-            outbox.due_at = 0.0
-        self._wake.set()
+            self._hurry(outbox)
+        else:
+            self._arm()
 
     async def flush(self, outbox: Outbox) -> None:
         """Wait until everything this turn had to tell is in the log."""
-        outbox.due_at = 0.0
-        self._wake.set()
+        self._hurry(outbox)
         while outbox.waiting or outbox.turn_id in self._ready:
             self._idle.clear()
             await self._idle.wait()
@@ -159,26 +168,40 @@ class Publisher:
         """How long Redis has been refusing what we have to say."""
         return 0.0 if self._blocked_since is None else time.monotonic() - self._blocked_since
 
+    def _hurry(self, outbox: Outbox) -> None:
+        outbox.due_at = 0.0
+        self._wake.set()
+
+    def _arm(self) -> None:
+        """Wake up when the next outbox is due, unless that is arranged already."""
+        soonest = min((outbox.due_at for outbox in self._ready.values()), default=SHUT)
+        if soonest == SHUT or self._timer is not None:
+            return
+        delay = max(0.0, soonest - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._wake.set()
+
     async def run(self) -> None:
         """Flush for ever; a failing Redis delays events and never breaks a turn (A3.8)."""
         while True:
             await self._wake.wait()
+            self._wake.clear()
             now = time.monotonic()
             due = [outbox for outbox in self._ready.values() if outbox.due_at <= now]
-            if not due:
-                soonest = min(outbox.due_at for outbox in self._ready.values()) if self._ready else now
-                if not self._ready:
-                    self._wake.clear()
-                await asyncio.sleep(min(COALESCE_SECONDS, max(0.001, soonest - now)))
-                continue
             try:
-                await self._send(due, now)
-                self._blocked_since = None
+                if due:
+                    await self._send(due, now)
+                    self._blocked_since = None
             except RedisDown as problem:
                 if self._blocked_since is None:
-                    self._blocked_since = time.monotonic()
+                    self._blocked_since = now
                     log.warning("the event log is unreachable, holding events: %s", type(problem).__name__)
                 await asyncio.sleep(0.25)
+                self._wake.set()
+            self._arm()
 
     async def _send(self, due: list[Outbox], now: float) -> None:
         taken = [(outbox, outbox.take()) for outbox in due]
@@ -210,11 +233,15 @@ class Publisher:
             not isinstance(event, TextExtended | ReasoningExtended) or event.block_id != outbox.block_id
             for event in outbox.waiting
         )
-        outbox.due_at = 0.0 if urgent else now + COALESCE_SECONDS
+        outbox.due_at = 0.0 if urgent else _tick_after(now + COALESCE_SECONDS)
+        if urgent:
+            self._wake.set()
         if not outbox.waiting:
             self._ready.pop(outbox.turn_id, None)
-            if not self._ready:
-                self._wake.clear()
+
+
+def _tick_after(moment: float) -> float:
+    return math.ceil(moment / TICK_SECONDS) * TICK_SECONDS
 
 
 async def _evaluate(names: list[str], args: list[str | bytes | int]) -> list[bytes]:

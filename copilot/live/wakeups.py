@@ -10,16 +10,13 @@ from uuid import UUID
 import redis.asyncio
 
 from copilot.live import keys
-from copilot.live.client import blocking, listening
+from copilot.live.client import listening, script
 
 LIFE_SECONDS = 24 * 3600
 
 
 def push(turn_id: UUID) -> None:
-    with blocking().pipeline(transaction=False) as pipe:
-        pipe.rpush(keys.WAKEUPS, str(turn_id))
-        pipe.expire(keys.WAKEUPS, LIFE_SECONDS)
-        pipe.execute()
+    script("wake")(keys=[keys.WAKEUPS], args=[str(turn_id), LIFE_SECONDS])
 
 
 class Bell:
@@ -32,11 +29,11 @@ class Bell:
         """At least one id and at most this many; waits for as long as it takes."""
         if self._client is None:
             self._client = listening()
-        first = await self._client.blpop([keys.WAKEUPS], timeout=0)
-        found = [first[1]]
+        first: tuple[bytes, bytes] = await self._client.blpop([keys.WAKEUPS], timeout=0)  # type: ignore[assignment]
+        more: list[bytes] | None = None
         if most > 1:
-            found += await self._client.lpop(keys.WAKEUPS, most - 1) or []
-        return [UUID(value.decode()) for value in found]
+            more = await self._client.lpop(keys.WAKEUPS, most - 1)  # type: ignore[assignment]
+        return [UUID(value.decode()) for value in (first[1], *(more or ()))]
 
     async def close(self) -> None:
         if self._client is not None:

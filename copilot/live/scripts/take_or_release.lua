@@ -1,5 +1,5 @@
 -- The last act of a turn: keep the session for what is queued, or let it go (T4.4, T6.3, T7.4).
--- KEYS  1 lease  2 queue
+-- KEYS  1 lease  2 queue  3 accept number up to which a stop between two turns covers
 -- ARGV  1 owner token  2 keep-through: plain messages accepted up to here stay as chips ("" = none stays)
 --       3 id and 4 token of the turn that would follow
 -- Answer "kept" (the lease now belongs to the turn that follows) | "released" | "lost" (somebody else's lease)
@@ -8,7 +8,7 @@ local token = redis.call('HGET', KEYS[1], 'token')
 if token and token ~= ARGV[1] then
   return 'lost'
 end
-local keep_through = tonumber(ARGV[2]) or -1
+local keep_through = math.max(tonumber(ARGV[2]) or -1, tonumber(redis.call('GET', KEYS[3]) or '-1'))
 for _, member in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
   local number, flag = string.match(member, '^(%d+):(.)')
   if flag == 'r' or tonumber(number) > keep_through then
