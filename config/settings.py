@@ -107,8 +107,9 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+BROKER_VISIBILITY_SECONDS = 7200  # longer than the longest turn: redelivery is a backstop, not recovery
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    "visibility_timeout": 7200,  # longer than the longest turn: redelivery is a backstop, not recovery
+    "visibility_timeout": BROKER_VISIBILITY_SECONDS,
     "global_keyprefix": f"{REDIS_KEY_PREFIX}:celery:",
     "socket_timeout": 5,
     "socket_connect_timeout": 2,
@@ -117,6 +118,7 @@ CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "diagnostics.tasks.reap", "schedule": 2.0, "options": {"expires": 4}},
+    "purge files": {"task": "copilot.tasks.purge_files", "schedule": 3600.0, "options": {"expires": 3600}},
 }
 CELERY_TIMEZONE = "UTC"
 

@@ -11,7 +11,7 @@ class CopilotConfig(AppConfig):
     verbose_name = "Conversations"
 
     def ready(self) -> None:
-        from copilot import dispatch, ports, redaction, tasks
+        from copilot import checks, dispatch, ports, redaction, tasks  # noqa: F401 - checks register themselves
         from copilot.providers import catalogue
 
         ports.bind(after_turn=dispatch.after_turn, send_turn=tasks.send)

@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
@@ -83,18 +83,17 @@ def session_of(user_id: int, session_id: UUID) -> Session:
 
 
 def state_of(session_id: UUID) -> SessionState:
-    status = (
-        Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED)
-        .values_list("status", flat=True)
-        .first()
-    )
-    return _state(status)
+    return _states([session_id]).get(session_id, "idle")
 
 
-def _state(status: str | None) -> SessionState:
-    if status is None:
-        return "idle"
-    return "waiting" if status == Turn.Status.WAITING else "running"
+def _states(session_ids: Iterable[UUID]) -> dict[UUID, SessionState]:
+    """Sessions with an unfinished turn: running, or waiting for a person (E1)."""
+    asked = Question.objects.filter(turn=OuterRef("pk"), outcome=Question.Outcome.OPEN)
+    rows = Turn.objects.filter(session__in=list(session_ids), status__in=Turn.UNFINISHED)
+    return {
+        session_id: "waiting" if waits or status == Turn.Status.WAITING else "running"
+        for session_id, status, waits in rows.values_list("session_id", "status", Exists(asked))
+    }
 
 
 def session_view(session: Session, state: SessionState | None = None) -> SessionView:
@@ -107,6 +106,10 @@ def session_view(session: Session, state: SessionState | None = None) -> Session
         created_at=instant(session.created_at),
         active_at=instant(session.active_at),
     )
+
+
+def seen_from_afar(session_id: UUID) -> SessionView:
+    return session_view(Session.objects.get(pk=session_id))
 
 
 def sessions_page(
@@ -127,13 +130,8 @@ def sessions_page(
         found = found.filter(same | Q(pinned=False) if pinned else same)
     rows = list(found.order_by("-pinned", "-active_at", "pk")[: limit + 1])
     states = _states(row.pk for row in rows)
-    items = [session_view(row, _state(states.get(row.pk))) for row in rows[:limit]]
+    items = [session_view(row, states.get(row.pk, "idle")) for row in rows[:limit]]
     return Page(items=items, next_cursor=_cursor_of(rows[limit - 1]) if len(rows) > limit else None)
-
-
-def _states(session_ids: Iterable[UUID]) -> dict[UUID, str]:
-    rows = Turn.objects.filter(session__in=list(session_ids), status__in=Turn.UNFINISHED)
-    return dict(rows.values_list("session_id", "status"))
 
 
 def _cursor_of(session: Session) -> str:
@@ -276,18 +274,25 @@ def snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot,
         own = [message for message in messages if message.turn_id == turn.id]
         messages = [message for message in messages if message.turn_id != turn.id]
         turn = replace(turn, messages=_with_present_text(session_id, own))
+    questions = open_questions(session_id) if turn is not None else []
     found = SessionSnapshot(
         messages=messages,
         turn=turn,
         queue=queue_items(session_id),
-        questions=open_questions(session_id),
+        questions=questions,
         todos=[msgspec.convert(item, Todo) for item in session.todos],
         title=session.title,
-        state=_state(turn.status if turn else None),
+        state=_state_during(turn, waits=bool(questions)),
         reset=reset,
         has_older=has_older,
     )
     return found, cursor
+
+
+def _state_during(turn: TurnView | None, *, waits: bool) -> SessionState:
+    if turn is None:
+        return "idle"
+    return "waiting" if waits or turn.status == "waiting" else "running"
 
 
 def _turn_in_flight(session_id: UUID) -> TurnView | None:

@@ -14,6 +14,8 @@ from copilot.live.client import RedisDown
 
 log = logging.getLogger(__name__)
 
+PURGE_BATCH = 500
+
 
 @shared_task(name="copilot.tasks.run_turn", ignore_result=True)
 def run_turn(turn_id: str) -> None:
@@ -21,6 +23,15 @@ def run_turn(turn_id: str) -> None:
     from copilot import engine  # the worker's half: the web process never loads it
 
     engine.hand_over(UUID(turn_id))
+
+
+@shared_task(name="copilot.tasks.purge_files", ignore_result=True)
+def purge_files() -> None:
+    """Files long in the trash and old tool outputs leave the storage, and give their room back (S4, A9.6)."""
+    from copilot.workspace import files
+
+    while files.purge_due(PURGE_BATCH):
+        pass
 
 
 def send(turn_id: UUID) -> None:

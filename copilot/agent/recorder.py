@@ -30,10 +30,13 @@ from copilot.events import (
     Event,
     MessageView,
     NoticePosted,
+    QuestionAsked,
+    QuestionClosed,
     ReasoningEnded,
     ReasoningExtended,
     ReasoningStarted,
     RowKind,
+    SessionChanged,
     StepRetracted,
     TextEnded,
     TextExtended,
@@ -96,10 +99,20 @@ class Recorder:
                 self._end_call(produced)
             case StepRetracted():
                 await self._retract(produced)
+            case QuestionAsked() | QuestionClosed():
+                self.publish(produced)
+                await self._tell_state()
             case Answered() | Failed():
                 pass  # the turn decides how it ends
             case _:
                 self.publish(produced)
+
+    async def _tell_state(self) -> None:
+        """Whether the session waits for a person, for those who watch it from afar (E1)."""
+        view = await in_thread(queries.seen_from_afar, self.turn.session_id)
+        self.publish(
+            SessionChanged(title=view.title, pinned=view.pinned, archived=view.archived, state=view.state)
+        )
 
     def publish(self, event: Event) -> None:
         self.services.publisher.publish(self.outbox, event)

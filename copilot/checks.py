@@ -1,0 +1,46 @@
+"""What must hold of the settings before anything starts; a contradiction names both of its sides (A0.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+
+from copilot.workers import BEAT_LIFE_SECONDS, BEAT_SECONDS
+
+SWEEP_SECONDS = 2.0  # the reaper's tick (D10)
+
+
+@register
+def limits_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    visibility = settings.BROKER_VISIBILITY_SECONDS
+    if visibility <= settings.TURN_MAX_SECONDS:
+        found.append(
+            Error(
+                f"TURN_MAX_SECONDS ({settings.TURN_MAX_SECONDS:g}) must be below the broker's visibility timeout "
+                f"({visibility}), or long turns would be delivered twice.",
+                id="copilot.E001",
+            )
+        )
+    if settings.HEARTBEAT_SECONDS >= settings.STREAM_IDLE_SECONDS:
+        found.append(
+            Error(
+                f"HEARTBEAT_SECONDS ({settings.HEARTBEAT_SECONDS:g}) must be below twice MAX_TOOL_WAIT_SECONDS "
+                f"({settings.STREAM_IDLE_SECONDS:g}), after which a silent turn ends.",
+                id="copilot.E002",
+            )
+        )
+    return found
+
+
+@register
+def beats_outlive_sweeps(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    """Five of the fifteen seconds are left for the first continued token (D2)."""
+    if BEAT_LIFE_SECONDS >= 3 * BEAT_SECONDS and BEAT_LIFE_SECONDS + 2 * SWEEP_SECONDS <= 10:
+        return []
+    return [
+        Error("A beat must live three periods, and with two sweeps at most 10 s.", id="diagnostics.E001"),
+    ]
