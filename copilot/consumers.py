@@ -127,6 +127,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             case commands.Subscribe():
                 return await self._subscribe(_session(command.session_id), command.cursor)
             case commands.Unsubscribe():
+                self._lost.discard(command.session_id)
                 self._unsubscribe(command.session_id)
                 return {}
             case commands.SubscribeSidebar():
@@ -207,7 +208,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             await self._follow_from_snapshot(name, reset=False)
             return {"session_id": name}
         try:
-            self._subscriptions[name] = await TAIL.follow(name, cursor, self)
+            self._attach(await TAIL.follow(name, cursor, self))
         except CursorLost:
             await self._follow_from_snapshot(name, reset=True)
         return {"session_id": name}
@@ -218,11 +219,18 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             payload = events.encode(snapshot, session_id=name).decode()
             self._push(events.place(payload, cursor))
             try:
-                self._subscriptions[name] = await TAIL.follow(name, cursor, self)
+                self._attach(await TAIL.follow(name, cursor, self))
             except CursorLost:
                 reset = True  # the log was lost or trimmed between the two: once more
                 continue
             return
+
+    def _attach(self, subscription: Subscription) -> None:
+        """One per session: a command and a fresh start after an overflow may cross each other."""
+        earlier = self._subscriptions.get(subscription.session_id)
+        self._subscriptions[subscription.session_id] = subscription
+        if earlier is not None:
+            TAIL.leave(earlier)
 
     def _unsubscribe(self, name: str) -> None:
         subscription = self._subscriptions.pop(name, None)

@@ -66,11 +66,11 @@ class Socket:
 
 
 @asynccontextmanager
-async def connected(user, *, headers=(), query=""):
+async def connected(user, *, headers=(), query="", application=sockets):
     """A socket with a ticket, unless it brings something else."""
     if not headers and not query:
         query = f"?ticket={await in_thread(tickets.issue, user.pk)}"
-    wire = WebsocketCommunicator(sockets, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
+    wire = WebsocketCommunicator(application, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
     accepted, _ = await wire.connect(timeout=10)
     assert accepted
     try:
@@ -141,7 +141,6 @@ async def test_ping_is_acknowledged_with_its_ref(ada):
 
 
 BAD = [
-    "",
     "not json",
     "[]",
     "null",
@@ -167,6 +166,8 @@ async def test_bad_frames_are_answered_and_the_socket_stays_open(ada):
             await socket.wire.send_to(text_data=frame)
             answer = await socket.next()
             assert (answer["kind"], answer["code"]) in [("error", "invalid_request"), ("error", "not_found")], frame
+        await socket.wire.send_input({"type": "websocket.receive", "text": ""})
+        assert (await socket.next())["code"] == "invalid_request"
         await socket.wire.send_to(bytes_data=b"\xff\xfe")
         assert (await socket.next())["code"] == "invalid_request"
         assert (await socket.ask("ping"))["kind"] == "ack"
@@ -231,8 +232,8 @@ async def test_a_conversation_over_one_socket(ada, session):
             assert (await socket.ask("queue.edit", session_id=name, message_id=a, text="A!"))["kind"] == "ack"
             assert (await socket.ask("queue.move", session_id=name, message_id=c, position=1))["kind"] == "ack"
             assert (await socket.ask("queue.remove", session_id=name, message_id=b))["kind"] == "ack"
-            last = [frame for frame in socket.aside if frame["kind"] == "queue.changed"][-1]
-            assert [item["text"] for item in last["items"]] == ["C", "A!"]
+            while [item["text"] for item in (await socket.event("queue.changed"))["items"]] != ["C", "A!"]:
+                pass
             stopped = await socket.ask("turn.stop", session_id=name)
             assert (stopped["state"], stopped["turn_id"]) == ("stopping", started["turn_id"])
             assert (await socket.event("turn.cancelled"))["run_ids"] == ["first"]
@@ -295,13 +296,34 @@ async def test_nonsense_is_no_cursor(ada, session, cursor):
         assert (answer["kind"], answer["code"]) == ("error", "invalid_cursor")
 
 
+class Choked:
+    """The socket's application behind a line that takes nothing until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def __call__(self, scope, receive, send):
+        async def gated(message):
+            await self.open.wait()
+            await send(message)
+
+        await sockets(scope, receive, gated)
+
+
 async def test_a_client_far_behind_starts_over_and_then_gets_everything_once(ada, session):
     """T8.6: more than its queue holds becomes one snapshot; no event comes twice afterwards"""
     cursor = await in_thread(publish, session, "seen")
     for start in range(0, 5_000, 500):
         await in_thread(publish, session, *(f"old {number}" for number in range(start, start + 500)))
-    async with connected(ada) as socket:
-        await socket.ask("session.subscribe", session_id=str(session.pk), cursor=cursor)
+    line = Choked()
+    async with connected(ada, application=line) as socket:
+        line.open.clear()
+        await socket.send(kind="session.subscribe", session_id=str(session.pk), cursor=cursor)
+        await eventually(lambda: str(session.pk) in tail.TAIL._sessions)
+        await socket.send(kind="ping", ref="caught up")  # commands run in order
+        await eventually(lambda: not socket.wire.input_queue.qsize())
+        line.open.set()
         snapshot = await socket.event("session.snapshot")
         assert snapshot["reset"] is True
         await eventually(lambda: len(tail.TAIL._sessions.get(str(session.pk), ())) == 1)
@@ -373,11 +395,12 @@ async def test_a_gap_in_the_news_is_read_again_from_the_log(ada, session):
 
 async def test_a_slow_client_does_not_slow_others(ada, session):
     """T8.6: its bounded queue overflows into a snapshot, while others follow live"""
-    name = str(session.pk)
-    async with connected(ada) as slow, connected(ada) as quick:
+    name, line = str(session.pk), Choked()
+    async with connected(ada, application=line) as slow, connected(ada) as quick:
         for socket in (slow, quick):
             await socket.ask("session.subscribe", session_id=name)
             await socket.event("session.snapshot")
+        line.open.clear()
         deltas = [
             (TextExtended(block_id="b", row_id="r", offset=number, delta="x"), None) for number in range(500)
         ]
@@ -387,6 +410,8 @@ async def test_a_slow_client_does_not_slow_others(ada, session):
                 await quick.event("text.extended")
         await in_thread(publish, session, "end")
         assert (await quick.event("session.changed"))["title"] == "end"
+        line.open.set()
+        assert (await slow.event("session.snapshot"))["reset"] is True
 
 
 # --- two roads to one page ---------------------------------------------------------------------------

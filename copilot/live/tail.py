@@ -227,17 +227,20 @@ class Tail:
                     task.add_done_callback(_log_failure)
 
     async def _reread(self, subscription: Subscription) -> None:
-        cursor = "{}-{}".format(*subscription.place)
-        try:
-            if cursor == NO_CURSOR:
-                raise CursorLost
-            await self._catch_up(subscription, cursor)
-        except CursorLost:
-            subscription.listener.lost(subscription.session_id)
-        except RedisDown:
-            subscription.held = None  # the next connect reads again
-            return
-        subscription.release()
+        while subscription in self._sessions.get(subscription.session_id, ()):
+            cursor = "{}-{}".format(*subscription.place)
+            try:
+                if cursor == NO_CURSOR:
+                    raise CursorLost
+                await self._catch_up(subscription, cursor)
+            except CursorLost:
+                self.leave(subscription)
+                subscription.listener.lost(subscription.session_id)
+            except RedisDown:
+                await asyncio.sleep(RECONNECT_SECONDS)  # going on live would leave a gap that nobody sees
+            else:
+                subscription.release()
+                return
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -1,0 +1,25 @@
+"""The fault run in a minute, for CI (T9.6); `make faults` is the long one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults.site import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("redis", ["durable", "volatile"])
+def test_a_minute_of_faults_loses_nothing(redis):
+    """T9.6"""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "--minutes", "1", "--people", "6", "--redis", redis],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
