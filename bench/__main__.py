@@ -17,10 +17,12 @@ import uvloop
 from bench import report
 from bench.bars import LINES, Findings
 from bench.measures import first_token, history, killing, ladder, sockets, standard, starting, stopping
+from bench.meters import Foreign
 from bench.options import FULL, QUICK, Scale
 from bench.site import BenchProblem, Site, running_site
 
 Act = Callable[[Site, Scale, Findings], Awaitable[None]]
+QUIET_CORES = 0.15
 FAULTS = (BenchProblem, OSError, RuntimeError, TimeoutError, ValueError, KeyError, ZeroDivisionError)
 
 
@@ -83,7 +85,7 @@ async def _all(
     site: Site, scale: Scale, measures: Sequence[Measure], findings: Findings, problems: dict[str, str]
 ) -> None:
     for measure in measures:
-        began = time.monotonic()
+        began, foreign = time.monotonic(), Foreign()
         _say(f"{measure.name} …")
         try:
             site.check()
@@ -91,6 +93,7 @@ async def _all(
             site.check()
         except FAULTS as problem:
             _complain(measure.name, problems, problem)
+        findings.foreign_cores[measure.name] = round(foreign.cores(), 2)
         _say(f"{measure.name} took {time.monotonic() - began:.0f} s")
         await asyncio.sleep(0.5)
 
@@ -117,6 +120,9 @@ def _print(findings: Findings, problems: dict[str, str], seconds: float) -> None
     print(report.table(findings))
     if findings.growths:
         print(f"\n{report.growth_table(findings.growths)}")
+    taken = max(findings.foreign_cores.values(), default=0.0)
+    if taken > QUIET_CORES:
+        print(f"\nOther programs took up to {taken:.1f} cores meanwhile: run it again on a quiet machine.")
     for name, problem in problems.items():
         print(f"\nnot measured: {name}: {problem}")
     print(f"\n{seconds:.0f} s; absolute values in {report.RESULTS.name}")

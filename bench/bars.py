@@ -84,3 +84,4 @@ class Findings:
 
     lines: dict[str, Measured] = field(default_factory=dict)
     growths: list[Growth] = field(default_factory=list)
+    foreign_cores: dict[str, float] = field(default_factory=dict)  # taken by other programs, by measure

@@ -30,7 +30,7 @@ def cpu_seconds(site: Site) -> dict[str, float]:
     assert site.valkey.process is not None
     assert site.postgres.process is not None
     used["valkey"] = _own(psutil.Process(site.valkey.process.pid))
-    used["postgres"] = _family(psutil.Process(site.postgres.process.pid))
+    used["postgres"] = _descendants(psutil.Process(site.postgres.process.pid))
     used["load"] = _own(psutil.Process())
     return used
 
@@ -40,13 +40,30 @@ def _own(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _family(process: psutil.Process) -> float:
-    """Children that live, and those that ended."""
+class Foreign:
+    """How many cores other programs took meanwhile: with more than a little, figures are worth little."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._busy, self._own = _busy(), _descendants(psutil.Process())
+
+    def cores(self) -> float:
+        busy, own = _busy() - self._busy, _descendants(psutil.Process()) - self._own
+        return max(0.0, busy - own) / max(0.001, time.monotonic() - self._began)
+
+
+def _busy() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.system + times.nice + times.irq + times.softirq)
+
+
+def _descendants(process: psutil.Process) -> float:
+    """A process with all that it started, the ended ones among them."""
     times = process.cpu_times()
     total = float(times.user + times.system + times.children_user + times.children_system)
     for child in process.children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            total += _own(child)
+            total += _descendants(child)
     return total
 
 

@@ -115,6 +115,7 @@ def write(findings: Findings, *, seconds: float, problems: dict[str, str]) -> No
                 },
                 "lines": lines,
                 "growth": growths,
+                "foreign_cores": findings.foreign_cores,
                 "problems": problems,
             },
             indent=1,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from uuid import UUID
 
+import uvloop
 from celery.exceptions import Reject
 from django.conf import settings
 from django.db import DatabaseError
@@ -43,7 +44,7 @@ class Engine:
         self._claiming: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._draining = False
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._beat = workers.Beat(self.identity, self._running, queues)
         self._services: Services | None = None
         self._tasks: set[asyncio.Task[None]] = set()

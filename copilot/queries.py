@@ -15,6 +15,7 @@ from django.db.models import Exists, OuterRef, Q
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import (
+    ENDING_KINDS,
     AttachmentView,
     Content,
     MessageView,
@@ -269,11 +270,12 @@ def snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot,
     cursor = stream.last_cursor(str(session_id))
     session = Session.objects.get(pk=session_id)
     messages, has_older = messages_page(session_id)
+    messages = _with_present_text(session_id, messages)
     turn = _turn_in_flight(session_id)
     if turn is not None:
         own = [message for message in messages if message.turn_id == turn.id]
         messages = [message for message in messages if message.turn_id != turn.id]
-        turn = replace(turn, messages=_with_present_text(session_id, own))
+        turn = replace(turn, messages=own)
     questions = open_questions(session_id) if turn is not None else []
     found = SessionSnapshot(
         messages=messages,
@@ -330,6 +332,13 @@ def step_finished(session_id: UUID, turn_id: UUID) -> bool:
         ):
             return entry.kind == "step.finished"
     return False
+
+
+def ending_is_told(session_id: UUID, turn_id: UUID) -> bool:
+    """Whether the log holds the turn's ending; a log that was lost since needs none."""
+    name = f'"turn_id":"{turn_id}"'
+    recent = stream.recent(str(session_id), count=4 * RECENT_EVENTS)
+    return not recent or any(entry.kind in ENDING_KINDS and name in entry.payload for entry in recent)
 
 
 def present_text(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:

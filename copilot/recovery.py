@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Literal
 from uuid import UUID
 
+import msgspec
 from django.conf import settings
 from django.db import connection
 
-from copilot import dispatch, history, tasks, turns, usage, workers
+from copilot import dispatch, history, queries, tasks, turns, usage, workers
 from copilot.errors import TurnConflict
-from copilot.events import TurnFailed, TurnRecovering
+from copilot.events import Ending, TurnCancelled, TurnFailed, TurnRecovering, TurnSucceeded, TurnSummary
 from copilot.live import beats, lease
 from copilot.live.client import RedisDown
 from copilot.models import Turn
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 STOP_OVERRIDE_SECONDS = 5  # a worker that has not obeyed by then is overridden (T7.1)
 STRANDED_SECONDS = 10
 EVERYTHING_STAYS = 2**62
+LAST_WORDS = timedelta(seconds=10)  # a worker writes its beat every two
+Away = RedisDown  # what a sweep meets when it cannot see
 LOST = "Interrupted, outcome unknown: the worker was lost while this ran."
 
 Liveness = Literal["live", "dead", "unknown"]
@@ -67,6 +71,7 @@ def take_over(suspect: workers.Suspect) -> bool:
     turn = Turn.objects.select_related("session").get(pk=turn_id)
     _raise_fence(turn, requeued.fence)
     usage.settle_lost(turn_id)
+    dispatch.publish_page(session_id)
     if suspect.stopped:
         _cancel(turn, requeued.fence)
     elif requeued.attempts > turns.MAX_ATTEMPTS:
@@ -94,6 +99,7 @@ def _cancel(turn: Turn, fence: int, *, override: bool = False) -> None:
         return
     if override:
         _raise_fence(turn, fence + 1)
+        dispatch.publish_page(turn.session_id)
     dispatch.announce_cancelled(turn.session_id, turn.pk, ended)
     dispatch.after_turn(turn.session_id, turn.token, ended.stop_through)
 
@@ -112,6 +118,43 @@ def _give_up(turn: Turn, fence: int) -> None:
     ]
     dispatch.publish(turn.session_id, turn.session.owner_id, happened)
     dispatch.after_turn(turn.session_id, turn.token, EVERYTHING_STAYS)
+
+
+# --- a dead worker's last words ----------------------------------------------------------------------
+
+
+def bury_dead_workers() -> int:
+    """Turns that a worker ended just before it died: their endings are told if it could not (T9.6)."""
+    buried = 0
+    for worker, beat_at in workers.dead():
+        for turn in Turn.objects.filter(worker=worker, ended_at__gt=beat_at - LAST_WORDS).select_related(
+            "session"
+        ):
+            _tell_ending(turn)
+        workers.forget(worker)
+        buried += 1
+    return buried
+
+
+def _tell_ending(turn: Turn) -> None:
+    if queries.ending_is_told(turn.session_id, turn.pk):
+        return
+    dispatch.publish_page(turn.session_id)
+    dispatch.publish(turn.session_id, turn.session.owner_id, [(_ending(turn), str(turn.pk))])
+    keep_through = {"succeeded": None, "cancelled": turn.stop_through}.get(turn.status, EVERYTHING_STAYS)
+    dispatch.after_turn(turn.session_id, turn.token, keep_through)
+
+
+def _ending(turn: Turn) -> Ending:
+    run_ids = list(turn.run_ids)
+    match turn.status:
+        case Turn.Status.SUCCEEDED:
+            summary = msgspec.convert(turn.summary, TurnSummary)
+            return TurnSucceeded(run_ids=run_ids, summary=summary, limit_code=turn.limit_code or None)
+        case Turn.Status.FAILED:
+            return TurnFailed(run_ids=run_ids, code=turn.failure_code, notice_id=None)
+        case _:
+            return TurnCancelled(run_ids=run_ids, reason="user")
 
 
 # --- stops that were not obeyed ----------------------------------------------------------------------
@@ -137,15 +180,16 @@ def send_again() -> int:
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            SELECT id FROM copilot_turn WHERE status = 'queued' AND ended_at IS NULL
+            SELECT id, session_id FROM copilot_turn WHERE status = 'queued' AND ended_at IS NULL
               AND COALESCE(dispatched_at, queued_at) < now() - %s * interval '1 second'
             ORDER BY queued_at LIMIT 200
             """,
             [settings.QUEUED_TOO_LONG_SECONDS],
         )
-        forgotten = [row[0] for row in cursor.fetchall()]
-    for turn_id in forgotten:
+        forgotten = cursor.fetchall()
+    for turn_id, session_id in forgotten:
         if turns.note_sent_again(turn_id):
+            dispatch.publish_page(session_id)  # its request may have died before it told anybody
             tasks.send_by_broker(turn_id)
     return len(forgotten)
 

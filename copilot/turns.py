@@ -67,10 +67,14 @@ class Opened:
 
 
 # One statement, so one round trip and one transaction: the message gets its place, the session its next
-# fence, and the turn its row; nothing happens when the message has already been taken.
+# fence, and the turn its row; nothing happens when the message has already been taken, or when an earlier one
+# waits that needs a turn of its own (T6.2).
 _OPEN = """
 WITH waiting AS (
-    SELECT id FROM copilot_message WHERE id = %(message)s AND sequence IS NULL AND dropped_at IS NULL FOR UPDATE
+    SELECT id FROM copilot_message m WHERE id = %(message)s AND sequence IS NULL AND dropped_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = %(session)s AND e.sequence IS NULL
+                      AND e.dropped_at IS NULL AND e.run_id IS NOT NULL AND e.queue_order < m.queue_order)
+    FOR UPDATE
 ), fenced AS (
     UPDATE copilot_session SET fence = fence + 1, active_at = now(),
            title_origin = CASE WHEN title = '' AND %(title)s <> '' THEN 'first_message' ELSE title_origin END,
@@ -94,7 +98,7 @@ RETURNING m.sequence, m.created_at, fenced.fence, fenced.title, fenced.pinned, f
 
 
 def open_turn(opening: Opening) -> Opened | None:
-    """Start a turn with a message; None when the message has been taken already. IntegrityError: one runs."""
+    """Start a turn with a message; None when it was taken already or is not the first. IntegrityError: one runs."""
     with connection.cursor() as cursor:
         cursor.execute(
             _OPEN,
@@ -295,6 +299,20 @@ def end(
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
     return Ended(
         run_ids=_loaded(row[0], list[str]), stop_through=row[1], title=row[2], pinned=row[3], archived=row[4]
+    )
+
+
+def ended_already(turn_id: UUID, fence: int, to: Turn.Status) -> Ended | None:
+    """The ending that this fence gave the turn, when the answer to it was lost on the way."""
+    turn = Turn.objects.filter(pk=turn_id, fence=fence, status=to).select_related("session").first()
+    if turn is None:
+        return None
+    return Ended(
+        run_ids=list(turn.run_ids),
+        stop_through=turn.stop_through,
+        title=turn.session.title,
+        pinned=turn.session.pinned,
+        archived=turn.session.archived_at is not None,
     )
 
 

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 import psycopg
@@ -202,6 +203,30 @@ def suspects() -> list[Suspect]:
             )
             for row in cursor.fetchall()
         ]
+
+
+def dead() -> list[tuple[str, datetime]]:
+    """Workers whose process is gone and which nobody has heard of since, with their last beat."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT b.worker, b.beat_at FROM copilot_workerbeat b
+            WHERE b.beat_at < now() - %(life)s * interval '1 second' AND NOT EXISTS (
+                SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+                  AND l.classid = %(space)s AND l.objid = (b.lock_key & 4294967295)
+                  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+              AND NOT EXISTS (SELECT 1 FROM copilot_turn t WHERE t.worker = b.worker AND t.status = 'running')
+            """,
+            {"life": BEAT_LIFE_SECONDS, "space": LOCK_SPACE},
+        )
+        silent = cursor.fetchall()
+    heard = beats.read([worker for worker, _ in silent], life_seconds=BEAT_LIFE_SECONDS)
+    return [(worker, beat_at) for worker, beat_at in silent if worker not in heard]
+
+
+def forget(worker: str) -> None:
+    """Nothing of it is left to judge; should it live after all, its next beat brings the row back."""
+    WorkerBeat.objects.filter(pk=worker).delete()
 
 
 def purge_lost(hours: int = 24) -> int:

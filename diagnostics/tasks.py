@@ -48,6 +48,8 @@ def reap() -> None:
     except DatabaseError:
         log.error("reaper_blind: Postgres cannot be read, nobody is judged")
         connection.close()
+    except recovery.Away:
+        log.error("reaper_blind: Redis cannot be read, nobody is judged")
     finally:
         _let_go()
 
@@ -73,6 +75,7 @@ def sweep() -> None:
     recovery.restore_if_forgotten()
     recovery.override_stops()
     recovery.send_again()
+    recovery.bury_dead_workers()
     now = time.monotonic()
     for session_id in recovery.stranded_sessions():
         if now - _memory.tried.get(session_id, -STRANDED_RETRY_SECONDS) >= STRANDED_RETRY_SECONDS:

@@ -98,7 +98,9 @@ async def engine():
 
 
 def publish(session, *titles):
-    happened = [(SessionChanged(title=title, pinned=False, archived=False, state="idle"), None) for title in titles]
+    happened = [
+        (SessionChanged(title=title, pinned=False, archived=False, state="idle"), None) for title in titles
+    ]
     return stream.publish_now(str(session.pk), happened, user_id=session.owner_id)
 
 
@@ -165,7 +167,10 @@ async def test_bad_frames_are_answered_and_the_socket_stays_open(ada):
         for frame in BAD:
             await socket.wire.send_to(text_data=frame)
             answer = await socket.next()
-            assert (answer["kind"], answer["code"]) in [("error", "invalid_request"), ("error", "not_found")], frame
+            assert (answer["kind"], answer["code"]) in [
+                ("error", "invalid_request"),
+                ("error", "not_found"),
+            ], frame
         await socket.wire.send_input({"type": "websocket.receive", "text": ""})
         assert (await socket.next())["code"] == "invalid_request"
         await socket.wire.send_to(bytes_data=b"\xff\xfe")
@@ -224,13 +229,17 @@ async def test_a_conversation_over_one_socket(ada, session):
             started = await socket.ask("message.send", session_id=name, text="Hello", run_id="first")
             assert (started["state"], started["run_id"]) == ("started", "first")
             await socket.event("text.started")
-            queued = [await socket.ask("message.send", session_id=name, text=text) for text in ("A", "B", "C")]
+            queued = [
+                await socket.ask("message.send", session_id=name, text=text) for text in ("A", "B", "C")
+            ]
             assert [(one["state"], one["position"], one["capacity"]) for one in queued] == [
                 ("queued", place, 10) for place in (1, 2, 3)
             ]
             a, b, c = (one["message_id"] for one in queued)
             assert (await socket.ask("queue.edit", session_id=name, message_id=a, text="A!"))["kind"] == "ack"
-            assert (await socket.ask("queue.move", session_id=name, message_id=c, position=1))["kind"] == "ack"
+            assert (await socket.ask("queue.move", session_id=name, message_id=c, position=1))[
+                "kind"
+            ] == "ack"
             assert (await socket.ask("queue.remove", session_id=name, message_id=b))["kind"] == "ack"
             while [item["text"] for item in (await socket.event("queue.changed"))["items"]] != ["C", "A!"]:
                 pass

@@ -147,7 +147,9 @@ def test_of_a_group_only_what_is_missing_is_made_up(session, model, rig, monkeyp
     until(lambda: look.runs == 2)
     look.cue.give()
     assert_whole(session, turn_id)
-    results = dict(Message.objects.filter(turn=turn_id, kind="tool_result").values_list("data__tool", "content"))
+    results = dict(
+        Message.objects.filter(turn=turn_id, kind="tool_result").values_list("data__tool", "content")
+    )
     assert results == {"quick": "errand quick done", "look": "errand look done", "pay": INTERRUPTED}
     assert (quick.runs, look.runs, pay.runs) == (1, 2, 1)
 
@@ -251,7 +253,9 @@ def test_costs_of_a_lost_run_are_neither_lost_nor_doubled(session, model, rig):
     until(lambda: UsageRecord.objects.count() == 2)
     calls = ModelCall.objects.filter(turn=turn_id)
     assert sorted(calls.values_list("number", flat=True)) == [1, 2]
-    assert set(UsageRecord.objects.values_list("call_id", flat=True)) == set(calls.values_list("pk", flat=True))
+    assert set(UsageRecord.objects.values_list("call_id", flat=True)) == set(
+        calls.values_list("pk", flat=True)
+    )
 
 
 # --- fences ------------------------------------------------------------------------------------------
@@ -287,7 +291,9 @@ def test_whatever_an_older_fence_writes_is_refused(session, rig):
     rig.hold_tasks()
     turn_id = start(session)
     [old] = turns.claim([turn_id], "old")
-    row = history.NewRow(id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="assistant", streaming=True)
+    row = history.NewRow(
+        id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="assistant", streaming=True
+    )
     assert history.append([row])
     assert turns.requeue(turn_id, old.fence, lost=True).fence == old.fence + 1
     [new] = turns.claim([turn_id], "new")
@@ -479,7 +485,9 @@ def test_a_lost_task_is_sent_again(session, rig, settings):
 
 
 def old(*messages):
-    Message.objects.filter(pk__in=[message.pk for message in messages]).update(created_at="2026-01-01T00:00:00Z")
+    Message.objects.filter(pk__in=[message.pk for message in messages]).update(
+        created_at="2026-01-01T00:00:00Z"
+    )
 
 
 def test_stranded_messages_are_found_and_chips_are_not(rig):
@@ -512,7 +520,9 @@ def test_a_lease_whose_request_died_is_removed(rig, session):
     """T9.6: a web process killed between the claim and the turn's row"""
     from copilot.live import lease
 
-    lease.claim_or_queue(str(session.pk), turn_id=str(make.uuid.uuid4()), token="dead", member=None, order=0.0)
+    lease.claim_or_queue(
+        str(session.pk), turn_id=str(make.uuid.uuid4()), token="dead", member=None, order=0.0
+    )
     assert recovery.remove_stale_leases() == 0
     blocking().hset(keys.lease(str(session.pk)), "claimed_at", 1)
     assert recovery.remove_stale_leases() == 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import takewhile
 from uuid import UUID
+
+from django.db import DatabaseError
 
 from copilot import history, queries, turns
 from copilot.agent import followups
@@ -13,6 +16,7 @@ from copilot.agent.conversation import join_text
 from copilot.agent.recorder import Recorder
 from copilot.bridge import in_thread
 from copilot.commands import LIMITS
+from copilot.errors import Unavailable
 from copilot.events import FollowUpDelivered, MessageAdded, QueueChanged
 from copilot.history import Pending, Taking
 from copilot.live import lease
@@ -48,7 +52,19 @@ def _taken(turn: Claimed, *, start: history.Start | None) -> list[Taking]:
             taken.append(Taking(message=one))
         return taken
 
-    return _settled(turn, history.take(turn.turn_id, turn.fence, choose, start=start))
+    return _take(turn, choose, start=start)
+
+
+def _take(
+    turn: Claimed, choose: Callable[[list[Pending]], list[Taking]], *, start: history.Start | None = None
+) -> list[Taking]:
+    """What cannot be stored stays at the head of the queue, and the turn goes on without it (T6.4)."""
+    try:
+        taken = history.take(turn.turn_id, turn.fence, choose, start=start)
+    except (DatabaseError, Unavailable):
+        log.exception("queued messages could not be taken by turn %s", turn.turn_id)
+        return []
+    return _settled(turn, taken)
 
 
 def _decided(turn: Claimed, pending: list[Pending]) -> list[Pending]:
@@ -116,7 +132,7 @@ class Boundary:
     def _take(self) -> list[Taking]:
         if not history.has_pending(self._turn.session_id):
             return []
-        return _settled(self._turn, history.take(self._turn.turn_id, self._turn.fence, self._choose))
+        return _take(self._turn, self._choose)
 
     def _choose(self, pending: list[Pending]) -> list[Taking]:
         pending = _decided(self._turn, pending)

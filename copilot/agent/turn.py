@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from typing import Literal
 from uuid import uuid4
 
@@ -281,17 +282,26 @@ class TurnRun:
     ) -> Ended:
         turn_id, fence, summary = self.turn.turn_id, self.turn.fence, self._summary()
 
+        tries = count(1)
+
         def end(_: None) -> Ended:
-            return turns.end(
-                turn_id,
-                fence,
-                to,
-                failure_code=failure_code,
-                limit_code=limit_code,
-                reason=reason,
-                summary=summary,
-                unless_pending=unless_pending,
-            )
+            number = next(tries)
+            try:
+                return turns.end(
+                    turn_id,
+                    fence,
+                    to,
+                    failure_code=failure_code,
+                    limit_code=limit_code,
+                    reason=reason,
+                    summary=summary,
+                    unless_pending=unless_pending,
+                )
+            except TurnConflict:  # of a second try: the first may have come through before the database went
+                ended = turns.ended_already(turn_id, fence, to) if number > 1 else None
+                if ended is None:
+                    raise
+                return ended
 
         interruption, self._ending = self._interruption, True
         try:
@@ -437,7 +447,7 @@ def _to_repeat(loop: Loop) -> tuple[OpenCall, ...]:
 def prepare(turn: Claimed) -> Prepared:
     """Everything the loop needs of Postgres before its first request, in one visit."""
     chain = catalogue.resolve(turn.tier, turn.mode)
-    taken = taking.at_turn_start(turn) if turn.pending and not turn.resumed else []
+    taken = taking.at_turn_start(turn) if turn.pending and not turn.calls else []
     rows = history.rows_for_model(turn.session_id)
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
     number = turn.calls + 1

@@ -10,7 +10,14 @@ from copilot.dispatch.answers import Queued, Started, Stopped
 from copilot.dispatch.following import after_turn, restore, start_stranded
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
 from copilot.dispatch.stopping import stop
-from copilot.dispatch.telling import announce_cancelled, became_idle, closed, notice_posted, publish
+from copilot.dispatch.telling import (
+    announce_cancelled,
+    became_idle,
+    closed,
+    notice_posted,
+    publish,
+    publish_page,
+)
 
 __all__ = [
     "Queued",
@@ -25,6 +32,7 @@ __all__ = [
     "move_queued",
     "notice_posted",
     "publish",
+    "publish_page",
     "remove_queued",
     "restore",
     "send_now",

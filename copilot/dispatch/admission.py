@@ -14,7 +14,7 @@ from copilot.commands import LIMITS, SendMessage
 from copilot.dispatch.answers import Queued, Started
 from copilot.dispatch.following import after_turn, restore
 from copilot.dispatch.limits import check_limit
-from copilot.dispatch.repetition import first_outcome
+from copilot.dispatch.repetition import first_outcome, outcome_of
 from copilot.dispatch.telling import announce, publish
 from copilot.errors import InvalidRequest, TooMany, Unavailable
 from copilot.events import AttachmentView, MessageView, QueueChanged
@@ -103,7 +103,7 @@ def _admit(
         verdict = _claim_or_queue(opening, member)
         match verdict:
             case lease.Claimed():
-                started = _start(opening, user_id, view, ignored)
+                started = _start(opening, member, user_id, view, ignored)
                 if started is not None:
                     return started
                 restore(opening.session_id)  # Redis had forgotten the turn that runs: queue behind it
@@ -137,7 +137,9 @@ def _claim_or_queue(opening: turns.Opening, member: Member) -> lease.Claimed | l
         raise Unavailable from problem
 
 
-def _start(opening: turns.Opening, user_id: int, view: MessageView, ignored: list[str]) -> Started | None:
+def _start(
+    opening: turns.Opening, member: Member, user_id: int, view: MessageView, ignored: list[str]
+) -> Started | Queued | None:
     """Open the turn on the claimed session; None when Postgres says one is unfinished there."""
     session_id = str(opening.session_id)
     try:
@@ -149,9 +151,10 @@ def _start(opening: turns.Opening, user_id: int, view: MessageView, ignored: lis
         lease.give_back(session_id, str(opening.token))
         _take_back(opening)
         raise Unavailable from problem
-    if opened is None:  # an earlier turn took the message while this request was slow: it is accepted
+    if opened is None:  # an earlier turn took the message while this request was slow, or others go first
+        lease.reorder(session_id, {member: float(member.accept_number)})
         after_turn(opening.session_id, opening.token, None)
-        return _taken(opening, ignored)
+        return outcome_of(Message.objects.get(pk=opening.message_id)) or _taken(opening, ignored)
     cursor = announce(opening, opened, user_id, view)
     tasks.send(opening.turn_id)
     return Started(

@@ -66,9 +66,10 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
     except IntegrityError:
         lease.give_back(str(session_id), str(token))
         return True  # another turn is unfinished here: what is queued waits behind it
-    lease.forget(str(session_id), [member_of(head)])
     if opened is None:
+        restore_queue(session_id)
         return False
+    lease.forget(str(session_id), [member_of(head)])
     announce(opening, opened, owner_id, queries.message_view(message), queue_changed=True)
     tasks.send(turn_id)
     return True

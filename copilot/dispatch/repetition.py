@@ -32,13 +32,13 @@ def first_outcome(command: SendMessage) -> Started | Queued | None:
             return None
         if first.content != command.text:
             raise Conflict("This run_id was used with another text.", code="idempotency_conflict")
-        if (outcome := _outcome_of(first)) is not None:
+        if (outcome := outcome_of(first)) is not None:
             return outcome
         time.sleep(0.01)
     raise Unavailable
 
 
-def _outcome_of(message: Message) -> Started | Queued | None:
+def outcome_of(message: Message) -> Started | Queued | None:
     cursor = stream.last_cursor(str(message.session_id))
     if message.dropped_at is not None:
         turn = Turn.objects.filter(session=message.session_id, run_ids__contains=[message.run_id]).first()

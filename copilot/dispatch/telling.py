@@ -65,6 +65,12 @@ def announce(
     return publish(opening.session_id, user_id, happened)
 
 
+def publish_page(session_id: UUID) -> None:
+    """The whole page anew, in the log itself: whoever died may have stored what it never told (T8.3)."""
+    snapshot, _ = queries.snapshot(session_id, reset=True)
+    publish(session_id, owner_of(session_id), [(snapshot, None)])
+
+
 def publish_queue(session_id: UUID) -> None:
     publish(session_id, owner_of(session_id), [(QueueChanged(items=queries.queue_items(session_id)), None)])
 

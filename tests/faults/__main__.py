@@ -17,12 +17,18 @@ from tests.faults.site import Site, running_site
 QUIET_SECONDS = 180.0
 
 
-def run(*, seconds: float, seed: int, people: int, redis_is_durable: bool, longest_freeze: float, keep: bool) -> int:
+def run(
+    *, seconds: float, seed: int, people: int, redis_is_durable: bool, longest_freeze: float, keep: bool
+) -> int:
     with running_site(redis_is_durable=redis_is_durable, keep=keep) as site:
-        print(f"seed {seed}, {people} people, {seconds:.0f} s, Redis {'durable' if redis_is_durable else 'volatile'}")
+        print(
+            f"seed {seed}, {people} people, {seconds:.0f} s, Redis {'durable' if redis_is_durable else 'volatile'}"
+        )
         print(f"logs in {site.directory}")
         _enter(site)
-        return asyncio.run(_storm(site, seconds=seconds, seed=seed, people=people, longest_freeze=longest_freeze))
+        return asyncio.run(
+            _storm(site, seconds=seconds, seed=seed, people=people, longest_freeze=longest_freeze)
+        )
 
 
 def _enter(site: Site) -> None:
@@ -49,7 +55,7 @@ async def _storm(site: Site, *, seconds: float, seed: int, people: int, longest_
     chatting.cancel()
     await asyncio.gather(chatting, return_exceptions=True)
     found = await asyncio.to_thread(checks.broken_promises, crowd)
-    _tell(chaos, crowd, found, left)
+    await asyncio.to_thread(_tell, chaos, crowd, found, left)
     return 1 if found or left else 0
 
 
@@ -96,7 +102,10 @@ def _tell(chaos, crowd, found, left: int) -> None:
     print("\n".join(chaos.log))
     print("\nfaults    " + ", ".join(f"{times} × {name}" for name, times in chaos.done.items()))
     print(f"messages  {accepted} accepted, {refused} refused for a while")
-    print("turns     " + ", ".join(f"{n} {s}" for s, n in Counter(Turn.objects.values_list("status", flat=True)).items()))
+    print(
+        "turns     "
+        + ", ".join(f"{n} {s}" for s, n in Counter(Turn.objects.values_list("status", flat=True)).items())
+    )
     recovered = Turn.objects.filter(attempts__gt=1).count()
     print(f"          {recovered} taken over, {Turn.objects.filter(handovers__gt=0).count()} handed over")
     resets = sum(watcher.resets for watcher in crowd.watchers)

@@ -47,7 +47,9 @@ class Chaos:
             (2, "Redis killed", lambda: self.site.kill_server(self.site.valkey)),
             (2, "Postgres killed", lambda: self.site.kill_server(self.site.postgres)),
         ]
-        name, act = self._chance.choices([(name, act) for _, name, act in acts], [weight for weight, _, _ in acts])[0]
+        name, act = self._chance.choices(
+            [(name, act) for _, name, act in acts], [weight for weight, _, _ in acts]
+        )[0]
         act()
         self.done[name] += 1
         self.log.append(f"{time.monotonic() - self._began:6.1f} s  {name}")
@@ -59,7 +61,9 @@ class Chaos:
         if not self._frozen:  # one of two must be there to take over
             name = self._chance.choice(TURNS)
             self.site.signal(name, signal.SIGSTOP)
-            self._frozen[name] = time.monotonic() + self._chance.uniform(self._longest_freeze / 2, self._longest_freeze)
+            self._frozen[name] = time.monotonic() + self._chance.uniform(
+                self._longest_freeze / 2, self._longest_freeze
+            )
 
     def _dismiss_worker(self) -> None:
         name = self._chance.choice(TURNS)

@@ -82,7 +82,9 @@ class Crowd:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._over.wait(), seconds)
 
-    async def _say_something(self, http: aiohttp.ClientSession, person: Person, chance: random.Random) -> None:
+    async def _say_something(
+        self, http: aiohttp.ClientSession, person: Person, chance: random.Random
+    ) -> None:
         number = next(_numbers)
         text = f"{person.name}: message {number}"
         if chance.random() < 0.25:
@@ -90,7 +92,9 @@ class Crowd:
         run_id = f"run-{number}" if chance.random() < 0.3 else None
         await self._send(http, person, text, run_id=run_id)
 
-    async def _send(self, http: aiohttp.ClientSession, person: Person, text: str, *, run_id: str | None) -> None:
+    async def _send(
+        self, http: aiohttp.ClientSession, person: Person, text: str, *, run_id: str | None
+    ) -> None:
         """A message with a run_id is sent until its fate is known; without one, no answer means doubt."""
         body = {"text": text} | ({"run_id": run_id} if run_id else {})
         for _ in range(60 if run_id else 1):
