@@ -15,7 +15,7 @@ from celery.exceptions import Reject
 from django.conf import settings
 from django.db import DatabaseError
 
-from copilot import turns, workers
+from copilot import providers, turns, workers
 from copilot.agent.commits import OUTAGE_SECONDS, retried
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
 from copilot.agent.turn import Interruption, Prepared, TurnRun, prepare
@@ -23,7 +23,7 @@ from copilot.bridge import in_thread
 from copilot.live import lease, stop, wakeups
 from copilot.live.client import RedisDown
 from copilot.live.stream import Outbox
-from copilot.providers import aclose_all
+from copilot.providers import aclose_all, catalogue
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Engine:
     # --- from Celery's threads -------------------------------------------------------------------
 
     def start(self) -> None:
+        providers.load(catalogue.entries())
         ready: Future[None] = Future()
         threading.Thread(target=self._live, args=[ready], name="engine", daemon=True).start()
         ready.result(timeout=30)

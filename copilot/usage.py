@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 
 from django.db import connection
 from django.db.models import Q, Sum
-from django.db.models.functions import Length, Now
+from django.db.models.functions import Length
 
 from billing import pricing
 from billing import usage as billing_usage
@@ -56,25 +56,39 @@ def begin(turn_id: UUID, number: int, provider: str, model: str) -> None:
         )
 
 
+_FINISH = """
+UPDATE copilot_modelcall
+SET request_id = %s, input_tokens = %s, cache_read_tokens = %s, cache_write_5m_tokens = %s, cache_write_1h_tokens = %s,
+    output_tokens = %s, reasoning_tokens = %s, estimated = %s, aborted = %s, latency_ms = %s, first_token_ms = %s,
+    cost_microdollars = %s, cost_source = %s, ended_at = now()
+WHERE id = %s AND turn_id = %s
+"""
+
+
 def finish(spent: Spent) -> None:
     """Complete the call's row, and record its money with billing under the same id; repeating changes nothing."""
     recorded = None if spent.refused_before_work else _record(spent)
-    ModelCall.objects.filter(pk=spent.call_id, turn=spent.turn_id).update(
-        request_id=spent.response_id[:128],
-        input_tokens=spent.tokens.input,
-        cache_read_tokens=spent.tokens.cache_read,
-        cache_write_5m_tokens=spent.tokens.cache_write_5m,
-        cache_write_1h_tokens=spent.tokens.cache_write_1h,
-        output_tokens=spent.tokens.output,
-        reasoning_tokens=spent.tokens.reasoning,
-        estimated=spent.estimated,
-        aborted=spent.aborted,
-        latency_ms=spent.latency_ms,
-        first_token_ms=spent.first_token_ms,
-        cost_microdollars=recorded.cost_microdollars if recorded else None,
-        cost_source=recorded.source if recorded else "",
-        ended_at=Now(),
-    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _FINISH,
+            [
+                spent.response_id[:128],
+                spent.tokens.input,
+                spent.tokens.cache_read,
+                spent.tokens.cache_write_5m,
+                spent.tokens.cache_write_1h,
+                spent.tokens.output,
+                spent.tokens.reasoning,
+                spent.estimated,
+                spent.aborted,
+                spent.latency_ms,
+                spent.first_token_ms,
+                recorded.cost_microdollars if recorded else None,
+                recorded.source if recorded else "",
+                spent.call_id,
+                spent.turn_id,
+            ],
+        )
 
 
 def settle_lost(turn_id: UUID) -> None:

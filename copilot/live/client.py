@@ -20,6 +20,7 @@ RedisDown = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, 
 CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0  # a script takes well under a millisecond; beyond this Redis counts as down
 
+_scripts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncScript]] = WeakKeyDictionary()
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis] = WeakKeyDictionary()
 
 
@@ -79,4 +80,7 @@ def script(name: str) -> Script:
 
 
 def script_on_loop(name: str) -> AsyncScript:
-    return on_loop().register_script(source(name))
+    scripts = _scripts.setdefault(asyncio.get_running_loop(), {})
+    if name not in scripts:
+        scripts[name] = on_loop().register_script(source(name))
+    return scripts[name]

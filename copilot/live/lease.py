@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from copilot.live import keys
-from copilot.live.client import RedisDown, blocking, on_loop, script, source
+from copilot.live.client import RedisDown, blocking, on_loop, script, script_on_loop
 
 QUEUE_CAPACITY = 10
 LEASE_SECONDS = 30  # renewed every 10; keeps others out, proves no life: that is the beat
@@ -149,18 +149,19 @@ async def renew(
     if not holdings:
         return []
     pipe = on_loop().pipeline(transaction=False)
+    renewal = script_on_loop("renew")
     for holding in holdings:
-        pipe.eval(
-            source("renew"),
-            2,
-            keys.lease(holding.session_id),
-            keys.fence(holding.session_id),
-            holding.turn_id,
-            holding.token,
-            str(holding.fence),
-            str(LEASE_SECONDS),
-            str(FENCE_SECONDS),
-            "1" if recreate else "0",
+        await renewal(
+            keys=[keys.lease(holding.session_id), keys.fence(holding.session_id)],
+            args=[
+                holding.turn_id,
+                holding.token,
+                holding.fence,
+                LEASE_SECONDS,
+                FENCE_SECONDS,
+                "1" if recreate else "0",
+            ],
+            client=pipe,
         )
     return [answer.decode() for answer in await pipe.execute()]
 

@@ -16,7 +16,7 @@ from copilot import events
 from copilot.errors import InvalidRequest
 from copilot.events import Event, ReasoningExtended, TextExtended
 from copilot.live import keys
-from copilot.live.client import RedisDown, blocking, on_loop, script, source
+from copilot.live.client import RedisDown, blocking, on_loop, script, script_on_loop
 
 log = logging.getLogger(__name__)
 
@@ -245,9 +245,7 @@ def _tick_after(moment: float) -> float:
 
 
 async def _evaluate(names: list[str], args: list[str | bytes | int]) -> list[bytes]:
-    client = on_loop()
-    publish = client.register_script(source("publish"))
-    return await publish(keys=names, args=args)  # type: ignore[no-any-return]
+    return await script_on_loop("publish")(keys=names, args=args)  # type: ignore[no-any-return]
 
 
 # --- reading -----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Protocol, assert_never
 from weakref import WeakKeyDictionary
 
@@ -30,6 +31,12 @@ def provider_for(entry: Entry) -> Provider:
     if client is None:
         client = clients[_key(entry)] = _made(entry)
     return client
+
+
+def load(entries: Iterable[Entry]) -> None:
+    """Import the SDKs these entries need: seconds that a worker spends before its first turn, not during it."""
+    for name in {entry.provider for entry in entries} - {"scripted"}:
+        import_module(f"copilot.providers.{name}")
 
 
 async def close_unused(entries: Iterable[Entry]) -> None:

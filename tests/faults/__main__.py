@@ -84,9 +84,7 @@ async def _quiet(site: Site, checks) -> int:
             return left
         site.revive()
         await asyncio.sleep(0.5)
-    from copilot.live import lease
-
-    while list(await asyncio.to_thread(lambda: list(lease.all_leases()))) and time.monotonic() < deadline:
+    while await asyncio.to_thread(checks.leases) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.5)
     return 0
 

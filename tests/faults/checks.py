@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from django.db import connection
+
 from billing.models import UsageRecord
 from copilot import queries
 from copilot.live import lease
@@ -26,8 +28,13 @@ class Finding:
 
 def unfinished() -> int:
     """Turns that run, and messages that wait for one."""
+    connection.close()  # the one before may have died with its server
     pending = Message.objects.filter(kind="user", sequence=None, dropped_at=None).count()
     return Turn.objects.filter(status__in=Turn.UNFINISHED).count() + pending
+
+
+def leases() -> list[lease.LeaseView]:
+    return list(lease.all_leases())
 
 
 def broken_promises(crowd: Crowd) -> list[Finding]:
@@ -107,7 +114,7 @@ def _endings_seen(watchers: list[Watcher]) -> Iterator[str]:
 
 
 def _leases() -> Iterator[str]:
-    for held in lease.all_leases():
+    for held in leases():
         yield f"session {held.session_id} is held for turn {held.turn_id}"
 
 
