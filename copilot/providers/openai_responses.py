@@ -94,9 +94,9 @@ class ResponsesReply:
             case "response.reasoning_summary_part.added":
                 self._paragraph = True
                 return ()
-            case "response.output_item.added" if event.item is not None:
+            case "response.output_item.added" if isinstance(event.item, dict):
                 return self._begin(event.output_index, event.item)
-            case "response.output_item.done" if event.item is not None:
+            case "response.output_item.done" if isinstance(event.item, dict):
                 return self._complete(event.output_index, event.item)
             case _:
                 return self._feed_rare(event, payload)
@@ -175,10 +175,18 @@ class ResponsesReply:
             case "function_call":
                 return self._calls.complete(index, item)
             case "reasoning" if item.get("encrypted_content"):
-                thought = Thought(self._model, item, after_text=self._said, after_calls=self._calls.number)
-                return (ReasoningReplay(msgspec.json.encode(thought).decode()),)
+                return (self._sealed(item),)
             case _:
                 return ()
+
+    def _sealed(self, item: dict[str, JSON]) -> ReasoningReplay:
+        thought = Thought(
+            model=self._model,
+            sealed=msgspec.json.encode(item).decode(),
+            after_text=self._said,
+            after_calls=self._calls.number,
+        )
+        return ReasoningReplay(msgspec.json.encode(thought).decode())
 
     # --- how it ends ---------------------------------------------------------------------------------
 

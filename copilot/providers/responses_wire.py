@@ -126,16 +126,21 @@ def _id(call_id: str) -> str:
 
 
 class Thought(msgspec.Struct, frozen=True, tag_field="wire", tag="openai_responses"):
-    """A sealed reasoning item, unchanged, and where it stood in its reply. Only its own model can open it."""
+    """A sealed reasoning item and where it stood in its reply. Only its own model can open it."""
 
     model: str
-    item: dict[str, JSON]
+    sealed: str  # the item's JSON
     after_text: bool = False
     after_calls: int = 0
 
     @property
     def leads(self) -> bool:
         return not self.after_text and not self.after_calls
+
+    @property
+    def item(self) -> JSON:
+        value: JSON = msgspec.json.decode(self.sealed)
+        return value
 
 
 _thoughts = msgspec.json.Decoder(Thought)
@@ -168,7 +173,7 @@ class Event(msgspec.Struct):
     type: str = ""
     delta: object = None
     output_index: int | None = None
-    item: dict[str, JSON] | None = None
+    item: object = None
     response: Response | None = None
     error: object = None
 
