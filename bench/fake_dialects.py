@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 from bench.fake_plan import Conversation, Plan, Turn
@@ -223,15 +224,18 @@ class Responses(Dialect):
         given = body.get("input", "")
         if isinstance(given, str):
             return Conversation(model=body.get("model", ""), turns=[Turn(role="user", text=given)])
-        turns = []
+        turns: list[Turn] = []
         for item in given:
-            kind = item.get("type", "message")
-            if kind == "function_call":
-                turns.append(Turn(role="assistant", text="", calls=True))
-            elif kind == "function_call_output":
-                turns.append(Turn(role="user", text="", results=True))
-            elif kind == "message" and item["role"] in {"user", "assistant"}:
-                turns.append(Turn(role=item["role"], text=_text(item["content"])))
+            turn = _turn_of(item)
+            if turn is None:
+                continue
+            if turns and (turns[-1].role, turns[-1].results) == (
+                turn.role,
+                turn.results,
+            ):  # one reply's items
+                last = turns.pop()
+                turn = replace(turn, text=last.text + turn.text, calls=last.calls or turn.calls)
+            turns.append(turn)
         return Conversation(model=body.get("model", ""), turns=turns)
 
     def _event(self, kind: str, **values: object) -> bytes:
@@ -276,6 +280,13 @@ class Responses(Dialect):
             opening = self._switch(
                 "reasoning", item, "response.reasoning_summary_text.delta", summary_index=0
             )
+            opening += self._event(
+                "response.reasoning_summary_part.added",
+                item_id=item["id"],
+                output_index=len(self._items) - 1,
+                summary_index=0,
+                part={"type": "summary_text", "text": ""},
+            )
         self._parts.append(token.decode())
         return opening + self._before + token + self._after
 
@@ -313,6 +324,7 @@ class Responses(Dialect):
             }
         elif self._open == "reasoning":
             item["summary"] = [{"type": "summary_text", "text": text}]
+            item["encrypted_content"] = f"sealed-{self.id}"
         self._open = ""
         return self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
 
@@ -330,13 +342,19 @@ class Responses(Dialect):
             }
             self._items.append(item)
             yield self._event("response.output_item.added", output_index=index, item=item | {"arguments": ""})
-            yield self._event(
-                "response.function_call_arguments.delta",
-                item_id=item["id"],
-                output_index=index,
-                delta=call.arguments,
-            )
+            half = len(call.arguments) // 2
+            for piece in (call.arguments[:half], call.arguments[half:]):
+                yield self._event(
+                    "response.function_call_arguments.delta",
+                    item_id=item["id"],
+                    output_index=index,
+                    delta=piece,
+                )
             yield self._event("response.output_item.done", output_index=index, item=item)
+        yield self._ending(prompt_tokens, output_tokens)
+
+    def _ending(self, prompt_tokens: int, output_tokens: int) -> bytes:
+        """`finish` is the reason why the response is incomplete."""
         usage = {
             "input_tokens": prompt_tokens,
             "output_tokens": output_tokens,
@@ -344,7 +362,22 @@ class Responses(Dialect):
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": self.plan.thinking},
         }
-        yield self._event("response.completed", response=self._response("completed", usage=usage))
+        more: dict = {"usage": usage if self.plan.usage else None}
+        if self.plan.finish:
+            more["incomplete_details"] = {"reason": self.plan.finish}
+        status = "incomplete" if self.plan.finish else "completed"
+        return self._event(f"response.{status}", response=self._response(status, **more))
+
+
+def _turn_of(item: dict) -> Turn | None:
+    kind = item.get("type", "message")
+    if kind == "function_call":
+        return Turn(role="assistant", text="", calls=True)
+    if kind == "function_call_output":
+        return Turn(role="user", text="", results=True)
+    if kind == "message" and item["role"] in {"user", "assistant"}:
+        return Turn(role=item["role"], text=_text(item["content"]))
+    return None
 
 
 DIALECTS: dict[str, type[Chat] | type[Messages] | type[Responses]] = {

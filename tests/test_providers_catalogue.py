@@ -46,6 +46,30 @@ def test_two_vendors_make_a_chain_and_never_the_demo_a4_2() -> None:
     assert catalogue.has_real_model()
 
 
+def test_an_installation_chooses_the_responses_api_a5_4() -> None:
+    (official,) = catalogue.build(openai_key="k", openai_api="responses").entries
+    (gateway,) = catalogue.build(
+        openai_key="k",
+        openai_base_url="https://openrouter.ai/api/v1",
+        openai_model="m",
+        openai_api="responses",
+    ).entries
+    for entry in (official, gateway):
+        assert (entry.provider, entry.can_reason, entry.reasoning_style) == (
+            "openai_responses",
+            True,
+            "effort",
+        )
+    assert catalogue.build(openai_key="k").entries[0].provider == "openai_chat"
+
+
+async def test_every_provider_of_the_catalogue_has_a_client_a5_2() -> None:
+    for kind in ("openai_chat", "openai_responses", "anthropic"):
+        entry = Entry(name="m", provider=kind, model="m", base_url="http://127.0.0.1:1/v1", credential="k")
+        assert providers.provider_for(entry) is providers.provider_for(entry)
+    await providers.aclose_all()
+
+
 def test_an_absent_tier_is_standard_a4_c1() -> None:
     small, large = (Entry(name=n, provider="scripted", model=n) for n in ("small", "large"))
     made = catalogue.Catalogue(

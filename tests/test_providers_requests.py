@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_type_hints
 
+import msgspec
 import pytest
+from openai.types.responses import (
+    EasyInputMessageParam,
+    FunctionToolParam,
+    ResponseFunctionToolCallParam,
+    ResponseReasoningItemParam,
+)
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+from openai.types.responses.response_input_item_param import FunctionCallOutput
 
-from copilot.providers import chat_wire, messages_wire
+from copilot.providers import chat_wire, messages_wire, responses_wire
 from copilot.providers.base import (
     AssistantMessage,
     Entry,
@@ -65,6 +75,10 @@ def messages(asked: Request) -> Any:
     return json.loads(json.dumps(messages_wire.body_of(asked)))
 
 
+def responses(asked: Request) -> Any:
+    return json.loads(responses_wire.encode(asked))
+
+
 # --- chat --------------------------------------------------------------------------------------------
 
 
@@ -96,6 +110,10 @@ def test_images_are_sent_where_they_are_understood() -> None:
     assert parts[1]["image_url"]["url"] == "data:image/png;base64,YWJj"
     assert chat(request(seen, images=False))["messages"][1]["content"] == "look"
     assert messages(request(seen))["messages"][0]["content"][0]["source"]["media_type"] == "image/png"
+    text, image = responses(request(seen))["input"][0]["content"]
+    assert text == {"type": "input_text", "text": "look"}
+    assert image == {"type": "input_image", "image_url": "data:image/png;base64,YWJj", "detail": "auto"}
+    assert responses(request(seen, images=False))["input"][0]["content"] == "look"
 
 
 def test_malformed_arguments_are_replayed_as_an_empty_object_a8_2() -> None:
@@ -123,9 +141,99 @@ def test_chat_reasoning_is_asked_for_as_declared(style: ReasoningStyle, field: d
 @pytest.mark.parametrize("style", ["none", "budget", "adaptive", "effort", "gateway"])
 def test_without_thinking_tokens_no_reasoning_field_is_sent_a14_c2(style: ReasoningStyle) -> None:
     asked = request(HI, CALLING, RESULTS, style=style, thinking=0)
-    for body in (chat(asked), chat(asked, official=True), messages(asked)):
-        assert not {"thinking", "output_config", "reasoning", "reasoning_effort"} & set(body)
+    for body in (chat(asked), chat(asked, official=True), messages(asked), responses(asked)):
+        assert not {"thinking", "output_config", "reasoning", "reasoning_effort", "include"} & set(body)
     assert "thinking" not in json.dumps(messages(asked)["messages"])
+    assert "reasoning" not in json.dumps(responses(asked))
+
+
+# --- responses ---------------------------------------------------------------------------------------
+
+SEALED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "s"}
+
+
+def sealed(*, model: str = "m", after_text: bool = False, after_calls: int = 0) -> str:
+    thought = responses_wire.Thought(model, json.dumps(SEALED), after_text, after_calls)
+    return msgspec.json.encode(thought).decode()
+
+
+def test_a_responses_request_is_stored_nowhere_and_has_only_defined_fields_a5_4() -> None:
+    body = responses(request(HI, CALLING, RESULTS, UserMessage(text="and?")))
+    assert list(body) == ["model", "stream", "store", "tools", "instructions", "input"]
+    assert body["store"] is False
+    assert body["instructions"] == "Be brief.\n\nToday."
+    assert body["tools"][0] == {
+        "type": "function",
+        "name": "ls",
+        "description": "Lists.",
+        "strict": False,
+    } | {"parameters": dict(TOOL.parameters)}
+    assert body["input"] == [
+        {"type": "message", "role": "user", "content": "hi"},
+        {"type": "message", "role": "assistant", "content": "See."},
+        {"type": "function_call", "call_id": "c:1", "name": "ls", "arguments": '{"a":1}'},
+        {"type": "function_call_output", "call_id": "c:1", "output": "x"},
+        {"type": "message", "role": "user", "content": "and?"},
+    ]
+
+
+def test_a_responses_request_is_what_the_official_sdk_defines_a5_6() -> None:
+    shapes: dict[str, Any] = {
+        "message": EasyInputMessageParam,
+        "function_call": ResponseFunctionToolCallParam,
+        "function_call_output": FunctionCallOutput,
+        "reasoning": ResponseReasoningItemParam,
+    }
+    calling = replace(CALLING, replay=(sealed(),))
+    body = responses(request(HI, calling, RESULTS, style="effort", thinking=8192, max_output=500))
+    assert set(body) <= {"stream", *get_type_hints(ResponseCreateParamsBase)}
+    assert {item["type"] for item in body["input"]} == set(shapes)
+    for item in body["input"]:
+        defined = shapes[item["type"]]
+        assert defined.__required_keys__ <= set(item) <= set(get_type_hints(defined))
+    assert (
+        FunctionToolParam.__required_keys__ <= set(body["tools"][0]) <= set(get_type_hints(FunctionToolParam))
+    )
+
+
+def test_reasoning_and_its_seal_are_asked_for_together_a5_4() -> None:
+    body = responses(request(style="effort", thinking=8192, max_output=500))
+    assert body["reasoning"] == {"effort": "medium", "summary": "auto"}
+    assert body["include"] == ["reasoning.encrypted_content"]
+    assert body["max_output_tokens"] == 500
+
+
+def test_responses_requests_of_a_growing_conversation_share_their_prefix_p11() -> None:
+    first = responses_wire.encode(request(HI, style="effort", thinking=8192))
+    second = responses_wire.encode(request(HI, CALLING, RESULTS, style="effort", thinking=8192))
+    assert second.startswith(first.removesuffix(b"]}"))
+
+
+@pytest.mark.parametrize(
+    ("replay", "kinds"),
+    [
+        ((sealed(),), ["reasoning", "message", "function_call"]),
+        ((sealed(after_text=True),), ["message", "reasoning", "function_call"]),
+        ((sealed(after_text=True, after_calls=1),), ["message", "function_call"]),  # it led to nothing
+        ((sealed(model="another"),), ["message", "function_call"]),
+        ((THOUGHT, "not json", "[]", '{"type":"reasoning"}'), ["message", "function_call"]),
+    ],
+)
+def test_thoughts_stand_before_what_they_led_to_a14_3(replay: tuple[str, ...], kinds: list[str]) -> None:
+    calling = replace(CALLING, replay=replay)
+    body = responses(request(HI, calling, RESULTS, style="effort", thinking=8192))
+    assert [item["type"] for item in body["input"][1:-1]] == kinds
+    assert all(item == SEALED for item in body["input"] if item["type"] == "reasoning")
+
+
+def test_a_call_id_longer_than_the_api_takes_is_shortened_on_both_sides() -> None:
+    long = "x" * 128
+    calling = AssistantMessage(text="", calls=(ToolCall(call_id=long, tool="ls", arguments=None),))
+    results = ToolGroup(results=(ToolResult(call_id=long, tool="ls", content="x"),))
+    _, call, output = responses(request(HI, calling, results))["input"]
+    assert call["call_id"] == output["call_id"]
+    assert len(call["call_id"]) <= 64
+    assert call["arguments"] == "{}"
 
 
 # --- messages ----------------------------------------------------------------------------------------

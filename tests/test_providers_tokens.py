@@ -47,6 +47,28 @@ def test_chat_counts_never_overlap_a19_c1(usage: dict[str, JSON], expected: Toke
     assert tokens.from_chat(usage) == expected
 
 
+RESPONSES: list[tuple[dict[str, JSON], Tokens]] = [
+    ({"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}, Tokens(input=10, output=5)),
+    (
+        {"input_tokens": 1000, "input_tokens_details": {"cached_tokens": 900}, "output_tokens": 42, "output_tokens_details": {"reasoning_tokens": 7}},
+        Tokens(input=100, cache_read=900, output=42, reasoning=7),
+    ),
+    (
+        {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30}, "output_tokens": 5},
+        Tokens(input=10, cache_read=60, cache_write_5m=30, output=5),
+    ),
+    ({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 90}}, Tokens(cache_read=90)),
+    ({"output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 9}}, Tokens(output=3, reasoning=3)),
+    ({"input_tokens": None, "input_tokens_details": None, "output_tokens": -1}, Tokens()),
+    ({"input_tokens": math.nan, "output_tokens": "7"}, Tokens()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("usage", "expected"), RESPONSES)
+def test_responses_counts_never_overlap_a19_c1(usage: dict[str, JSON], expected: Tokens) -> None:
+    assert tokens.from_responses(usage) == expected
+
+
 def test_messages_counts_are_cumulative_a19_5() -> None:
     at_start = tokens.from_messages(
         {

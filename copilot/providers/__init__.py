@@ -76,6 +76,10 @@ def _made(entry: Entry) -> _Client:
             from copilot.providers.openai_chat import OpenAIChat
 
             return OpenAIChat(credential=entry.credential, base_url=entry.base_url)
+        case "openai_responses":
+            from copilot.providers.openai_responses import OpenAIResponses
+
+            return OpenAIResponses(credential=entry.credential, base_url=entry.base_url)
         case "anthropic":
             from copilot.providers.anthropic import Anthropic
 

@@ -34,7 +34,7 @@ class Entry:
     """One model of the catalogue (A4.1): how to reach it and what it can do."""
 
     name: str  # shown to people
-    provider: Literal["openai_chat", "anthropic", "scripted"]
+    provider: Literal["openai_chat", "openai_responses", "anthropic", "scripted"]
     model: str
     base_url: str = ""
     credential: str = field(default="", repr=False)

@@ -54,6 +54,7 @@ class Settings(Protocol):
     OPENAI_API_KEY: str
     OPENAI_BASE_URL: str
     OPENAI_MODEL: str
+    OPENAI_API: str
     ANTHROPIC_API_KEY: str
     ANTHROPIC_BASE_URL: str
     ANTHROPIC_MODEL: str
@@ -65,6 +66,7 @@ def build(
     openai_key: str = "",
     openai_base_url: str = "",
     openai_model: str = "",
+    openai_api: str = "chat",
     anthropic_key: str = "",
     anthropic_base_url: str = "",
     anthropic_model: str = "",
@@ -73,7 +75,7 @@ def build(
     """The catalogue that keys and addresses make: each configured vendor one entry, none of them the demo."""
     found: list[Entry] = []
     if openai_key or openai_base_url:
-        found.append(_openai(openai_key, openai_base_url, openai_model))
+        found.append(_openai(openai_key, openai_base_url, openai_model, openai_api))
     if anthropic_key:
         found.append(_anthropic(anthropic_key, anthropic_base_url, anthropic_model))
     chain = tuple(found) or (DEMO,)
@@ -82,15 +84,16 @@ def build(
     )
 
 
-def _openai(key: str, base_url: str, model: str) -> Entry:
+def _openai(key: str, base_url: str, model: str, api: str) -> Entry:
     if base_url and not model:
         raise ValueError("OPENAI_BASE_URL is set, so OPENAI_MODEL must name a model that this server has")
     gateway = OPENROUTER in base_url
     known = gateway or not base_url
-    style: ReasoningStyle = "gateway" if gateway else "effort"
+    responses = api == "responses"
+    style: ReasoningStyle = "gateway" if gateway and not responses else "effort"
     return Entry(
         name=model or DEFAULT_OPENAI_MODEL,
-        provider="openai_chat",
+        provider="openai_responses" if responses else "openai_chat",
         model=model or DEFAULT_OPENAI_MODEL,
         base_url=base_url,
         credential=key or "none",
@@ -133,6 +136,7 @@ def configure_from(settings: Settings) -> None:
             openai_key=settings.OPENAI_API_KEY,
             openai_base_url=settings.OPENAI_BASE_URL,
             openai_model=settings.OPENAI_MODEL,
+            openai_api=settings.OPENAI_API,
             anthropic_key=settings.ANTHROPIC_API_KEY,
             anthropic_base_url=settings.ANTHROPIC_BASE_URL,
             anthropic_model=settings.ANTHROPIC_MODEL,

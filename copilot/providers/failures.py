@@ -16,39 +16,23 @@ from copilot.redaction import MASK, redact
 
 MAX_DETAILS = 1200  # characters, the ellipsis included (A6.2)
 
-CODES: dict[str, FailureCode] = {
-    "insufficient_quota": "quota_exhausted",
-    "billing_hard_limit_reached": "quota_exhausted",
-    "billing_not_active": "quota_exhausted",
-    "billing_error": "quota_exhausted",
-    "credit_balance_too_low": "quota_exhausted",
-    "usage_limit_reached": "quota_exhausted",
-    "rate_limit_exceeded": "rate_limited",
-    "rate_limit_error": "rate_limited",
-    "throttling_exception": "rate_limited",
-    "invalid_api_key": "auth_failed",
-    "authentication_error": "auth_failed",
-    "permission_error": "auth_failed",
-    "permission_denied": "auth_failed",
-    "account_deactivated": "auth_failed",
-    "model_not_found": "model_not_found",
-    "model_not_available": "model_not_found",
-    "not_found_error": "model_not_found",
-    "context_length_exceeded": "context_overflow",
-    "request_too_large": "context_overflow",
-    "string_above_max_length": "context_overflow",
-    "overloaded_error": "overloaded",
-    "api_error": "overloaded",
-    "server_error": "overloaded",
-    "timeout_error": "overloaded",
-    "service_unavailable": "overloaded",
-    "engine_overloaded": "overloaded",
-    "content_filter": "refused",
-    "content_policy_violation": "refused",
-    "image_parse_error": "media_unsupported",
-    "invalid_image_format": "media_unsupported",
-    "image_too_large": "media_unsupported",
+_VENDORS_CODES: dict[FailureCode, str] = {
+    "quota_exhausted": "insufficient_quota billing_hard_limit_reached billing_not_active billing_error"
+    " credit_balance_too_low usage_limit_reached",
+    "rate_limited": "rate_limit_exceeded rate_limit_error throttling_exception",
+    "auth_failed": "invalid_api_key authentication_error permission_error permission_denied account_deactivated",
+    "model_not_found": "model_not_found model_not_available not_found_error",
+    "context_overflow": "context_length_exceeded request_too_large string_above_max_length",
+    "overloaded": "overloaded_error api_error server_error timeout_error service_unavailable engine_overloaded"
+    " server_is_overloaded slow_down",
+    "refused": "content_filter content_policy_violation invalid_prompt bio_policy misalignment_policy_violation"
+    " image_content_policy_violation",
+    "media_unsupported": "image_parse_error invalid_image invalid_image_format invalid_image_mode"
+    " invalid_base64_image invalid_image_url image_too_large image_too_small image_file_too_large"
+    " unsupported_image_media_type empty_image_file failed_to_download_image image_file_not_found",
+    "thinking_signature_invalid": "invalid_encrypted_content",
 }
+CODES = {code: failure for failure, codes in _VENDORS_CODES.items() for code in codes.split()}
 
 # Families of words, in the order of A6.1: quota before rate limit, both before auth. Words belong together
 # when they stand near each other in one sentence; a dot inside a field name ends none.
@@ -80,7 +64,8 @@ OVERFLOW = re.compile(
 )
 SIGNATURE = re.compile(
     r"(?:invalid|missing|bad|verif)(?:[^.\n]|\.(?=\w)){0,60}?signature|signature(?:[^.\n]|\.(?=\w)){0,60}?(?:invalid|thinking|required)|"
-    r"thinking(?:[^.\n]|\.(?=\w)){0,80}?(?:cannot be modified|must (?:remain|be passed)|start with a thinking)",
+    r"thinking(?:[^.\n]|\.(?=\w)){0,80}?(?:cannot be modified|must (?:remain|be passed)|start with a thinking)"
+    r"|encrypted content(?:[^.\n]|\.(?=\w)){0,80}?could not be|\brs_\w+'(?: not found| of type 'reasoning' was provided without)",
     re.I,
 )
 EFFORT = re.compile(

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import httpx2
 import msgspec
-import openai
-from openai import AsyncOpenAI, AsyncStream, DefaultAioHttpClient
 
 from copilot.providers import chat_wire, failures, streaming, tokens
 from copilot.providers.base import (
@@ -26,6 +24,7 @@ from copilot.providers.base import (
 from copilot.providers.chat_wire import CallDelta, Chunk, Delta
 from copilot.providers.clean import Cleaner
 from copilot.providers.messages import continues
+from copilot.providers.openai_client import OpenAIClient
 
 _log = logging.getLogger(__name__)
 
@@ -41,31 +40,22 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "refusal": "refused",
     "model_context_window_exceeded": "overflow",
 }
-HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
 
 
 class OpenAIChat:
-    """One server and credential; its connections are shared by every turn of the process."""
+    """One server and credential."""
 
     def __init__(
         self, *, credential: str, base_url: str = "", idle_seconds: float = streaming.IDLE_SECONDS
     ) -> None:
         self._official = not base_url
-        self._idle_seconds = idle_seconds
-        self._client = AsyncOpenAI(
-            api_key=credential or "none",  # local servers want none, the SDK wants one
-            base_url=base_url or None,
-            max_retries=0,  # A7 is the only retry
-            http_client=DefaultAioHttpClient(
-                timeout=streaming.timeout(idle_seconds), limits=streaming.limits()
-            ),
-        )
+        self._client = OpenAIClient(credential=credential, base_url=base_url, idle_seconds=idle_seconds)
 
     def stream(self, request: Request) -> AsyncIterator[Item]:
         body = chat_wire.encode(request, official=self._official)
 
         async def opened() -> httpx2.Response:
-            return await self._post(body)
+            return await self._client.post("/chat/completions", body)
 
         return streaming.play(
             opened,
@@ -74,27 +64,7 @@ class OpenAIChat:
         )
 
     async def aclose(self) -> None:
-        await self._client.close()
-
-    async def _post(self, body: bytes) -> httpx2.Response:
-        """The raw response. The SDK's typed `create` walks every message: 40 ms of CPU for 200 of them."""
-        streamed: bool = True
-        try:
-            response = await self._client.post(
-                "/chat/completions",
-                cast_to=httpx2.Response,
-                content=body,
-                options={"headers": HEADERS},
-                stream=streamed,
-                stream_cls=AsyncStream[object],
-            )
-        except openai.APIStatusError as error:
-            answer = error.response
-            raise failures.from_response(answer.status_code, answer.text, answer.headers) from error
-        except (openai.APIConnectionError, *streaming.BROKEN) as error:
-            raise streaming.broken_opening(error) from error
-        assert isinstance(response, httpx2.Response)
-        return response
+        await self._client.aclose()
 
 
 class ChatReply:

@@ -34,6 +34,22 @@ def from_chat(usage: dict[str, JSON]) -> Tokens:
     )
 
 
+def from_responses(usage: dict[str, JSON]) -> Tokens:
+    """The Responses API: counted as in chat, under other names; reasoning is always inside the output."""
+    details = _object(usage.get("input_tokens_details"))
+    read = _first(_CACHE_READ, details)
+    write = _first(_CACHE_WRITE, details)
+    output = _count(usage.get("output_tokens"))
+    reasoning = _count(_object(usage.get("output_tokens_details")).get("reasoning_tokens"))
+    return Tokens(
+        input=max(0, _count(usage.get("input_tokens")) - read - write),
+        cache_read=read,
+        cache_write_5m=write,
+        output=output,
+        reasoning=min(reasoning, output),
+    )
+
+
 def from_messages(usage: dict[str, JSON], before: Tokens) -> Tokens:
     """Anthropic style: counts are apart already and cumulative; a field left out keeps its last value."""
     tokens = before

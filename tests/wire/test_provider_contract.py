@@ -32,12 +32,19 @@ from copilot.providers.base import (
     UserMessage,
 )
 from copilot.providers.openai_chat import OpenAIChat
+from copilot.providers.openai_responses import OpenAIResponses
 from copilot.providers.scripted import Call, Reasoning, Script, ScriptedProvider, Text, Usage
 from copilot.tools.calls import Assembler
 
 STREAMS = Path(__file__).parent / "streams"
 ROOT = Path(__file__).resolve().parents[2]
-VENDORS: dict[str, type[OpenAIChat] | type[Anthropic]] = {"openai_chat": OpenAIChat, "anthropic": Anthropic}
+Vendor = OpenAIChat | OpenAIResponses | Anthropic
+VENDORS: dict[str, type[Vendor]] = {
+    "openai_chat": OpenAIChat,
+    "openai_responses": OpenAIResponses,
+    "anthropic": Anthropic,
+}
+RECORDED_FROM = {"chat": "openai_chat", "responses": "openai_responses", "messages": "anthropic"}
 TOOLS = (
     ToolSpecification(name="read_file", description="Reads.", parameters={"type": "object"}),
     ToolSpecification(name="current_time", description="Tells.", parameters={"type": "object"}),
@@ -59,6 +66,9 @@ FULL_RECORDINGS = [
     "chat_calls_interleaved",
     "chat_one_index_crlf",
     "chat_think_tags",
+    "responses_tools",
+    "responses_calls_interleaved",
+    "responses_calls_whole",
     "messages_tools",
 ]
 
@@ -126,12 +136,10 @@ async def replayed(*names: str, size: int = 1_000_000) -> list[Item]:
 
 @asynccontextmanager
 async def vendor(kind: str, address: str, *, idle_seconds: float = 600.0) -> AsyncIterator[Provider]:
-    chat = kind.startswith(("chat", "openai"))
-    made: OpenAIChat | Anthropic = (
-        OpenAIChat(credential="k", base_url=f"{address}/v1", idle_seconds=idle_seconds)
-        if chat
-        else Anthropic(credential="k", base_url=address, idle_seconds=idle_seconds)
-    )
+    """By the provider's name, or by that of a recording."""
+    kind = RECORDED_FROM.get(kind.split("_", maxsplit=1)[0], kind)
+    base_url = address if kind == "anthropic" else f"{address}/v1"
+    made = VENDORS[kind](credential="k", base_url=base_url, idle_seconds=idle_seconds)
     try:
         yield made
     finally:
@@ -215,6 +223,14 @@ async def test_a_stream_without_usage_is_a_whole_answer_a5_c2() -> None:
         ("chat_nothing", "no_response"),
         ("chat_error_mid_stream", "overloaded"),
         ("chat_call_without_name", "malformed_stream"),
+        ("responses_no_completed", "malformed_stream"),
+        ("responses_nothing", "no_response"),
+        ("responses_failed", "overloaded"),
+        ("responses_failed_with_usage", "rate_limited"),
+        ("responses_failed_without_reason", "unknown"),
+        ("responses_error_event", "overloaded"),
+        ("responses_error_object", "context_overflow"),
+        ("responses_call_without_name", "malformed_stream"),
         ("messages_no_stop", "malformed_stream"),
         ("messages_nothing", "no_response"),
         ("messages_error_mid_stream", "overloaded"),
@@ -235,12 +251,17 @@ async def test_a_stream_that_breaks_off_is_never_an_answer_a5_c2(name: str, code
         ("chat_length", "length"),
         ("chat_unknown_finish", "stop"),
         ("chat_nan_cost", "stop"),
+        ("responses_text", "stop"),
+        ("responses_refusal", "refused"),
+        ("responses_content_filter", "refused"),
+        ("responses_length", "length"),
+        ("responses_unknown_incomplete", "length"),
         ("messages_refusal", "refused"),
         ("messages_window", "overflow"),
         ("messages_length", "length"),
     ],
 )
-async def test_finish_reasons_are_ours_a5_3_a5_5(name: str, reason: str) -> None:
+async def test_finish_reasons_are_ours_a5_3_a5_4_a5_5(name: str, reason: str) -> None:
     items = await replayed(name)
     assert isinstance(items[-1], Finished)
     assert items[-1].reason == reason
@@ -296,6 +317,7 @@ async def test_a_reply_that_pauses_for_ever_ends_after_three_continuations_a5_5(
         ("status=404", "model_not_found"),
         ("status=413", "context_overflow"),
         ("status=400", "bad_request"),
+        ("status=400,body=prompt is too long", "context_overflow"),
     ],
 )
 async def test_faults_become_classes_a6_1(kind: str, plan: str, code: str, fake: FakeProvider) -> None:
@@ -385,9 +407,10 @@ async def test_closing_the_stream_early_closes_the_connection(kind: str, fake: F
 # --- many at once, and going on ----------------------------------------------------------------------
 
 
-async def test_a_hundred_streams_share_a_client_and_lose_nothing(fake: FakeProvider) -> None:
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_a_hundred_streams_share_a_client_and_lose_nothing(kind: str, fake: FakeProvider) -> None:
     expected = "".join(f"t{i} " for i in range(50))
-    async with vendor("openai_chat", fake.address) as provider:
+    async with vendor(kind, fake.address) as provider:
         asked = request("fake:tokens=50,gap_ms=5,first_ms=20")
         replies = await asyncio.gather(*(collect(provider, asked) for _ in range(100)))
     assert {logical(items)[0] for items in replies} == {("text", expected)}

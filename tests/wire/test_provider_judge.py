@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from copilot.providers.anthropic import Anthropic
 from copilot.providers.base import Entry, Finished, Item, Provider, ProviderFailure, Request, UserMessage
-from copilot.providers.openai_chat import OpenAIChat
-from tests.wire.test_provider_contract import TOOLS, collect, logical
+from tests.wire.test_provider_contract import TOOLS, VENDORS, collect, logical
 
-VENDORS = ("openai", "anthropic")
 Fault = Callable[[Any], object]
 
 
@@ -24,7 +21,7 @@ def request(*, tools: bool = False) -> Request:
 
 @asynccontextmanager
 async def vendor(kind: str, llmock: Any) -> AsyncIterator[Provider]:
-    made = (OpenAIChat if kind == "openai" else Anthropic)(credential="k", base_url=llmock.base_url(kind))
+    made = VENDORS[kind](credential="k", base_url=llmock.base_url(kind.split("_", maxsplit=1)[0]))
     try:
         yield made
     finally:

@@ -1,0 +1,200 @@
+"""The Responses wire: our request as JSON, and its stream events as structs that hold only what we use."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import assert_never
+
+import msgspec
+
+from copilot.events import JSON
+from copilot.providers.base import (
+    AssistantMessage,
+    ModelMessage,
+    ProviderFailure,
+    Request,
+    ToolCall,
+    ToolGroup,
+    ToolSpecification,
+    UserMessage,
+)
+from copilot.providers.messages import effort_for, merged, system_text
+
+LONGEST_CALL_ID = 64  # the API refuses longer ones; other vendors make them
+
+
+# --- the request -------------------------------------------------------------------------------------
+
+
+def encode(request: Request) -> bytes:
+    """The body. What never changes stands first and the items last, for the server's prefix cache."""
+    entry = request.entry
+    body: dict[str, JSON] = {"model": entry.model, "stream": True, "store": False}
+    if entry.max_output_tokens:
+        body["max_output_tokens"] = entry.max_output_tokens
+    reasoning = _reasoning(request)
+    body |= reasoning
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    if system := system_text(request):
+        body["instructions"] = system
+    thinker = entry.model if reasoning else ""
+    items: list[JSON] = []
+    for message in merged(request.messages):
+        items += _items(message, images=entry.supports_images, thinker=thinker)
+    body["input"] = items
+    return msgspec.json.encode(body)
+
+
+def _reasoning(request: Request) -> dict[str, JSON]:
+    """Nothing at all unless the catalogue declares how to ask (A14.5); some models refuse even the `include`."""
+    if not request.thinking_tokens or not request.entry.can_reason:
+        return {}
+    if request.entry.reasoning_style not in ("effort", "gateway"):
+        return {}
+    asked: dict[str, JSON] = {"effort": effort_for(request.thinking_tokens), "summary": "auto"}
+    return {"include": ["reasoning.encrypted_content"], "reasoning": asked}
+
+
+def _tool(tool: ToolSpecification) -> JSON:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+        "strict": False,  # left out it means true, which refuses optional parameters
+    }
+
+
+def _items(message: ModelMessage, *, images: bool, thinker: str) -> list[JSON]:
+    match message:
+        case UserMessage():
+            return [{"type": "message", "role": "user", "content": _user_content(message, images=images)}]
+        case AssistantMessage():
+            return _reply(message, thinker)
+        case ToolGroup():
+            return [
+                {"type": "function_call_output", "call_id": _id(r.call_id), "output": r.content}
+                for r in message.results
+            ]
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _user_content(message: UserMessage, *, images: bool) -> JSON:
+    if not message.images or not images:
+        return message.text
+    parts: list[JSON] = [{"type": "input_text", "text": message.text}] if message.text else []
+    for image in message.images:
+        url = f"data:{image.mime};base64,{base64.b64encode(image.data).decode()}"
+        parts.append({"type": "input_image", "image_url": url, "detail": "auto"})
+    return parts
+
+
+def _reply(message: AssistantMessage, thinker: str) -> list[JSON]:
+    """Text, then calls, each thought before what it led to. A thought that led to nothing is refused: left out."""
+    thoughts = [thought for data in message.replay if (thought := _thought(data, thinker))]
+    items: list[JSON] = []
+    if message.text.strip():
+        items += [thought.item for thought in thoughts if thought.leads]
+        items.append({"type": "message", "role": "assistant", "content": message.text})
+        thoughts = [thought for thought in thoughts if not thought.leads]
+    for number, call in enumerate(message.calls):
+        items += [thought.item for thought in thoughts if thought.after_calls == number]
+        items.append(_call(call))
+    return items
+
+
+def _call(call: ToolCall) -> JSON:
+    arguments = msgspec.json.encode(call.arguments or {}).decode()
+    return {
+        "type": "function_call",
+        "call_id": _id(call.call_id),
+        "name": call.tool,
+        "arguments": arguments,
+    }
+
+
+def _id(call_id: str) -> str:
+    if len(call_id) <= LONGEST_CALL_ID:
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
+
+
+# --- thoughts that go back (A14.3) -------------------------------------------------------------------
+
+
+class Thought(msgspec.Struct, frozen=True, tag_field="wire", tag="openai_responses"):
+    """A sealed reasoning item and where it stood in its reply. Only its own model can open it."""
+
+    model: str
+    sealed: str  # the item's JSON
+    after_text: bool = False
+    after_calls: int = 0
+
+    @property
+    def leads(self) -> bool:
+        return not self.after_text and not self.after_calls
+
+    @property
+    def item(self) -> JSON:
+        value: JSON = msgspec.json.decode(self.sealed)
+        return value
+
+
+_thoughts = msgspec.json.Decoder(Thought)
+
+
+def _thought(data: str, thinker: str) -> Thought | None:
+    """A thought we handed out; another provider's or another model's stays out (A14.4)."""
+    try:
+        thought = _thoughts.decode(data)
+    except msgspec.DecodeError:
+        return None
+    return thought if thought.model == thinker else None
+
+
+# --- the stream --------------------------------------------------------------------------------------
+# Fields that servers fill freely are `object`: a surprise in one of them must not cost the whole event.
+
+
+class Response(msgspec.Struct):
+    """Of the whole object, which repeats the instructions and all output, only the end of it."""
+
+    id: object = None
+    status: object = None
+    error: object = None
+    incomplete_details: object = None
+    usage: object = None
+
+
+class Event(msgspec.Struct):
+    type: str = ""
+    delta: object = None
+    output_index: int | None = None
+    item: object = None
+    response: Response | None = None
+    error: object = None
+
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+def decode_event(payload: bytes) -> Event:
+    try:
+        return _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise ProviderFailure("malformed_stream", details="an event of the stream cannot be read") from error
+
+
+def incomplete_reason(response: Response) -> str:
+    details = response.incomplete_details
+    reason = details.get("reason") if isinstance(details, dict) else None
+    return reason if isinstance(reason, str) else ""
+
+
+def complaint(response: Response) -> str:
+    """A failed response's error alone: the rest of the object holds the conversation's own words."""
+    error = response.error or {"message": "the provider gave no reason"}
+    return msgspec.json.encode({"error": error}).decode()
