@@ -329,7 +329,7 @@ def test_send_now_interrupts_keeps_the_answer_and_goes_on_with_the_message(busy,
     until(lambda: "Now" in said(busy))
     quiet(busy)
     assert transcript(busy) == ["One", "First.", "Now", "Later", "Aye."]
-    assert [kind for kind in endings(busy.pk)] == ["turn.cancelled", "turn.succeeded"]
+    assert list(endings(busy.pk)) == ["turn.cancelled", "turn.succeeded"]
     assert_same_page(folded(fresh(make.session()), busy), fresh(busy))
 
 

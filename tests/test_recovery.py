@@ -225,7 +225,7 @@ def test_the_third_death_ends_the_turn_as_worker_lost(session, model, rig):
     turn_id = start(session)
     for number in (1, 2, 3):
         model.reaches(number)
-        until(lambda: f"Try {number}. " in shown(session))  # noqa: B023
+        until(lambda: f"Try {number}. " in shown(session))
         if number == 2:
             queue(session, "Still there?")
         lose(rig, turn_id)

@@ -129,7 +129,7 @@ def test_stop_at_the_first_token(rig, model):
         session = make.session()
         model.will(Text("First"), Hang())
         turn_id = start(session)
-        until(lambda: len(model.requests) == 2 * number + 1)  # noqa: B023
+        until(lambda: len(model.requests) == 2 * number + 1)
         press_stop(session)
         assert_stopped(session, turn_id)
         assert answer(turn_id) in ("", "First")

@@ -76,7 +76,7 @@ def test_of_two_workers_with_the_same_task_one_runs_the_turn(rig, model):
     for number in range(20):
         session = make.session()
         turn_id = start(session, f"Race {number}")
-        together(lambda: first.take(turn_id), lambda: second.take(turn_id))  # noqa: B023
+        together(lambda: first.take(turn_id), lambda: second.take(turn_id))
         ended(turn_id)
         quiet(session)
         assert endings(session.pk) == ["turn.succeeded"]

@@ -83,7 +83,7 @@ def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model):
     answers = together(*(functools.partial(converse, session) for session in sessions))
     assert [one for one in answers if one is not None] == []
     for session in sessions:
-        until(lambda: not waiting(session))  # noqa: B023
+        until(lambda: not waiting(session))
         quiet(session)
         assert said(session) == [f"Message {number}" for number in range(50)]
         assert lease_of(session) == {}
@@ -143,5 +143,5 @@ def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model):
             lambda: say(session, f"Meanwhile {number}"), lambda: say(session, f"Also {number}")
         )
         assert len(accepted(answers)) == 2, answers
-        until(lambda: len(said(session)) == 1 + 3 * (number + 1), 8)  # noqa: B023
+        until(lambda: len(said(session)) == 1 + 3 * (number + 1), 8)
         quiet(session)

@@ -50,14 +50,14 @@ def test_stop_and_natural_end_race_two_hundred_times(rig, model):
         turn_id = start(session)
         model.reaches(number)
         late = chance.randrange(12)
-        together(lambda: give_late(model, number, late), lambda: press_stop(session))  # noqa: B023
+        together(lambda: give_late(model, number, late), lambda: press_stop(session))
         won[ended(turn_id).status] += 1
-        until(lambda: lease_of(session) == {}, PATIENCE)  # noqa: B023
+        until(lambda: lease_of(session) == {}, PATIENCE)
         assert len(endings(session.pk)) == 1
         assert not Message.objects.filter(session=session, streaming=True).exists()
         assert_same_page(folded(fresh(make.session()), session), fresh(session))
         calls = ModelCall.objects.filter(turn=turn_id)
-        until(lambda: calls.exclude(ended_at=None).count() == 1)  # noqa: B023
+        until(lambda: calls.exclude(ended_at=None).count() == 1)
         assert UsageRecord.objects.filter(call_id__in=calls.values("pk")).count() == 1
     assert min(won.values()) > 0, f"no race at all: {won}"
 
@@ -75,7 +75,7 @@ def test_stop_edit_resend_a_hundred_times(rig, model):
     model.always(Text("Well, "), cue(1))
     for number in range(100):
         say(session, f"Edit {number}")
-        until(lambda: latest(session).status == "running" and said(session)[-1] == f"Edit {number}")  # noqa: B023
+        until(lambda: latest(session).status == "running" and said(session)[-1] == f"Edit {number}")
         press_stop(session)
         allow_more(session)
     until(lambda: lease_of(session) == {})
@@ -102,7 +102,7 @@ def test_stop_right_after_sending_leaves_no_turn_running(rig, model):
             say(session, f"Edit {number}")
             press_stop(session)
             allow_more(session)
-        until(lambda: lease_of(session) == {}, PATIENCE)  # noqa: B023
+        until(lambda: lease_of(session) == {}, PATIENCE)
         assert not Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).exists()
         assert sorted([*said(session), *waiting(session)]) == [f"Edit {number}" for number in range(8)]
         assert said(session) == sorted(said(session))
@@ -117,8 +117,8 @@ def test_stop_while_a_message_arrives_never_strands_it(rig, model):
         model.will(Text("Talking."), cue(number))
         start(session, "First")
         model.reaches(number)
-        together(lambda: press_stop(session), lambda: say(session, "Second"))  # noqa: B023
-        until(lambda: said(session) == ["First", "Second"] or waiting(session) == ["Second"], PATIENCE)  # noqa: B023
+        together(lambda: press_stop(session), lambda: say(session, "Second"))
+        until(lambda: said(session) == ["First", "Second"] or waiting(session) == ["Second"], PATIENCE)
         quiet(session)
         if waiting(session):
             ended(start(session, "Third"))
@@ -138,10 +138,10 @@ def test_stop_at_any_moment_of_a_busy_turn(rig, model, monkeypatch):
             model.will(*reply)
         turn_id = start(session)
         moment = chance.randrange(1, 14)
-        until(lambda: len(fresh_log(session)) >= moment or endings(session.pk))  # noqa: B023
+        until(lambda: len(fresh_log(session)) >= moment or endings(session.pk))
         press_stop(session)
         ended(turn_id)
-        until(lambda: lease_of(session) == {}, PATIENCE)  # noqa: B023
+        until(lambda: lease_of(session) == {}, PATIENCE)
         assert len(endings(session.pk)) == 1
         calls = Message.objects.filter(session=session, kind="tool_call").count()
         assert calls == Message.objects.filter(session=session, kind="tool_result").count()
