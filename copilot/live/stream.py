@@ -153,8 +153,8 @@ class Publisher:
             return
         if not isinstance(event, TextExtended | ReasoningExtended) or event.block_id != outbox.block_id:
             self._hurry(outbox)
-        else:
-            self._arm()
+        elif self._timer is None:
+            self._arm(outbox.due_at)
 
     async def flush(self, outbox: Outbox) -> None:
         """Wait until everything this turn had to tell is in the log."""
@@ -172,12 +172,9 @@ class Publisher:
         outbox.due_at = 0.0
         self._wake.set()
 
-    def _arm(self) -> None:
-        """Wake up when the next outbox is due, unless that is arranged already."""
-        soonest = min((outbox.due_at for outbox in self._ready.values()), default=SHUT)
-        if soonest == SHUT or self._timer is not None:
-            return
-        delay = max(0.0, soonest - time.monotonic())
+    def _arm(self, due_at: float) -> None:
+        """Wake up when the next outbox is due; all are within one coalescing window of each other."""
+        delay = max(0.0, due_at - time.monotonic())
         self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:
@@ -201,7 +198,9 @@ class Publisher:
                     log.warning("the event log is unreachable, holding events: %s", type(problem).__name__)
                 await asyncio.sleep(0.25)
                 self._wake.set()
-            self._arm()
+            soonest = min((outbox.due_at for outbox in self._ready.values()), default=SHUT)
+            if self._timer is None and soonest != SHUT:
+                self._arm(soonest)
 
     async def _send(self, due: list[Outbox], now: float) -> None:
         taken = [(outbox, outbox.take()) for outbox in due]

@@ -46,14 +46,11 @@ async def _storm(site: Site, *, seconds: float, seed: int, people: int, longest_
 
     crowd = Crowd(await asyncio.to_thread(_people, people), site.urls, seed)
     chaos = Chaos(site, seed, longest_freeze=longest_freeze)
-    chatting = asyncio.create_task(crowd.chat(seconds + QUIET_SECONDS))
-    await chaos.rage(seconds)
-    crowd._over.set()
-    await crowd.close()
-    left = await _quiet(site, checks)
-    await asyncio.sleep(2)  # the last events reach those who watch
-    chatting.cancel()
-    await asyncio.gather(chatting, return_exceptions=True)
+    async with crowd.chatting():
+        await chaos.rage(seconds)
+        await crowd.hush()
+        left = await _quiet(site, checks)
+        await asyncio.sleep(2)  # the last events reach those who watch
     found = await asyncio.to_thread(checks.broken_promises, crowd)
     await asyncio.to_thread(_tell, chaos, crowd, found, left)
     return 1 if found or left else 0

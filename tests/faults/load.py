@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -44,17 +45,26 @@ class Crowd:
         self._urls = urls
         self._chance = random.Random(seed)
         self._over = asyncio.Event()
+        self._talking: list[asyncio.Task[None]] = []
 
-    async def chat(self, seconds: float) -> None:
+    @contextlib.asynccontextmanager
+    async def chatting(self) -> AsyncIterator[None]:
+        """They watch all the time, and talk until `hush`."""
         async with aiohttp.ClientSession(timeout=PATIENCE) as http:
             watching = [asyncio.create_task(watcher.watch(http)) for watcher in self.watchers]
-            talking = [asyncio.create_task(self._talk(http, person)) for person in self.people]
-            await asyncio.sleep(seconds)
-            self._over.set()
-            await asyncio.gather(*talking)
-            for task in watching:
-                task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+            self._talking = [asyncio.create_task(self._talk(http, person)) for person in self.people]
+            try:
+                yield
+            finally:
+                for task in (*watching, *self._talking):
+                    task.cancel()
+                await asyncio.gather(*watching, *self._talking, return_exceptions=True)
+
+    async def hush(self) -> None:
+        """Whoever speaks finishes; then everybody says a last word, which brings along what a stop left behind."""
+        self._over.set()
+        await asyncio.gather(*self._talking)
+        await self.close()
 
     async def close(self) -> None:
         """A last word in every chat, so that chips kept by a stop enter the conversation too."""
