@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from copilot.agent.fallback import ALLOWED
 from copilot.agent.parts import Answered, Failed, ModelCallEnded, ModelCallStarted
@@ -250,3 +253,19 @@ async def test_a_round_sends_ten_requests_at_most_and_then_fails_with_the_last_c
     parts = await play(loop(reciter, FIRST, SECOND, THIRD, replace(THIRD, name="Fourth")))
     assert asked(reciter) == ["First"] * 4 + ["Second"] * 4 + ["Third"] * 2
     assert parts[-1].code == "rate_limited"
+
+
+FAILURES = st.tuples(st.sampled_from(get_args(FailureCode)), st.booleans())
+
+
+@given(st.lists(FAILURES, max_size=25))
+def test_whatever_fails_the_events_are_in_order_and_the_bounds_hold(failures):
+    """A33.c4, A2.7, A2.8, A7.2: one round, three models that can be healed in every way"""
+    lines = [[*[TextDelta("Half")] * shown, ProviderFailure(code)] for code, shown in failures]
+    reciter = Reciter(*lines, say("Done."))
+    thinking = [replace(entry, can_reason=True, reasoning_style="effort") for entry in (FIRST, SECOND, THIRD)]
+    parts = asyncio.run(play(loop(reciter, *thinking, thinking_tokens=8192)))
+    assert_well_ordered(parts)
+    assert len(reciter.requests) <= 10
+    assert max(Counter(asked(reciter)).values()) <= 6
+    assert len(of(parts, StepRetracted)) <= 1

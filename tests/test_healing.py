@@ -206,10 +206,11 @@ async def test_healing_counts_among_the_requests_of_a_model_and_round():
 
 
 async def test_healing_counts_among_the_requests_of_a_turn():
-    """A7.2: rounds + 20, those of earlier runs included"""
-    reciter = Reciter(refused("thinking_unsupported"))
-    parts = await play(loop(reciter, first_call_number=21, first_round=1))
-    assert parts[-1] == Failed(code="thinking_unsupported")
+    """A7.2: rounds + 20, those of earlier runs included; the twentieth is spent here"""
+    reciter = Reciter(refused("thinking_unsupported"), refused("media_unsupported"))
+    parts = await play(loop(reciter, first_call_number=20, first_round=1))
+    assert healings(parts) == ["thinking"]
+    assert parts[-1] == Failed(code="media_unsupported")
 
 
 async def test_what_was_shown_before_a_healing_is_taken_back():
@@ -219,3 +220,11 @@ async def test_what_was_shown_before_a_healing_is_taken_back():
     assert of(parts, StepRetracted)[0].row_ids == [of(parts, TextStarted)[0].row_id]
     assert [row.content for row in kept(parts) if row.kind == "assistant" and not row.hidden] == ["Whole."]
     assert_well_ordered(parts)
+
+
+async def test_a_healing_that_took_text_back_leaves_no_second_retraction():
+    """A7.3"""
+    broken = [[TextDelta("Half"), ProviderFailure(code)] for code in ("thinking_unsupported", "overloaded")]
+    parts = await play(loop(Reciter(*broken)))
+    assert len(of(parts, StepRetracted)) == 1
+    assert parts[-1] == Failed(code="overloaded")
