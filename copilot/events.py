@@ -16,6 +16,7 @@ JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 RowKind = Literal["user", "assistant", "reasoning", "tool_call", "tool_result", "note", "summary", "notice"]
 Role = Literal["user", "assistant", "summary", "notice"]
 SessionState = Literal["idle", "running", "waiting"]
+HealingKind = Literal["effort", "thinking", "signature", "images", "credentials"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,6 +416,28 @@ class ModelRetrying:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelHealed:
+    """A refused request goes out again, changed; it costs no try (A7.4)."""
+
+    model: str
+    healing: HealingKind
+    failure_class: str
+    label: str
+    kind: Literal["model.healed"] = "model.healed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSwitched:
+    """Another model goes on, until the turn ends (A7.6)."""
+
+    from_model: str
+    to_model: str
+    failure_class: str
+    label: str
+    kind: Literal["model.switched"] = "model.switched"
+
+
+@dataclass(frozen=True, kw_only=True)
 class UsageMetered:
     tokens_per_second: float | None
     context_used_percent: float | None
@@ -487,6 +510,8 @@ Event = (
     | QuestionClosed
     | FollowUpDelivered
     | ModelRetrying
+    | ModelHealed
+    | ModelSwitched
     | UsageMetered
     | UsageRecorded
     | NoticePosted

@@ -128,6 +128,12 @@ def _estimate(turn: Turn) -> Tokens:
     return Tokens(input=sums["given"] // CHARACTERS_PER_TOKEN, output=sums["made"] // CHARACTERS_PER_TOKEN)
 
 
+def last_model(turn_id: UUID) -> tuple[str, str] | None:
+    """Provider and model that the turn asked last."""
+    calls = ModelCall.objects.filter(turn=turn_id).order_by("-number")
+    return calls.values_list("provider", "model").first()
+
+
 def was_whole(turn_id: UUID, number: int) -> bool:
     """Whether this call's reply came to its end."""
     return ModelCall.objects.filter(

@@ -48,6 +48,7 @@ from copilot.tools.base import CallOutcome
 
 ENTRY = Entry(name="Recital", provider="scripted", model="recital")
 TURN = "turn-1"
+PORTS = ("toolbox", "follow_ups", "clock", "learned", "credential")
 
 
 class Silence:
@@ -122,7 +123,7 @@ def ports(reciter: Reciter, **changes) -> Ports:
 
 
 def loop_of(reciter: Reciter, *, text: str = "Hello", **changes) -> Loop:
-    given = {name: changes.pop(name) for name in ("toolbox", "follow_ups", "clock") if name in changes}
+    given = {name: changes.pop(name) for name in PORTS if name in changes}
     settings = {"system": "Be kind.", "messages": [UserMessage(text=text)], "chain": (ENTRY,)}
     return Loop(ports=ports(reciter, **given), **settings | changes)
 

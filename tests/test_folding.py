@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from copilot.events import (
     MessageAdded,
     MessageView,
+    ModelHealed,
+    ModelSwitched,
     NoticeContent,
     NoticePosted,
     QuestionAsked,
@@ -206,6 +208,9 @@ class Session:
     def do_news(self, number, text):
         self.log(TurnHeartbeat(phase="model", elapsed_seconds=number))
         self.log(StepStarted(step_id="s", round=1))
+        words = {"failure_class": "overloaded", "label": text}
+        self.log(ModelHealed(model="m", healing="thinking", **words))
+        self.log(ModelSwitched(from_model="m", to_model="n", **words))
 
 
 NAMES = sorted(name.removeprefix("do_") for name in dir(Session) if name.startswith("do_"))

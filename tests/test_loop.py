@@ -278,9 +278,9 @@ async def test_opaque_reasoning_goes_back_inside_the_tool_loop_and_is_kept_with_
 
 
 @pytest.mark.parametrize("sees", [True, False])
-async def test_pictures_in_results_follow_the_whole_group_where_the_model_sees_pictures(sees):
+async def test_pictures_in_results_follow_the_whole_group_as_words_where_the_model_sees_none(sees):
     """A9.9, A9.c3 as far as the loop is concerned"""
-    picture = ImagePart(mime="image/png", data=b"png")
+    picture = ImagePart(mime="image/png", data=b"png", name="cat.png")
 
     async def show(made, emit):
         return replace(outcome(made), media=(picture,))
@@ -290,7 +290,8 @@ async def test_pictures_in_results_follow_the_whole_group_where_the_model_sees_p
     await play(loop_of(reciter, toolbox=toolbox, chain=(replace(ENTRY, supports_images=sees),)))
     *_, group = [m for m in reciter.requests[1].messages if isinstance(m, ToolGroup)]
     after = reciter.requests[1].messages[reciter.requests[1].messages.index(group) + 1 :]
-    assert [message.images for message in after] == ([(picture,)] if sees else [])
+    words = "" if sees else "[image not shown: cat.png, image/png, 0.0 KB]"
+    assert [(message.text, message.images) for message in after] == [(words, (picture,) if sees else ())]
 
 
 async def test_the_turn_can_read_what_the_loop_took():

@@ -127,3 +127,12 @@ def test_a_script_takes_the_place_of_a_model() -> None:
     with pytest.raises(ProviderFailure, match="model_not_found"):
         providers.provider_for(entry)
     assert isinstance(providers.provider_for(catalogue.DEMO), DemoProvider)
+
+
+def test_a_credential_is_read_as_it_stands_now_a7_4() -> None:
+    catalogue.configure(catalogue.build(openai_key="old"))
+    (entry,) = catalogue.entries()
+    catalogue.configure(catalogue.build(openai_key="new"))
+    assert catalogue.credential_of(entry) == "new"
+    catalogue.configure(catalogue.build())
+    assert catalogue.credential_of(entry) == "old"

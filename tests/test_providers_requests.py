@@ -280,6 +280,14 @@ def test_adaptive_models_get_an_effort_a5_5() -> None:
     assert body["output_config"] == {"effort": "medium"}
 
 
+def test_a_level_that_was_stepped_down_to_is_asked_for_by_name_a7_4() -> None:
+    styles: tuple[ReasoningStyle, ...] = ("adaptive", "effort", "gateway")
+    asked = {style: replace(request(style=style, thinking=8192), effort="low") for style in styles}
+    assert messages(asked["adaptive"])["output_config"] == {"effort": "low"}
+    assert chat(asked["effort"])["reasoning_effort"] == "low"
+    assert chat(asked["gateway"])["reasoning"] == {"effort": "low"}
+
+
 def test_no_temperature_and_no_forced_tool_choice_go_with_thinking_a5_5() -> None:
     assert not {"temperature", "top_p", "tool_choice"} & set(messages(request(thinking=8192)))
 

@@ -120,3 +120,44 @@ def test_what_earlier_runs_of_the_turn_sent_counts():
     """A7.2 after a takeover"""
     assert after(retries(requests_beyond_rounds=19))
     assert after(retries(requests_beyond_rounds=20)) is None
+
+
+def test_another_model_has_schedules_of_its_own_and_the_round_its_one_retraction():
+    """A7.1, A7.3, A7.6"""
+    made = retries()
+    assert [after(made, "no_response") is None for _ in range(2)] == [False, True]
+    made.count_request("other")
+    assert made.after(ProviderFailure("no_response"), model="other", shown=True, seconds_left=math.inf)
+    assert not made.can_switch(shown=True)
+    assert made.can_switch(shown=False)
+
+
+@given(st.lists(st.sampled_from(["heal", "switch", "wait"]), max_size=60))
+def test_healings_and_switches_keep_the_bounds_too(acts):
+    """A33.c4, A7.2"""
+    made, policy, model, sent = retries(), Policy(), 0, [1]
+    made.count_request("0")
+    for act in acts:
+        if act == "wait":
+            failure = ProviderFailure("overloaded", retry_after_seconds=0)
+            again = made.after(failure, model=str(model), shown=False, seconds_left=math.inf) is not None
+        else:
+            again = made.can_send(str(model), shown=False) if act == "heal" else made.can_switch(shown=False)
+            if again:
+                made.spend_request(shown=False)
+                model, sent = (model, sent) if act == "heal" else (model + 1, [*sent, 0])
+        if again:
+            made.count_request(str(model))
+            sent[-1] += 1
+    assert max(sent) <= policy.requests_per_model_and_round
+    assert sum(sent) <= policy.requests_per_round
+
+
+def test_a_turn_out_of_requests_is_exhausted_in_every_round():
+    """A7.2"""
+    made = retries(requests_beyond_rounds=19)
+    made.spend_request(shown=False)
+    made.begin_round()
+    assert made.exhausted
+    assert not made.can_send("model", shown=False)
+    assert not made.can_switch(shown=False)

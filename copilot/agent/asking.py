@@ -1,23 +1,34 @@
-"""Gets one reply from the model: builds the request, tries again as the schedule allows, keeps the sums (A7)."""
+"""Gets one reply from a model: builds the request; waits, heals or switches after a failure; keeps the sums (A7)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
-from copilot.agent.conversation import call_ids, extend_last_reply
+from copilot.agent.conversation import call_ids, extend_last_reply, without_images, without_replay
+from copilot.agent.fallback import Fallback, Needs
 from copilot.agent.guards import State
-from copilot.agent.metering import Meter, add
+from copilot.agent.healing import Healing
+from copilot.agent.metering import Meter, add, estimate, size
 from copilot.agent.parts import ModelCallEnded, Produced
 from copilot.agent.ports import Ports, closed
 from copilot.agent.replies import Attempt, Block, Continuing, Step
 from copilot.agent.retries import Retries, Wait
 from copilot.agent.steps import Answer, Halt, Nudge, Reply, RunTools, next_step
-from copilot.events import ModelRetrying, ReasoningEnded, StepRetracted, TextEnded, Tokens
+from copilot.events import (
+    ModelHealed,
+    ModelRetrying,
+    ModelSwitched,
+    ReasoningEnded,
+    StepRetracted,
+    TextEnded,
+    Tokens,
+)
 from copilot.notices import NOTICES
 from copilot.providers.base import Entry, ModelMessage, ProviderFailure, Request, ToolCall
 
 Outcome = Answer | RunTools | Nudge | Halt | ProviderFailure
+Remedy = Wait | ModelHealed | ModelSwitched
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,7 +37,7 @@ class Asker:
 
     system: str
     suffix: str
-    entry: Entry
+    chain: tuple[Entry, ...]
     ports: Ports
     thinking_tokens: int
     retries: Retries
@@ -34,6 +45,7 @@ class Asker:
     call_number: int
     continuing: Continuing | None
 
+    entry: Entry = field(init=False)  # the one that is asked now
     attempt: Attempt | None = field(init=False, default=None)
     outcome: Outcome = field(init=False, default_factory=Answer)
     waiting: bool = field(init=False, default=False)
@@ -41,9 +53,15 @@ class Asker:
     first_token_at: float | None = field(init=False, default=None)
     generation_seconds: float = field(init=False, default=0.0)
 
+    def __post_init__(self) -> None:
+        self.entry = self.chain[0]
+        self._fallback = Fallback(self.chain)
+        self._healing = Healing(self.ports.learned, thinking_tokens=self.thinking_tokens)
+
     async def ask(
         self, messages: list[ModelMessage], *, round_number: int, state: State
     ) -> AsyncIterator[Produced]:
+        """One round's reply. `messages` changes when what is in them cannot go to the model that goes on."""
         self.retries.begin_round()
         while True:
             attempt = self._begin(messages, round_number)
@@ -54,14 +72,17 @@ class Asker:
             self.outcome = self._judge(attempt, state)
             if not isinstance(self.outcome, ProviderFailure):
                 self.continuing = None
+                self._healing.accepted(self.entry)
                 return
             self._keep_resumed(attempt, messages)
-            wait = self._wait_after(self.outcome, attempt)
-            if wait is None:
+            remedy = await self._remedy(self.outcome, attempt, messages, in_tool_loop=state.ran_tools)
+            if remedy is None:
+                self.outcome = self._final(self.outcome)
                 return
-            for event in _announced(attempt, self.outcome, wait):
+            for event in _announced(attempt, self.outcome, remedy):
                 yield event
-            await self._sleep(wait)
+            if isinstance(remedy, Wait):
+                await self._sleep(remedy)
 
     # --- what stands open after a cancellation -------------------------------------------------------
 
@@ -100,15 +121,21 @@ class Asker:
 
     # --- one try -------------------------------------------------------------------------------------
 
-    def _begin(self, messages: list[ModelMessage], round_number: int) -> Attempt:
-        request = Request(
-            entry=self.entry,
+    def _request(self, messages: list[ModelMessage]) -> Request:
+        """The conversation as the present model can take it (A7.4, A7.6)."""
+        entry, healing = self.entry, self._healing
+        return Request(
+            entry=entry,
             system=self.system,
             suffix=self.suffix,
-            messages=tuple(messages),
-            tools=self.ports.toolbox.specifications() if self.entry.supports_tools else (),
-            thinking_tokens=self.thinking_tokens,
+            messages=tuple(messages if healing.sees(entry) else without_images(messages)),
+            tools=self.ports.toolbox.specifications() if entry.supports_tools else (),
+            thinking_tokens=healing.thinking_tokens(entry),
+            effort=healing.effort(entry),
         )
+
+    def _begin(self, messages: list[ModelMessage], round_number: int) -> Attempt:
+        request = self._request(messages)
         number = self.call_number
         meter = Meter(request, call_id=self.ports.call_id(number), number=number, now=self.ports.clock.now)
         self.call_number += 1
@@ -142,13 +169,65 @@ class Asker:
             self.continuing = None
             extend_last_reply(messages, "".join(attempt.resumed.parts))
 
-    # --- trying again --------------------------------------------------------------------------------
+    # --- after a failure -----------------------------------------------------------------------------
 
-    def _wait_after(self, failure: ProviderFailure, attempt: Attempt) -> Wait | None:
+    async def _remedy(
+        self, failure: ProviderFailure, attempt: Attempt, messages: list[ModelMessage], *, in_tool_loop: bool
+    ) -> Remedy | None:
+        """What is done so that the round can go on; None when nothing is left to be tried."""
         seconds_left = self.deadline - self.ports.clock.now()
-        return self.retries.after(
-            failure, model=self.entry.name, shown=attempt.shown, seconds_left=seconds_left
+        shown = attempt.shown
+        wait = self.retries.after(failure, model=self.entry.name, shown=shown, seconds_left=seconds_left)
+        if wait is not None or seconds_left <= 0:
+            return wait
+        remedy = await self._heal(failure, messages, shown=shown) or self._switch(
+            failure, attempt.request, messages, shown=shown
         )
+        if isinstance(remedy, ModelSwitched) and in_tool_loop:
+            self._healing.lose_thoughts()
+        if remedy is not None:
+            self.retries.spend_request(shown=shown)
+        return remedy
+
+    async def _heal(
+        self, failure: ProviderFailure, messages: list[ModelMessage], *, shown: bool
+    ) -> ModelHealed | None:
+        kind = self._healing.remedy(failure, self.entry)
+        if kind is None or not self.retries.can_send(self.entry.name, shown=shown):
+            return None
+        if kind == "credentials" and not await self._renew_credential():
+            return None
+        self._healing.apply(kind, self.entry, failure)
+        if kind == "signature":
+            messages[:] = without_replay(messages)
+        label = NOTICES[failure.code].label
+        return ModelHealed(model=self.entry.name, healing=kind, failure_class=failure.code, label=label)
+
+    async def _renew_credential(self) -> bool:
+        """Whether the store has another one than was refused."""
+        credential = await self.ports.credential(self.entry)
+        renewed = credential != self.entry.credential
+        self.entry = replace(self.entry, credential=credential)
+        return renewed
+
+    def _switch(
+        self, failure: ProviderFailure, request: Request, messages: list[ModelMessage], *, shown: bool
+    ) -> ModelSwitched | None:
+        if not self.retries.can_switch(shown=shown):
+            return None
+        needs = Needs(tools=bool(request.tools or call_ids(messages)), prompt_tokens=estimate(size(request)))
+        entry = self._fallback.next(failure, self.entry, needs)
+        if entry is None:
+            return None
+        before, self.entry = self.entry, entry
+        messages[:] = without_replay(messages)
+        label = NOTICES[failure.code].label
+        return ModelSwitched(
+            from_model=before.name, to_model=entry.name, failure_class=failure.code, label=label
+        )
+
+    def _final(self, failure: ProviderFailure) -> ProviderFailure:
+        return self._fallback.final(failure, self.entry, out_of_requests=self.retries.exhausted)
 
     async def _sleep(self, wait: Wait) -> None:
         self.waiting = True
@@ -158,7 +237,7 @@ class Asker:
             self.waiting = False
 
 
-def _announced(attempt: Attempt, failure: ProviderFailure, wait: Wait) -> Iterator[Produced]:
+def _announced(attempt: Attempt, failure: ProviderFailure, remedy: Remedy) -> Iterator[Produced]:
     step = attempt.step
     if attempt.shown:
         yield StepRetracted(
@@ -170,7 +249,11 @@ def _announced(attempt: Attempt, failure: ProviderFailure, wait: Wait) -> Iterat
     else:
         yield step.finished("failed")
     step.over = True
-    yield ModelRetrying(
+    yield _retrying(failure, remedy) if isinstance(remedy, Wait) else remedy
+
+
+def _retrying(failure: ProviderFailure, wait: Wait) -> ModelRetrying:
+    return ModelRetrying(
         failure_class=failure.code,
         label=NOTICES[failure.code].label,
         delay_seconds=round(wait.delay_seconds, 3),

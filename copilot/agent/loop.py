@@ -55,7 +55,7 @@ class Loop:
         self._asker = Asker(
             system=self.system,
             suffix=self.suffix,
-            entry=self.chain[0],
+            chain=self.chain,
             ports=self.ports,
             thinking_tokens=self.thinking_tokens,
             retries=Retries(requests_beyond_rounds=max(0, self.first_call_number - self.first_round)),
@@ -214,7 +214,7 @@ class Loop:
             async for part in parts:
                 yield part
         append(self.messages, run.group())
-        append(self.messages, UserMessage(text="", images=run.images() if self.entry.supports_images else ()))
+        append(self.messages, UserMessage(text="", images=run.images()))
         for part in self._end_tools(run, reply.finish):
             yield part
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
 
+from copilot.agent.learned import Lesson, Lessons
 from copilot.events import Event
 from copilot.providers.base import Entry, Provider, ToolCall, ToolSpecification, UserMessage
 from copilot.tools.base import CallOutcome
@@ -47,6 +48,17 @@ class FollowUps(Protocol):
         ...
 
 
+class Learned(Protocol):
+    def recall(self, entry: Entry) -> Lesson: ...
+
+    def learn(self, entry: Entry, lesson: Lesson) -> None: ...
+
+
+async def same_credential(entry: Entry) -> str:
+    """For those whose keys never change."""
+    return entry.credential
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ports:
     provider: Callable[[Entry], Provider]
@@ -54,6 +66,8 @@ class Ports:
     follow_ups: FollowUps
     clock: Clock
     call_id: Callable[[int], UUID] = lambda number: uuid4()  # the id of the model call of this number
+    learned: Learned = field(default_factory=Lessons)
+    credential: Callable[[Entry], Awaitable[str]] = same_credential  # as the store has it now (A7.4)
 
 
 @asynccontextmanager

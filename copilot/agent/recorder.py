@@ -53,6 +53,7 @@ from copilot.previews import preview_arguments
 from copilot.turns import Claimed
 
 SETTLE_SECONDS = 1.0
+WRITTEN_BY_A_MODEL: tuple[RowKind, ...] = ("assistant", "reasoning", "tool_call")
 
 
 class Recorder:
@@ -198,7 +199,7 @@ class Recorder:
                 content=content,
                 data=data,
                 call_id=call_id,
-                model=self.model if kind in ("assistant", "reasoning") else "",
+                model=self.model if kind in WRITTEN_BY_A_MODEL else "",
                 streaming=streaming,
             )
         )
@@ -302,12 +303,13 @@ class Recorder:
             branch=0,
             created_at=queries.instant(placed.created_at),
             streaming=streaming,
-            model=self.model if kind in ("assistant", "reasoning") else "",
+            model=self.model if kind in WRITTEN_BY_A_MODEL else "",
         )
 
     # --- model calls -----------------------------------------------------------------------------
 
     async def _begin_call(self, call: ModelCallStarted) -> None:
+        self.model = call.entry.name  # who writes the rows from here on (A7.6)
         if call.number > self.calls_begun:  # the run's first stands already: it came with the preparation
             entry = call.entry
             await in_thread(usage.begin, self.turn.turn_id, call.number, entry.provider, entry.model)

@@ -119,7 +119,7 @@ class Attempt:
         self.block: Block | None = None  # the one that is open
         self.blocks: list[Block] = []
         self.resumed: Block | None = None  # the interrupted row, once and if it goes on
-        self._request = request
+        self.request = request
         self._known = frozenset(tool.name for tool in request.tools)
         self._assembler = Assembler(taken_ids)
         self._continuing = continuing
@@ -144,8 +144,8 @@ class Attempt:
         yield self.step.started()
         yield self.meter.started()
         try:
-            provider = provider_for(self._request.entry)
-            async with closed(provider.stream(self._request)) as items:
+            provider = provider_for(self.request.entry)
+            async with closed(provider.stream(self.request)) as items:
                 async for item in items:
                     for event in self._receive(item):
                         yield event

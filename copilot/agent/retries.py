@@ -48,7 +48,7 @@ class Wait:
 @dataclass
 class _Round:
     requests: Counter[str] = field(default_factory=Counter)  # by model
-    retried: Counter[str] = field(default_factory=Counter)  # by failure class
+    retried: Counter[tuple[str, FailureCode]] = field(default_factory=Counter)  # by model and failure class
     waited: float = 0.0
     retracted: bool = False
 
@@ -81,27 +81,44 @@ class Retries:
         `shown`: clients have seen text or calls of the failed step, so that a retry retracts it.
         """
         schedule = self._policy.schedule(failure.code)
-        used = self._round.retried[failure.code]
-        if used >= len(schedule) or (shown and self._round.retracted) or self._requests_spent(model):
+        used = self._round.retried[model, failure.code]
+        if used >= len(schedule) or not self.can_send(model, shown=shown):
             return None
         delay = self._delay(schedule[used], failure.retry_after_seconds)
         if delay is None or self._waits_too_long(delay, seconds_left):
             return None
-        self._spend(failure.code, delay, shown)
+        self.spend_request(shown=shown)
+        self._round.retried[model, failure.code] += 1
+        self._round.waited += delay
+        self._waited += delay
         return Wait(delay_seconds=delay, attempt=used + 1, attempts=len(schedule))
+
+    @property
+    def exhausted(self) -> bool:
+        """No model may be asked again in this round, whatever for (A7.2)."""
+        return (
+            self._round.requests.total() >= self._policy.requests_per_round
+            or self._beyond_rounds >= self._policy.requests_beyond_rounds
+        )
+
+    def can_send(self, model: str, *, shown: bool) -> bool:
+        """Whether the round may ask `model` once more, after a wait or a healing."""
+        spent = self._round.requests[model] >= self._policy.requests_per_model_and_round
+        return not spent and self.can_switch(shown=shown)
+
+    def can_switch(self, *, shown: bool) -> bool:
+        """Whether a model that this round has not asked yet may be."""
+        return not (self.exhausted or (shown and self._round.retracted))
+
+    def spend_request(self, *, shown: bool) -> None:
+        """One more goes out than the round's own."""
+        self._beyond_rounds += 1
+        self._round.retracted = self._round.retracted or shown
 
     def _delay(self, scheduled: float, retry_after: float | None) -> float | None:
         if retry_after is None:
             return scheduled * (1 + JITTER * (2 * self._chance() - 1))
         return max(0.0, retry_after) if retry_after <= self._policy.longest_retry_after else None
-
-    def _requests_spent(self, model: str) -> bool:
-        counted = self._round.requests
-        return (
-            counted[model] >= self._policy.requests_per_model_and_round
-            or counted.total() >= self._policy.requests_per_round
-            or self._beyond_rounds >= self._policy.requests_beyond_rounds
-        )
 
     def _waits_too_long(self, delay: float, seconds_left: float) -> bool:
         return (
@@ -109,10 +126,3 @@ class Retries:
             or self._waited + delay > self._policy.waiting_per_turn
             or delay >= seconds_left
         )
-
-    def _spend(self, code: FailureCode, delay: float, shown: bool) -> None:
-        self._beyond_rounds += 1
-        self._round.retried[code] += 1
-        self._round.waited += delay
-        self._waited += delay
-        self._round.retracted = self._round.retracted or shown

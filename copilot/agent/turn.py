@@ -20,6 +20,7 @@ from copilot import context, history, queries, questions, turns, usage
 from copilot.agent import prompt, taking
 from copilot.agent.commits import retried, uncut
 from copilot.agent.guards import Limits
+from copilot.agent.learned import LESSONS
 from copilot.agent.loop import Loop
 from copilot.agent.mending import Mended, close_open, mend, row_uuid, unfinished_outcome
 from copilot.agent.parts import Answered, CallMade, Failed, ResultMade
@@ -195,9 +196,11 @@ class TurnRun:
                 follow_ups=taking.Boundary(self.turn, self.recorder),
                 clock=SystemClock(),
                 call_id=partial(usage.call_id, self.turn.turn_id),
+                learned=LESSONS,
+                credential=_credential_now,
             ),
             limits=Limits(max_rounds=settings.TURN_MAX_ROUNDS, max_seconds=settings.TURN_MAX_SECONDS),
-            thinking_tokens=settings.THINKING_TOKENS if entry.can_reason and self.turn.mode != "fast" else 0,
+            thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
             first_call_number=self.turn.calls + 1,
             first_round=max(1, self.turn.calls),
             elapsed_seconds=self.turn.running_seconds,
@@ -444,9 +447,13 @@ def _to_repeat(loop: Loop) -> tuple[OpenCall, ...]:
     return tuple(OpenCall(row_id=uuid4(), call=call, made=True) for call in loop.pending_calls)
 
 
+async def _credential_now(entry: Entry) -> str:
+    return await in_thread(catalogue.credential_of, entry)
+
+
 def prepare(turn: Claimed) -> Prepared:
     """Everything the loop needs of Postgres before its first request, in one visit."""
-    chain = catalogue.resolve(turn.tier, turn.mode)
+    chain = _rest_of(catalogue.resolve(turn.tier, turn.mode), turn)
     taken = taking.at_turn_start(turn) if turn.pending and not turn.calls else []
     rows = history.rows_for_model(turn.session_id)
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
@@ -454,6 +461,13 @@ def prepare(turn: Claimed) -> Prepared:
     if not mended.answered:
         usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
     return Prepared(chain=chain, mended=mended, taken=taken, calls_begun=number)
+
+
+def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:
+    """The chain from the model on that was asked last: a switch holds until the turn ends (A7.6)."""
+    last = usage.last_model(turn.turn_id) if turn.resumed else None
+    positions = (at for at, entry in enumerate(chain) if (entry.provider, entry.model) == last)
+    return chain[next(positions, 0) :]
 
 
 def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:

@@ -26,6 +26,7 @@ FailureCode = Literal[
     "unknown",
 ]
 
+Effort = Literal["max", "xhigh", "high", "medium", "low", "minimal"]  # from the most thinking to the least
 ReasoningStyle = Literal["none", "budget", "adaptive", "effort", "gateway"]
 
 
@@ -69,6 +70,7 @@ class ToolCall:
 class ImagePart:
     mime: str
     data: bytes = field(repr=False)
+    name: str = ""  # of its file, for models that cannot see it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,7 @@ class Request:
     tools: tuple[ToolSpecification, ...] = ()
     thinking_tokens: int = 0  # 0 = no reasoning parameter at all (A14.5)
     suffix: str = ""  # the per-session part of the system text (A15.1)
+    effort: Effort | None = None  # instead of the level that thinking_tokens mean (A7.4)
 
 
 # --- items -------------------------------------------------------------------------------------------

@@ -159,6 +159,13 @@ def resolve(tier: str, mode: str) -> tuple[Entry, ...]:
     return chain
 
 
+def credential_of(entry: Entry) -> str:
+    """The credential as it stands now; a turn's own entry may be older than the catalogue (A7.4)."""
+    now = (one for one in current().entries if (one.name, one.provider) == (entry.name, entry.provider))
+    found = next(now, None)
+    return entry.credential if found is None else found.credential
+
+
 def entries() -> list[Entry]:
     return list(current().entries)
 

@@ -20,7 +20,7 @@ from copilot.providers.base import (
     ToolSpecification,
     UserMessage,
 )
-from copilot.providers.messages import effort_for, merged, system_text
+from copilot.providers.messages import effort_of, merged, system_text
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,9 @@ def _reasoning(request: Request) -> dict[str, JSON]:
         return {}
     match request.entry.reasoning_style:
         case "effort":
-            return {"reasoning_effort": effort_for(request.thinking_tokens)}
+            return {"reasoning_effort": effort_of(request)}
+        case "gateway" if request.effort is not None:
+            return {"reasoning": {"effort": request.effort}}
         case "gateway":
             return {"reasoning": {"max_tokens": request.thinking_tokens}}
         case _:

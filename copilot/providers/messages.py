@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from copilot.providers.base import AssistantMessage, ModelMessage, Request, UserMessage
+from copilot.providers.base import AssistantMessage, Effort, ModelMessage, Request, UserMessage
 
-EFFORTS = ((2_048, "low"), (16_384, "medium"))  # thinking tokens up to which an effort is named; above: high
+# Thinking tokens up to which an effort is named; above: high.
+EFFORTS: tuple[tuple[int, Effort], ...] = ((2_048, "low"), (16_384, "medium"))
 
 
 def merged(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
@@ -44,8 +45,12 @@ def continues(messages: Sequence[ModelMessage]) -> bool:
             return False
 
 
-def effort_for(thinking_tokens: int) -> str:
+def effort_for(thinking_tokens: int) -> Effort:
     return next((name for most, name in EFFORTS if thinking_tokens <= most), "high")
+
+
+def effort_of(request: Request) -> Effort:
+    return request.effort or effort_for(request.thinking_tokens)
 
 
 def system_text(request: Request) -> str:

@@ -21,7 +21,7 @@ from copilot.providers.base import (
     ToolSpecification,
     UserMessage,
 )
-from copilot.providers.messages import effort_for, merged
+from copilot.providers.messages import effort_of, merged
 
 Block = dict[str, JSON]
 
@@ -55,8 +55,8 @@ def _thinking(request: Request) -> tuple[dict[str, JSON], int]:
         return {}, limit
     match entry.reasoning_style:
         case "adaptive":
-            effort = effort_for(request.thinking_tokens)
-            return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}, limit
+            effort: Block = {"effort": effort_of(request)}
+            return {"thinking": {"type": "adaptive"}, "output_config": effort}, limit
         case "budget":
             budget = max(LEAST_BUDGET, request.thinking_tokens)
             if not entry.max_output_tokens:

@@ -19,7 +19,7 @@ from copilot.providers.base import (
     ToolSpecification,
     UserMessage,
 )
-from copilot.providers.messages import effort_for, merged, system_text
+from copilot.providers.messages import effort_of, merged, system_text
 
 LONGEST_CALL_ID = 64  # the API refuses longer ones; other vendors make them
 
@@ -53,7 +53,7 @@ def _reasoning(request: Request) -> dict[str, JSON]:
         return {}
     if request.entry.reasoning_style not in ("effort", "gateway"):
         return {}
-    asked: dict[str, JSON] = {"effort": effort_for(request.thinking_tokens), "summary": "auto"}
+    asked: dict[str, JSON] = {"effort": effort_of(request), "summary": "auto"}
     return {"include": ["reasoning.encrypted_content"], "reasoning": asked}
 
 

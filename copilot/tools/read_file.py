@@ -31,7 +31,9 @@ async def read_file(arguments: ReadFile, invocation: Invocation) -> ToolOutput:
         return await in_thread(_text, file, arguments, about)
     image = await in_thread(files.image, file)
     if image is not None:
-        return ToolOutput(value=f"[{about}]", media=(ImagePart(mime=image.mime, data=image.data),))
+        return ToolOutput(
+            value=f"[{about}]", media=(ImagePart(mime=image.mime, data=image.data, name=file.name),)
+        )
     return ToolOutput(
         value=f"[{about}]\nThis is not text. Give the user its link, or work with it by another tool."
     )

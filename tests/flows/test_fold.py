@@ -93,6 +93,8 @@ def whole_turn() -> list[Event]:
         events.TurnQueued(origin="web", run_ids=[]),
         events.MessageAdded(message=asked),
         events.TurnStarted(model="m", tier="standard", mode="", resumed=False, run_ids=[]),
+        events.ModelHealed(model="m", healing="thinking", failure_class="thinking_unsupported", label="x"),
+        events.ModelSwitched(from_model="m", to_model="n", failure_class="overloaded", label="x"),
         events.ReasoningStarted(block_id="r", row_id=thought.id, message=thought),
         events.ReasoningExtended(block_id="r", row_id=thought.id, offset=0, delta="Hmm"),
         events.ReasoningEnded(block_id="r", row_id=thought.id),

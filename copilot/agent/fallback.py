@@ -1,0 +1,89 @@
+"""Which model of the chain goes on when one has failed for good, and what is said when none does (A7.6)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from copilot.providers.base import Entry, FailureCode, ProviderFailure
+from copilot.providers.failures import MAX_DETAILS
+
+Allowed = Literal["any", "other_credential"]
+
+# Classes that are not here end the turn. A conversation that is too long is compaction's business (A7.5).
+ALLOWED: dict[FailureCode, Allowed] = {
+    "quota_exhausted": "other_credential",
+    "auth_failed": "other_credential",
+    "rate_limited": "any",
+    "model_not_found": "any",
+    "overloaded": "any",
+    "no_response": "any",
+    "malformed_stream": "any",
+    "unknown": "any",
+}
+SPEAKS_FOR_ITSELF: frozenset[FailureCode] = frozenset({"refused", "context_overflow"})
+KEYLESS = ("", "none")  # servers without keys share none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What the request that failed asks of another model."""
+
+    tools: bool
+    prompt_tokens: int  # estimated
+
+
+class Fallback:
+    """One turn's way along its chain, which holds enabled entries only. There is no way back (A7.6)."""
+
+    def __init__(self, chain: Sequence[Entry]) -> None:
+        self._left = deque(chain[1:])
+        self._given_up: list[tuple[Entry, ProviderFailure]] = []
+        self._dead_credentials: set[str] = set()
+
+    def next(self, failure: ProviderFailure, failed: Entry, needs: Needs) -> Entry | None:
+        """The entry to go on with; what is passed over is never asked in this turn."""
+        allowed = ALLOWED.get(failure.code)
+        if allowed is None:
+            return None
+        if allowed == "other_credential" and failed.credential not in KEYLESS:
+            self._dead_credentials.add(failed.credential)
+        while self._left:
+            entry = self._left.popleft()
+            if self._fits(entry, needs):
+                self._given_up.append((failed, failure))
+                return entry
+        return None
+
+    def final(self, failure: ProviderFailure, failed: Entry, *, out_of_requests: bool) -> ProviderFailure:
+        """What the turn fails with: the first model's class and all that were tried (A7.c5).
+
+        A turn that may send no more requests fails with the last class (A7.2).
+        """
+        if not self._given_up:
+            return failure
+        first = self._given_up[0][1]
+        last_counts = out_of_requests or failure.code in SPEAKS_FOR_ITSELF
+        told = failure if last_counts else first
+        tried = ", ".join(f"{entry.name} ({why.code})" for entry, why in (*self._given_up, (failed, failure)))
+        return ProviderFailure(
+            told.code,
+            details=_details(told.details, f"Models tried: {tried}."),
+            status=told.status,
+            retry_after_seconds=told.retry_after_seconds,
+            request_id=told.request_id,
+        )
+
+    def _fits(self, entry: Entry, needs: Needs) -> bool:
+        large_enough = not entry.context_window or entry.context_window >= needs.prompt_tokens
+        has_tools = entry.supports_tools or not needs.tools
+        return large_enough and has_tools and entry.credential not in self._dead_credentials
+
+
+def _details(details: str, tried: str) -> str:
+    room = max(0, MAX_DETAILS - len(tried) - 1)
+    if len(details) > room:
+        details = details[: max(0, room - 1)] + "…"
+    return f"{details} {tried}".strip()[:MAX_DETAILS]

@@ -1,0 +1,41 @@
+"""What a model has taught is remembered for a day, and not beyond an edit (A4.4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from copilot.agent.learned import REMEMBERED_SECONDS, Lesson, Lessons
+from copilot.agent.ports import ManualClock
+from tests.playing import ENTRY
+
+BLIND = Lesson(sees=False)
+
+
+def test_a_lesson_is_kept_for_a_day():
+    clock = ManualClock()
+    lessons = Lessons(clock.now)
+    lessons.learn(ENTRY, BLIND)
+    clock.advance(REMEMBERED_SECONDS - 1)
+    assert lessons.recall(ENTRY) == BLIND
+    clock.advance(1)
+    assert lessons.recall(ENTRY) == Lesson()
+
+
+def test_an_edited_entry_is_an_unknown_one_also_when_it_is_edited_back():
+    lessons = Lessons()
+    lessons.learn(ENTRY, BLIND)
+    assert lessons.recall(replace(ENTRY, supports_images=True)) == Lesson()
+    assert lessons.recall(ENTRY) == Lesson()
+
+
+def test_a_new_key_forgets_nothing_and_the_old_one_is_not_kept():
+    lessons = Lessons()
+    lessons.learn(replace(ENTRY, credential="old-secret"), BLIND)
+    assert lessons.recall(replace(ENTRY, credential="new-secret")) == BLIND
+    assert lessons._remembered[ENTRY.name].entry.credential == ""
+
+
+def test_what_one_model_taught_says_nothing_of_another():
+    lessons = Lessons()
+    lessons.learn(ENTRY, BLIND)
+    assert lessons.recall(replace(ENTRY, name="Other")) == Lesson()
