@@ -334,11 +334,13 @@ def step_finished(session_id: UUID, turn_id: UUID) -> bool:
     return False
 
 
-def ending_is_told(session_id: UUID, turn_id: UUID) -> bool:
-    """Whether the log holds the turn's ending; a log that was lost since needs none."""
-    name = f'"turn_id":"{turn_id}"'
-    recent = stream.recent(str(session_id), count=4 * RECENT_EVENTS)
-    return not recent or any(entry.kind in ENDING_KINDS and name in entry.payload for entry in recent)
+def ending_is_told(turn: Turn) -> bool:
+    """Whether the log holds the turn's ending; a log that begins after it was lost, and its readers start over."""
+    name = f'"turn_id":"{turn.pk}"'
+    recent = stream.recent(str(turn.session_id), count=4 * RECENT_EVENTS)
+    if turn.ended_at is None or not recent or recent[0].place[0] / 1000 > turn.ended_at.timestamp():
+        return True
+    return any(entry.kind in ENDING_KINDS and name in entry.payload for entry in recent)
 
 
 def present_text(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:

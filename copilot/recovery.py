@@ -14,6 +14,8 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 from django.db import connection
+from django.db.models import F, Q
+from django.db.models.functions import Now
 
 from copilot import dispatch, history, queries, tasks, turns, usage, workers
 from copilot.errors import TurnConflict
@@ -27,7 +29,8 @@ log = logging.getLogger(__name__)
 STOP_OVERRIDE_SECONDS = 5  # a worker that has not obeyed by then is overridden (T7.1)
 STRANDED_SECONDS = 10
 EVERYTHING_STAYS = 2**62
-LAST_WORDS = timedelta(seconds=10)  # a worker writes its beat every two
+STOP_OVERRIDE = timedelta(seconds=STOP_OVERRIDE_SECONDS)
+MEMORY = timedelta(minutes=2)  # how long ago an ending may be that was never told
 Away = RedisDown  # what a sweep meets when it cannot see
 LOST = "Interrupted, outcome unknown: the worker was lost while this ran."
 
@@ -123,26 +126,26 @@ def _give_up(turn: Turn, fence: int) -> None:
 # --- a dead worker's last words ----------------------------------------------------------------------
 
 
-def bury_dead_workers() -> int:
-    """Turns that a worker ended just before it died: their endings are told if it could not (T9.6)."""
-    buried = 0
-    for worker, beat_at in workers.dead():
-        for turn in Turn.objects.filter(worker=worker, ended_at__gt=beat_at - LAST_WORDS).select_related(
-            "session"
-        ):
-            _tell_ending(turn)
+def tell_lost_endings() -> int:
+    """Turns whose row has ended and whose ending may never have been told: who ended them died first (T9.6)."""
+    gone = workers.dead()
+    late = Q(stop_requested_at__lt=F("ended_at") - STOP_OVERRIDE)
+    suspicious = Q(worker__in=gone) | Q(recovered_at__isnull=False) | late
+    recent = Turn.objects.filter(suspicious, ended_at__gt=Now() - MEMORY, ended_at__lt=Now() - STOP_OVERRIDE)
+    told = sum(_tell_ending(turn) for turn in recent.select_related("session")[:200])
+    for worker in gone:
         workers.forget(worker)
-        buried += 1
-    return buried
+    return told
 
 
-def _tell_ending(turn: Turn) -> None:
-    if queries.ending_is_told(turn.session_id, turn.pk):
-        return
+def _tell_ending(turn: Turn) -> bool:
+    if queries.ending_is_told(turn):
+        return False
     dispatch.publish_page(turn.session_id)
     dispatch.publish(turn.session_id, turn.session.owner_id, [(_ending(turn), str(turn.pk))])
     keep_through = {"succeeded": None, "cancelled": turn.stop_through}.get(turn.status, EVERYTHING_STAYS)
     dispatch.after_turn(turn.session_id, turn.token, keep_through)
+    return True
 
 
 def _ending(turn: Turn) -> Ending:

@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import msgspec
 import psycopg
@@ -205,12 +204,12 @@ def suspects() -> list[Suspect]:
         ]
 
 
-def dead() -> list[tuple[str, datetime]]:
-    """Workers whose process is gone and which nobody has heard of since, with their last beat."""
+def dead() -> list[str]:
+    """Workers whose process is gone and which nobody has heard of since."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            SELECT b.worker, b.beat_at FROM copilot_workerbeat b
+            SELECT b.worker FROM copilot_workerbeat b
             WHERE b.beat_at < now() - %(life)s * interval '1 second' AND NOT EXISTS (
                 SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
                   AND l.classid = %(space)s AND l.objid = (b.lock_key & 4294967295)
@@ -219,9 +218,9 @@ def dead() -> list[tuple[str, datetime]]:
             """,
             {"life": BEAT_LIFE_SECONDS, "space": LOCK_SPACE},
         )
-        silent = cursor.fetchall()
-    heard = beats.read([worker for worker, _ in silent], life_seconds=BEAT_LIFE_SECONDS)
-    return [(worker, beat_at) for worker, beat_at in silent if worker not in heard]
+        silent = [row[0] for row in cursor.fetchall()]
+    heard = beats.read(silent, life_seconds=BEAT_LIFE_SECONDS)
+    return [worker for worker in silent if worker not in heard]
 
 
 def forget(worker: str) -> None:

@@ -75,7 +75,6 @@ def sweep() -> None:
     recovery.restore_if_forgotten()
     recovery.override_stops()
     recovery.send_again()
-    recovery.bury_dead_workers()
     now = time.monotonic()
     for session_id in recovery.stranded_sessions():
         if now - _memory.tried.get(session_id, -STRANDED_RETRY_SECONDS) >= STRANDED_RETRY_SECONDS:
@@ -84,6 +83,7 @@ def sweep() -> None:
     if now - _memory.slow_sweep_at > SLOW_SWEEP_SECONDS:
         _memory.slow_sweep_at = now
         _memory.tried = {one: at for one, at in _memory.tried.items() if now - at < STRANDED_RETRY_SECONDS}
+        recovery.tell_lost_endings()
         recovery.remove_stale_leases()
         workers.purge_lost()
 

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 from copilot import history, queries
 from copilot.agent.parts import ResultMade
 from copilot.events import JSON, Event, ReasoningEnded, TextEnded, ToolFinished, ToolResultContent
+from copilot.live.client import RedisDown
 from copilot.providers.base import ToolCall
 from copilot.rows import Row
 from copilot.tools.base import CallOutcome
@@ -98,7 +99,7 @@ def unfinished_outcome(call: ToolCall, text: str) -> CallOutcome:
 
 def close_open(session_id: UUID, turn_id: UUID, result: str, *, fence: int | None = None) -> list[Event]:
     """Leave nothing open of a turn that nobody goes on with; what clients must be told of it (A3.5)."""
-    closed = history.close_open_rows(session_id, turn_id, result, grow=queries.present_text, fence=fence)
+    closed = history.close_open_rows(session_id, turn_id, result, grow=_grown, fence=fence)
     happened: list[Event] = [_final(str(row_id), kind) for row_id, kind in closed.ended]
     for view in queries.views(closed.results):
         content = view.content
@@ -115,6 +116,14 @@ def close_open(session_id: UUID, turn_id: UUID, result: str, *, fence: int | Non
             )
         )
     return happened
+
+
+def _grown(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:
+    """What the log knows beyond the checkpoints; without Redis the checkpoints are what is left."""
+    try:
+        return queries.present_text(session_id, checkpoints)
+    except RedisDown:
+        return checkpoints
 
 
 def _final(row_id: str, kind: str) -> ReasoningEnded | TextEnded:

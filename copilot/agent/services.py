@@ -50,8 +50,8 @@ class OpenRow:
 class Services:
     """One per process, on its event loop."""
 
-    def __init__(self, refused: Callable[[Outbox, str], None]) -> None:
-        self.publisher = Publisher(refused)
+    def __init__(self, refused: Callable[[Outbox, str], None], recovered: Callable[[], None]) -> None:
+        self.publisher = Publisher(refused, recovered)
         self.open_rows: set[OpenRow] = set()
         self._rows: GroupCommit[NewRow, Placed | None] = GroupCommit(_append)
         self._drafts: GroupCommit[Draft, bool] = GroupCommit(_save)

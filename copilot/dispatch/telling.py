@@ -67,7 +67,11 @@ def announce(
 
 def publish_page(session_id: UUID) -> None:
     """The whole page anew, in the log itself: whoever died may have stored what it never told (T8.3)."""
-    snapshot, _ = queries.snapshot(session_id, reset=True)
+    try:
+        snapshot, _ = queries.snapshot(session_id, reset=True)
+    except RedisDown:
+        log.warning("a page could not be told anew: Redis is away")
+        return
     publish(session_id, owner_of(session_id), [(snapshot, None)])
 
 

@@ -131,8 +131,9 @@ class Outbox:
 class Publisher:
     """One per process: flushes the outboxes of all its turns in one script call, a few dozen times a second."""
 
-    def __init__(self, refused: Callable[[Outbox, str], None]) -> None:
+    def __init__(self, refused: Callable[[Outbox, str], None], recovered: Callable[[], None]) -> None:
         self._refused = refused  # told when the log belongs to a newer fence, or its fence is unknown
+        self._recovered = recovered  # told when Redis is back, which may have lost what it was told last
         self._ready: dict[str, Outbox] = {}
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -191,7 +192,9 @@ class Publisher:
             try:
                 if due:
                     await self._send(due, now)
-                    self._blocked_since = None
+                    if self._blocked_since is not None:
+                        self._blocked_since = None
+                        self._recovered()
             except RedisDown as problem:
                 if self._blocked_since is None:
                     self._blocked_since = now
