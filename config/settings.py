@@ -239,3 +239,6 @@ ANTHROPIC_API_KEY = env.text("ANTHROPIC_API_KEY")
 ANTHROPIC_BASE_URL = env.text("ANTHROPIC_BASE_URL")
 ANTHROPIC_MODEL = env.text("ANTHROPIC_MODEL")
 DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
+
+# --- tools (A23, A24) --------------------------------------------------------------------------------
+WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
