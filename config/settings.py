@@ -242,3 +242,4 @@ DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
 
 # --- tools (A23, A24) --------------------------------------------------------------------------------
 WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
+SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs

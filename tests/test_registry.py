@@ -12,9 +12,19 @@ import pytest
 from copilot import tools
 from copilot.context import CHANNELS
 from copilot.permissions import NOTHING, UNRESTRICTED
-from copilot.tools import ask_user, read_file, read_tool_result, registry, results, todos_write, web_fetch
+from copilot.tools import (
+    ask_user,
+    bash_exec,
+    python_exec,
+    read_file,
+    read_tool_result,
+    registry,
+    results,
+    todos_write,
+    web_fetch,
+)
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, AnyTool
-from copilot.workspace import files
+from copilot.workspace import files, mirrors
 
 WEB, SCHEDULE = CHANNELS["web"], CHANNELS["schedule"]
 PROSE = Path(tools.__path__[0])
@@ -40,6 +50,8 @@ def test_the_registry_is_the_table_of_tools() -> None:
         "read_file": ("never", 30, {"read_only", "repeatable"}),
         "list_files": ("never", 30, {"read_only", "repeatable"}),
         "read_tool_result": ("never", 30, {"read_only", "repeatable"}),
+        "bash_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
+        "python_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
         "web_fetch": ("never", 30, {"read_only", "repeatable", "network"}),
         "todos_write": ("never", 10, {"exclusive", "repeatable"}),
         "current_time": ("never", 10, {"read_only", "repeatable"}),
@@ -64,6 +76,11 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
             "ask_user",
             {1000, 8, 200, ask_user.DEFAULT_SECONDS, ask_user.SHORTEST_SECONDS, MAX_TOOL_WAIT_SECONDS},
         ),
+        (
+            "bash_exec",
+            {mirrors.MAX_SAVED, bash_exec.MAX_COMMAND, bash_exec.USUAL_SECONDS, MAX_TOOL_WAIT_SECONDS},
+        ),
+        ("python_exec", {python_exec.MAX_CODE, python_exec.USUAL_SECONDS, MAX_TOOL_WAIT_SECONDS}),
         ("web_fetch", {web_fetch.USUAL_CHARACTERS, results.CALL_CHARACTERS, web_fetch.MAX_URL}),
         ("write_file", set()),
         ("current_time", set()),

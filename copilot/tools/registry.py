@@ -6,8 +6,10 @@ from copilot.context import Channel
 from copilot.permissions import Permissions
 from copilot.tools import (
     ask_user,
+    bash_exec,
     current_time,
     list_files,
+    python_exec,
     read_file,
     read_tool_result,
     todos_write,
@@ -21,6 +23,8 @@ TOOLS: tuple[AnyTool, ...] = (
     read_file.TOOL,
     list_files.TOOL,
     read_tool_result.TOOL,
+    bash_exec.TOOL,
+    python_exec.TOOL,
     web_fetch.TOOL,
     todos_write.TOOL,
     current_time.TOOL,
