@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from copilot import tools
+from copilot import memories, tools
 from copilot.context import CHANNELS
 from copilot.permissions import NOTHING, UNRESTRICTED
 from copilot.tools import (
     ask_user,
     bash_exec,
+    memory_search,
     python_exec,
     read_file,
     read_tool_result,
@@ -53,6 +54,9 @@ def test_the_registry_is_the_table_of_tools() -> None:
         "bash_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
         "python_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
         "web_fetch": ("never", 30, {"read_only", "repeatable", "network"}),
+        "memory_add": ("never", 10, {"memory"}),
+        "memory_search": ("never", 10, {"read_only", "repeatable", "memory"}),
+        "memory_forget": ("never", 10, {"memory"}),
         "todos_write": ("never", 10, {"exclusive", "repeatable"}),
         "current_time": ("never", 10, {"read_only", "repeatable"}),
         "ask_user": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive", "repeatable", "interactive"}),
@@ -82,6 +86,9 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ),
         ("python_exec", {python_exec.MAX_CODE, python_exec.USUAL_SECONDS, MAX_TOOL_WAIT_SECONDS}),
         ("web_fetch", {web_fetch.USUAL_CHARACTERS, results.CALL_CHARACTERS, web_fetch.MAX_URL}),
+        ("memory_add", {memories.MAX_CHARACTERS}),
+        ("memory_search", {memories.MAX_FOUND, memory_search.MAX_QUERY}),
+        ("memory_forget", set()),
         ("write_file", set()),
         ("current_time", set()),
     ],
