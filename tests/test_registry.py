@@ -23,6 +23,7 @@ from copilot.tools import (
     results,
     todos_write,
     web_fetch,
+    web_search,
 )
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, AnyTool
 from copilot.workspace import files, mirrors
@@ -54,6 +55,7 @@ def test_the_registry_is_the_table_of_tools() -> None:
         "bash_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
         "python_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
         "web_fetch": ("never", 30, {"read_only", "repeatable", "network"}),
+        "web_search": ("never", 20, {"read_only", "repeatable", "network"}),
         "memory_add": ("never", 10, {"memory"}),
         "memory_search": ("never", 10, {"read_only", "repeatable", "memory"}),
         "memory_forget": ("never", 10, {"memory"}),
@@ -86,6 +88,7 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ),
         ("python_exec", {python_exec.MAX_CODE, python_exec.USUAL_SECONDS, MAX_TOOL_WAIT_SECONDS}),
         ("web_fetch", {web_fetch.USUAL_CHARACTERS, results.CALL_CHARACTERS, web_fetch.MAX_URL}),
+        ("web_search", {web_search.USUAL_COUNT, web_search.MAX_COUNT, web_search.MAX_QUERY}),
         ("memory_add", {memories.MAX_CHARACTERS}),
         ("memory_search", {memories.MAX_FOUND, memory_search.MAX_QUERY}),
         ("memory_forget", set()),

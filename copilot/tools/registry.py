@@ -17,6 +17,7 @@ from copilot.tools import (
     read_tool_result,
     todos_write,
     web_fetch,
+    web_search,
     write_file,
 )
 from copilot.tools.base import AnyTool
@@ -29,6 +30,7 @@ TOOLS: tuple[AnyTool, ...] = (
     bash_exec.TOOL,
     python_exec.TOOL,
     web_fetch.TOOL,
+    web_search.TOOL,
     memory_add.TOOL,
     memory_search.TOOL,
     memory_forget.TOOL,
