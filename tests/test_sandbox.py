@@ -157,6 +157,15 @@ async def test_nothing_of_the_server_is_seen(
     assert seen["stdout"].endswith("1000\nsandbox\n")
 
 
+async def test_only_the_working_directory_and_bounded_memory_can_be_written(context: TurnContext) -> None:
+    """A23.1"""
+    places = "/ /dev /etc /usr /proc /sandbox /workspace /tmp /dev/shm"
+    command = f'for p in {places}; do touch "$p/x" 2>/dev/null && echo "$p"; done; df -m --output=size /tmp /dev/shm'
+    assert (await bash(context, command))["stdout"].split() == [
+        *("/workspace", "/tmp", "/dev/shm", "1M-blocks", "256", "256")
+    ]
+
+
 async def test_a_fork_bomb_is_contained(context: TurnContext) -> None:
     """A23.c1"""
     mark = f"bomb{uuid4().hex}"

@@ -19,7 +19,7 @@ MAX_CAPTURED_BYTES = 2**20  # of each stream; the rest is counted and thrown awa
 MAX_MEMORY_BYTES = 2**30
 MAX_FILE_BYTES = 200 * 2**20
 MAX_PROCESSES = 256
-TEMPORARY_BYTES = 256 * 2**20  # /tmp lives in memory
+TEMPORARY_BYTES = 256 * 2**20  # /tmp and /dev/shm live in memory
 PROBE_SECONDS = 10.0
 GONE_SECONDS = 1.5  # a killed namespace is gone at once; waiting longer would make a stop late (A1.7)
 FOLDER = "/workspace"
@@ -41,7 +41,8 @@ _SET_LIMITS = (
     f"ulimit -c 0 -u {MAX_PROCESSES} -f {MAX_FILE_BYTES // 1024} -v {MAX_MEMORY_BYTES // 1024} || exit 125; "
     'exec "$@"'
 )
-_LIMITS = ("--", "/bin/bash", "-c", _SET_LIMITS, "limits")
+# The root of the sandbox lies in memory too, and would be writable.
+_LIMITS = ("--remount-ro", "/", "--", "/bin/bash", "-c", _SET_LIMITS, "limits")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +176,7 @@ def _walls() -> list[str]:
         *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
         *_system(),
         *("--proc", "/proc", "--dev", "/dev", "--size", str(TEMPORARY_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
+        *("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
     ]
 
 
