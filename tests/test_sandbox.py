@@ -185,6 +185,26 @@ async def test_memory_and_file_sizes_have_ends(context: TurnContext) -> None:
     assert int(large["stdout"]) <= 200
 
 
+async def test_many_processes_share_one_allowance_of_memory(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1: the kernel's limit holds for each of them only"""
+    monkeypatch.setattr(sandbox, "MAX_MEMORY_BYTES", 200 * 2**20)
+    eater = "python3 -c 'import time; x = bytearray(90 * 2**20); print(1, flush=True); time.sleep(60)'"
+    fields = await bash(context, " & ".join([eater] * 4) + "; wait", timeout=60)
+    assert "Stopped, because it took more than" in fields["message"]
+    assert (fields["timed_out"], fields["exit_code"]) == (False, -9)
+
+
+async def test_a_program_that_fills_the_disk_is_stopped(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1"""
+    monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
+    fields = await bash(context, "mkdir d; head -c 30M /dev/zero > d/x; sleep 60", timeout=60)
+    assert "Stopped, because it wrote more than" in fields["message"]
+
+
 async def test_a_flood_of_output_is_counted_not_kept(context: TurnContext) -> None:
     """A23.1"""
     outcome = await use(context, "bash_exec", command="head -c 3000000 /dev/zero | tr '\\0' x")

@@ -93,6 +93,8 @@ def _remarks(
     said: list[str] = []
     if finished.timed_out:
         said.append(f"Stopped after {program.seconds:g} s; what it had put out by then is here.")
+    if finished.excess:
+        said.append(f"Stopped, because {finished.excess}.")
     for name, stream in (("stdout", finished.stdout), ("stderr", finished.stderr)):
         if stream.left_out:
             said.append(f"{stream.left_out:,} more bytes of {name} were not kept.")

@@ -15,11 +15,17 @@ from pathlib import Path
 
 from django.conf import settings
 
+from copilot.tools import footprint
+
 MAX_CAPTURED_BYTES = 2**20  # of each stream; the rest is counted and thrown away
 MAX_MEMORY_BYTES = 2**30
 MAX_FILE_BYTES = 200 * 2**20
 MAX_PROCESSES = 256
 TEMPORARY_BYTES = 256 * 2**20  # /tmp and /dev/shm live in memory
+MAX_FOLDER_BYTES = 2**30
+WATCH_SECONDS = (
+    0.25  # a look costs about a millisecond; in this time a program can take some hundred MiB more
+)
 PROBE_SECONDS = 10.0
 GONE_SECONDS = 1.5  # a killed namespace is gone at once; waiting longer would make a stop late (A1.7)
 FOLDER = "/workspace"
@@ -59,6 +65,7 @@ class Finished:
     stderr: Captured
     exit_code: int
     timed_out: bool
+    excess: str  # why it was stopped before its time, or nothing
 
 
 def missing() -> str:
@@ -116,16 +123,33 @@ async def run(program: Sequence[str], *, folder: Path, workdir: str = "", second
     assert process.stderr is not None
     stdout, stderr = _Stream(), _Stream()
     reading = asyncio.create_task(_read(stdout.read(process.stdout), stderr.read(process.stderr)))
-    timed_out = False
+    waiting = asyncio.create_task(process.wait())
+    watching = asyncio.create_task(_excess(process.pid, folder))
     try:
-        async with asyncio.timeout(seconds):
-            await process.wait()
-    except TimeoutError:
-        timed_out = True
+        done, _ = await asyncio.wait(
+            {waiting, watching}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
     finally:
+        watching.cancel()
         await asyncio.shield(_end(process, reading))
     code = process.returncode if process.returncode is not None else -signal.SIGKILL
-    return Finished(stdout=stdout.captured(), stderr=stderr.captured(), exit_code=code, timed_out=timed_out)
+    return Finished(
+        stdout=stdout.captured(),
+        stderr=stderr.captured(),
+        exit_code=code,
+        timed_out=not done,
+        excess=watching.result() if watching in done else "",
+    )
+
+
+async def _excess(pid: int, folder: Path) -> str:
+    """Returns when the program takes too much: limits of the kernel hold for each process, not for all together."""
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        if await asyncio.to_thread(footprint.memory_bytes, pid) > MAX_MEMORY_BYTES:
+            return f"it took more than {MAX_MEMORY_BYTES // 2**30} GiB of memory"
+        if await asyncio.to_thread(footprint.folder_bytes, folder) > MAX_FOLDER_BYTES:
+            return f"it wrote more than {MAX_FOLDER_BYTES // 2**30} GiB"
 
 
 async def _read(*streams: Awaitable[None]) -> None:
