@@ -65,6 +65,16 @@ def words(name: str, default: list[str]) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()] if value else default
 
 
+def integers(name: str, default: list[int], *, least: int = 0) -> list[int]:
+    try:
+        numbers = [int(word) for word in words(name, [str(number) for number in default])]
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be whole numbers, parted by commas") from None
+    if any(number < least for number in numbers):
+        raise ImproperlyConfigured(f"{name} must hold numbers of at least {least}")
+    return numbers
+
+
 def database(name: str, default: str) -> dict[str, object]:
     try:
         return dict(_env.db_url_config(text(name, default)))

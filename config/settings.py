@@ -240,3 +240,11 @@ ANTHROPIC_API_KEY = env.text("ANTHROPIC_API_KEY")
 ANTHROPIC_BASE_URL = env.text("ANTHROPIC_BASE_URL")
 ANTHROPIC_MODEL = env.text("ANTHROPIC_MODEL")
 DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
+
+# --- tools (A23, A24) --------------------------------------------------------------------------------
+WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
+SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs
+WEB_SEARCH = env.choice("WEB_SEARCH", "", ("", "searxng", "brave", "tavily"))
+WEB_SEARCH_URL = env.text("WEB_SEARCH_URL")  # of a SearXNG; the others have their own
+WEB_SEARCH_KEY = env.text("WEB_SEARCH_KEY")
+WEB_SEARCH_PRICE_MICRODOLLARS = env.integer("WEB_SEARCH_PRICE_MICRODOLLARS", 0)

@@ -17,6 +17,11 @@ class CopilotConfig(AppConfig):
         ports.bind(after_turn=dispatch.after_turn, send_turn=tasks.send)
 
         redaction.register(
-            [settings.SECRET_KEY, settings.OPENAI_API_KEY, settings.ANTHROPIC_API_KEY],
+            [
+                settings.SECRET_KEY,
+                settings.OPENAI_API_KEY,
+                settings.ANTHROPIC_API_KEY,
+                settings.WEB_SEARCH_KEY,
+            ],
         )
         catalogue.configure_from(settings)

@@ -371,6 +371,39 @@ class ApiKey(models.Model):
         return self.name or self.prefix
 
 
+class MemoryItem(models.Model):
+    """One thing the agent remembers of a user; `copilot.memories` alone writes it (A25.1)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memories")
+    text = models.CharField(max_length=1000)
+    digest = models.CharField(max_length=64, help_text="SHA-256 of the text: the same thing is kept once.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    remembered_at = models.DateTimeField(db_default=Now(), help_text="When it was last said.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "digest"], name="a_memory_is_kept_once"),
+            models.CheckConstraint(condition=~Q(text=""), name="a_memory_says_something"),
+        ]
+        indexes = [models.Index(fields=["owner", "-remembered_at", "id"], name="memories_of_an_owner")]
+
+    def __str__(self) -> str:
+        return f"memory {self.id}"
+
+
+class MemorySwitch(models.Model):
+    """Whether a user wants to be remembered; no row means yes. `copilot.memories` alone writes it."""
+
+    owner = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memory_switch"
+    )
+    on = models.BooleanField(default=True)
+
+    def __str__(self) -> str:
+        return "on" if self.on else "off"
+
+
 class WorkerBeat(models.Model):
     """A worker process's sign of life in Postgres; `copilot.workers` alone writes it (D2)."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from uuid import UUID, uuid5
 
 from django.db import connection
@@ -89,6 +90,32 @@ def finish(spent: Spent) -> None:
                 spent.turn_id,
             ],
         )
+
+
+def record_tool(
+    turn_id: UUID,
+    tool_call_id: str,
+    *,
+    session_id: UUID,
+    user_id: int,
+    provider: str,
+    cost_microdollars: int,
+) -> None:
+    """What a tool's call outside costs, as settings price it; repeating the call changes nothing (A24.3, B5)."""
+    billing_usage.record(
+        billing_usage.UsageCall(
+            call_id=uuid5(turn_id, f"tool {tool_call_id}"),
+            user_id=user_id,
+            occurred_at=datetime.now(UTC),
+            provider=provider,
+            model="",
+            tokens=None,
+            reported=f"{Decimal(cost_microdollars).scaleb(-6):f}",
+            purpose="tool",
+            session_ref=str(session_id),
+            turn_ref=str(turn_id),
+        )
+    )
 
 
 def settle_lost(turn_id: UUID) -> None:

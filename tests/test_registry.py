@@ -9,12 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from copilot import tools
+from copilot import memories, tools
 from copilot.context import CHANNELS
 from copilot.permissions import NOTHING, UNRESTRICTED
-from copilot.tools import ask_user, read_file, read_tool_result, registry, todos_write
+from copilot.tools import (
+    ask_user,
+    bash_exec,
+    memory_search,
+    python_exec,
+    read_file,
+    read_tool_result,
+    registry,
+    results,
+    todos_write,
+    web_fetch,
+    web_search,
+)
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, AnyTool
-from copilot.workspace import files
+from copilot.workspace import files, mirrors
 
 WEB, SCHEDULE = CHANNELS["web"], CHANNELS["schedule"]
 PROSE = Path(tools.__path__[0])
@@ -27,7 +39,7 @@ def names(offered: tuple[AnyTool, ...]) -> list[str]:
 def declared(tool: AnyTool) -> tuple[str, int, set[str]]:
     flags = {
         flag
-        for flag in ("exclusive", "repeatable", "read_only", "polling", "interactive")
+        for flag in ("exclusive", "repeatable", "read_only", "polling", "interactive", "network", "memory")
         if getattr(tool, flag)
     }
     return tool.approval, tool.timeout_seconds, flags
@@ -40,6 +52,13 @@ def test_the_registry_is_the_table_of_tools() -> None:
         "read_file": ("never", 30, {"read_only", "repeatable"}),
         "list_files": ("never", 30, {"read_only", "repeatable"}),
         "read_tool_result": ("never", 30, {"read_only", "repeatable"}),
+        "bash_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
+        "python_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
+        "web_fetch": ("never", 30, {"read_only", "repeatable", "network"}),
+        "web_search": ("never", 20, {"read_only", "repeatable", "network"}),
+        "memory_add": ("never", 10, {"memory"}),
+        "memory_search": ("never", 10, {"read_only", "repeatable", "memory"}),
+        "memory_forget": ("never", 10, {"memory"}),
         "todos_write": ("never", 10, {"exclusive", "repeatable"}),
         "current_time": ("never", 10, {"read_only", "repeatable"}),
         "ask_user": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive", "repeatable", "interactive"}),
@@ -63,6 +82,16 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
             "ask_user",
             {1000, 8, 200, ask_user.DEFAULT_SECONDS, ask_user.SHORTEST_SECONDS, MAX_TOOL_WAIT_SECONDS},
         ),
+        (
+            "bash_exec",
+            {mirrors.MAX_SAVED, bash_exec.MAX_COMMAND, bash_exec.USUAL_SECONDS, MAX_TOOL_WAIT_SECONDS},
+        ),
+        ("python_exec", {python_exec.MAX_CODE, python_exec.USUAL_SECONDS, MAX_TOOL_WAIT_SECONDS}),
+        ("web_fetch", {web_fetch.USUAL_CHARACTERS, results.CALL_CHARACTERS, web_fetch.MAX_URL}),
+        ("web_search", {web_search.USUAL_COUNT, web_search.MAX_COUNT, web_search.MAX_QUERY}),
+        ("memory_add", {memories.MAX_CHARACTERS}),
+        ("memory_search", {memories.MAX_FOUND, memory_search.MAX_QUERY}),
+        ("memory_forget", set()),
         ("write_file", set()),
         ("current_time", set()),
     ],
@@ -93,7 +122,22 @@ def test_the_specifications_stay_below_32_000_characters() -> None:
 
 def test_an_unrestricted_turn_is_offered_everything_in_order() -> None:
     """A15.2, A20.2"""
-    assert registry.offered(UNRESTRICTED, WEB) == registry.TOOLS
+    able = tuple(tool for tool in registry.TOOLS if tool.name not in registry.unavailable())
+    assert registry.offered(UNRESTRICTED, WEB) == able
+
+
+def test_a_tool_that_cannot_work_here_is_not_offered_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A32.2, A32.c1"""
+    broken = replace(registry.TOOLS[0], missing=lambda: "no engine")
+    monkeypatch.setattr(registry, "TOOLS", (broken, *registry.TOOLS[1:]))
+    assert broken.name not in names(registry.offered(UNRESTRICTED, WEB))
+    assert registry.unavailable()[broken.name] == "no engine"
+
+
+def test_a_turn_without_network_or_memory_is_offered_no_tool_that_needs_it() -> None:
+    """A20.1, A20.3"""
+    offered = registry.offered(replace(UNRESTRICTED, network=False, memory=False), WEB)
+    assert not [tool.name for tool in offered if tool.network or tool.memory]
 
 
 def test_a_turn_without_permissions_is_offered_nothing() -> None:
@@ -111,4 +155,6 @@ def test_allowed_and_denied_sets_narrow_the_offer_and_results_stay_readable() ->
     one = replace(UNRESTRICTED, tools=frozenset({"current_time"}))
     assert names(registry.offered(one, WEB)) == ["read_tool_result", "current_time"]
     denied = replace(UNRESTRICTED, denied_tools=frozenset({"write_file", "read_tool_result"}))
-    assert names(registry.offered(denied, WEB)) == [n for n in names(registry.TOOLS) if n != "write_file"]
+    assert names(registry.offered(denied, WEB)) == [
+        name for name in names(registry.offered(UNRESTRICTED, WEB)) if name != "write_file"
+    ]

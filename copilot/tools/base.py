@@ -50,6 +50,10 @@ class Invocation:
         self.emit(ToolProgressed(call_id=self.call_id, message=message[:500]))
 
 
+def _nothing() -> str:
+    return ""
+
+
 Bound = Callable[[Invocation], Awaitable[ToolOutput]]  # a tool with its arguments already validated
 
 
@@ -65,6 +69,9 @@ class AnyTool(ABC):
     polling: bool = False
     read_only: bool = False
     interactive: bool = False  # offered only where a person can answer (A12.5)
+    network: bool = False  # offered only to turns that may reach out (A20.1)
+    memory: bool = False  # offered only to turns that may remember (A20.1)
+    missing: Callable[[], str] = _nothing  # why it cannot work in this installation, or nothing (A32.2)
     approval: Literal["never", "ask", "manual_only"] = "never"
 
     @abstractmethod

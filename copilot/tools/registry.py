@@ -6,11 +6,18 @@ from copilot.context import Channel
 from copilot.permissions import Permissions
 from copilot.tools import (
     ask_user,
+    bash_exec,
     current_time,
     list_files,
+    memory_add,
+    memory_forget,
+    memory_search,
+    python_exec,
     read_file,
     read_tool_result,
     todos_write,
+    web_fetch,
+    web_search,
     write_file,
 )
 from copilot.tools.base import AnyTool
@@ -20,6 +27,13 @@ TOOLS: tuple[AnyTool, ...] = (
     read_file.TOOL,
     list_files.TOOL,
     read_tool_result.TOOL,
+    bash_exec.TOOL,
+    python_exec.TOOL,
+    web_fetch.TOOL,
+    web_search.TOOL,
+    memory_add.TOOL,
+    memory_search.TOOL,
+    memory_forget.TOOL,
     todos_write.TOOL,
     current_time.TOOL,
     ask_user.TOOL,
@@ -33,11 +47,21 @@ def get(name: str) -> AnyTool | None:
 
 def offered(permissions: Permissions, channel: Channel) -> tuple[AnyTool, ...]:
     """What this turn may use, in registry order; with anything at all comes the way to read results (A20.5)."""
-    chosen = {
-        tool.name
-        for tool in TOOLS
-        if permissions.allows_tool(tool.name) and (channel.interactive or not tool.interactive)
-    }
+    chosen = {tool.name for tool in TOOLS if _allowed(tool, permissions, channel) and not tool.missing()}
     if chosen:
         chosen.add(read_tool_result.TOOL.name)
     return tuple(tool for tool in TOOLS if tool.name in chosen)
+
+
+def unavailable() -> dict[str, str]:
+    """Tools that cannot work in this installation, and why: for people, never for models (A32.2)."""
+    return {tool.name: reason for tool in TOOLS if (reason := tool.missing())}
+
+
+def _allowed(tool: AnyTool, permissions: Permissions, channel: Channel) -> bool:
+    return (
+        permissions.allows_tool(tool.name)
+        and (channel.interactive or not tool.interactive)
+        and (permissions.network or not tool.network)
+        and (permissions.memory or not tool.memory)
+    )

@@ -1,0 +1,76 @@
+"""Which hosts may be reached from here: public addresses only, whatever they are written as (A24.1, L17)."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+# Python's own tables differ between patch releases, so the refused networks are spelled out (IANA's registries).
+_REFUSED_V4 = tuple(
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # shared by carriers; clouds keep metadata there too
+        "127.0.0.0/8",
+        "168.63.129.16/32",  # Azure's metadata, on a public number
+        "169.254.0.0/16",  # link-local, and most clouds' metadata
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",  # relays of 6to4
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+)
+# Only global unicast is public; mapped, compatible, NAT64, unique-local, link-local and multicast lie outside it.
+_PUBLIC_V6 = IPv6Network("2000::/3")
+_REFUSED_V6 = tuple(
+    IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments, Teredo among them
+        "2001:db8::/32",
+        "2002::/16",  # 6to4
+        "3fff::/20",
+    )
+)
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # tunnels that carry an IPv4 address in their last half
+
+_LOCAL_NAMES = frozenset({"localhost", "metadata", "instance-data"})
+_LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".localdomain")
+
+
+def is_public(address: str) -> bool:
+    """Whether a numeric address lies on the open internet; text that is no address is not public."""
+    try:
+        number = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(number, IPv4Address):
+        return not any(number in network for network in _REFUSED_V4)
+    return _is_public_v6(number)
+
+
+def is_numeric(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_local_name(host: str) -> bool:
+    """Names that mean this machine, this network or a cloud's metadata, whatever they resolve to."""
+    name = host.rstrip(".").lower()
+    return name in _LOCAL_NAMES or name.endswith(_LOCAL_ENDINGS)
+
+
+def _is_public_v6(number: IPv6Address) -> bool:
+    if number.scope_id is not None or number not in _PUBLIC_V6:
+        return False
+    if (int(number) >> 32) & 0xFFFF_FFFF in _ISATAP:
+        return False
+    return not any(number in network for network in _REFUSED_V6)

@@ -1,0 +1,140 @@
+"""What the agent remembers of a user between conversations; the only writer of its tables (A25.1, A25.2)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from uuid import UUID
+
+from django.db import DatabaseError, transaction
+from django.db.models.functions import Now
+
+from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from copilot.models import MemoryItem, MemorySwitch
+from copilot.permissions import Permissions
+from copilot.rows import storable
+from copilot.tags import block, escape, strip_server_tags
+
+MAX_CHARACTERS = 1_000
+MAX_ITEMS = 500
+MAX_FOUND = 10
+WARM_ITEMS = 10
+WARM_CHARACTERS = 4_000
+WARM_MATCHING = 7  # of the ten; the rest are the newest, which nothing in the text may call up
+MAX_QUERY = 64_000  # a whole message may be the query
+
+_log = logging.getLogger(__name__)
+_words = re.compile(r"\w{2,}")
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
+
+def add(owner_id: int, text: str) -> MemoryItem:
+    """Remember; the same thing said twice is one memory, and the newest."""
+    clean = _clean(text)
+    digest = hashlib.sha256(clean.encode()).hexdigest()
+    with transaction.atomic():
+        _lock(owner_id)
+        mine = MemoryItem.objects.filter(owner_id=owner_id)
+        if not mine.filter(digest=digest).update(remembered_at=Now()):
+            if mine.count() >= MAX_ITEMS:
+                raise Conflict(
+                    f"There are {MAX_ITEMS} memories already. Forget one first.", code="memory_full"
+                )
+            MemoryItem.objects.create(owner_id=owner_id, text=clean, digest=digest)
+        return mine.get(digest=digest)
+
+
+def forget(owner_id: int, item_id: UUID) -> None:
+    """Foreign and unknown ones look the same."""
+    deleted, _ = MemoryItem.objects.filter(pk=item_id, owner_id=owner_id).delete()
+    if not deleted:
+        raise NotFound("There is no such memory.")
+
+
+def switch(owner_id: int, *, on: bool) -> None:
+    """Off keeps what is there, and neither adds to it nor shows it to a model."""
+    MemorySwitch.objects.update_or_create(owner_id=owner_id, defaults={"on": on})
+
+
+def _lock(owner_id: int) -> None:
+    """Adding is one at a time for each user, or two could pass the last free place."""
+    MemorySwitch.objects.bulk_create([MemorySwitch(owner_id=owner_id)], ignore_conflicts=True)
+    if not MemorySwitch.objects.select_for_update().get(owner_id=owner_id).on:
+        raise Forbidden("The user has switched memory off.", code="memory_off")
+
+
+def _clean(text: str) -> str:
+    clean = strip_server_tags(storable(text)).strip()
+    if not clean:
+        raise InvalidRequest("A memory needs words.", code="invalid_text")
+    if len(clean) > MAX_CHARACTERS:
+        raise InvalidRequest(f"A memory has at most {MAX_CHARACTERS:,} characters.", code="invalid_text")
+    return clean
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def is_on(owner_id: int) -> bool:
+    return not MemorySwitch.objects.filter(owner_id=owner_id, on=False).exists()
+
+
+def permitted(owner_id: int, permissions: Permissions) -> Permissions:
+    """What a turn may do, less memory where the user has switched it off (A25.1, A20.3)."""
+    if permissions.memory and not is_on(owner_id):
+        return replace(permissions, memory=False)
+    return permissions
+
+
+def listed(owner_id: int) -> list[MemoryItem]:
+    """All of a user's, newest first; there are never more than a page."""
+    return list(MemoryItem.objects.filter(owner_id=owner_id).order_by("-remembered_at", "id"))
+
+
+def search(owner_id: int, query: str, *, limit: int = MAX_FOUND) -> list[MemoryItem]:
+    """Those that share words with the query, best first; five hundred are quicker read than indexed."""
+    if not is_on(owner_id):
+        raise Forbidden("The user has switched memory off.", code="memory_off")
+    return _matching(listed(owner_id), query)[: min(limit, MAX_FOUND)]
+
+
+def warm(user_id: int, text: str) -> str:
+    """The block for a session's first message, or nothing: what matches its text, then what is newest (A25.2)."""
+    try:
+        items = listed(user_id) if is_on(user_id) else []
+    except DatabaseError:
+        _log.warning("memories could not be read; the turn goes on without them", exc_info=True)
+        return ""
+    matching = _matching(items, text)[:WARM_MATCHING]
+    chosen = list(dict.fromkeys((*matching, *items)))[:WARM_ITEMS]
+    lines = _fitting(f"- {escape(strip_server_tags(item.text))}" for item in chosen)
+    return block("memory_context", "\n".join(lines)) if lines else ""
+
+
+def _matching(items: list[MemoryItem], query: str) -> list[MemoryItem]:
+    """By the words they share with the query, rare ones weighing more; of equals the newest first."""
+    wanted = _keywords(query[:MAX_QUERY])
+    shared = [(wanted & _keywords(item.text), item) for item in items]
+    known_by = Counter(word for words, _ in shared for word in words)
+    scored = [(sum(1 / known_by[word] for word in words), item) for words, item in shared]
+    return [item for score, item in sorted(scored, key=lambda pair: -pair[0]) if score]
+
+
+def _keywords(text: str) -> set[str]:
+    return set(_words.findall(text.casefold()))
+
+
+def _fitting(lines: Iterable[str]) -> list[str]:
+    kept: list[str] = []
+    room = WARM_CHARACTERS - len(block("memory_context", ""))
+    for line in lines:
+        if len(line) + 1 <= room:
+            kept.append(line)
+            room -= len(line) + 1
+    return kept

@@ -1,0 +1,55 @@
+"""What a family of processes and a folder take of this machine, measured from outside (A23.1)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_bytes(pid: int) -> int:
+    """Memory of a process and all its descendants; pages they share are counted once."""
+    return sum(_memory(member) for member in _family(pid))
+
+
+def folder_bytes(folder: Path) -> int:
+    """What lies in a folder takes on disk; files that vanish meanwhile take nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    for member in found:  # it grows while it is read
+        for children in Path(f"/proc/{member}/task").glob("*/children"):
+            try:
+                found += (int(child) for child in children.read_text().split())
+            except OSError:
+                continue
+    return found
+
+
+def _memory(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+        return 0
+    except OSError:
+        return _resident(pid)
+
+
+def _resident(pid: int) -> int:
+    """Where the exact share may not be read, what is resident and not of a file."""
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * _PAGE_BYTES

@@ -1,0 +1,248 @@
+"""Fetches from the open internet: public addresses only, checked when connecting and at every redirect (A24.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import zlib
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from copilot import addresses
+from copilot.tools.base import ToolFailed
+
+MAX_BYTES = 5 * 1024 * 1024  # of the body, after decompression
+MAX_REDIRECTS = 5
+TOTAL_SECONDS = 28.0  # of the tool's 30: the rest is for reading the page and naming what went wrong
+CONNECT_SECONDS = 10.0
+PORTS = frozenset({80, 443})
+CHUNK_BYTES = 64 * 1024
+HEADERS = {
+    "User-Agent": "Pilothouse/1 (fetches one page at a user's request)",
+    "Accept": "text/html,application/xhtml+xml,application/json,text/*;q=0.9,*/*;q=0.5",
+    "Accept-Encoding": "gzip, deflate",
+}
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    url: str  # where the redirects led
+    status: int
+    content_type: str  # as the server said it, parameters included
+    body: bytes = field(repr=False)
+    cut: bool  # the body went on beyond the limit
+
+
+class NotPublic(OSError):
+    """An address that must not be reached; an OSError, because that is what a resolver and a socket may raise."""
+
+
+class _Resolver(AbstractResolver):
+    """Every address of a name must be public; the connection is then made to one of exactly these."""
+
+    def __init__(self, inner: AbstractResolver, client: Client) -> None:
+        self._inner = inner
+        self._client = client
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, socket.AF_UNSPEC)
+        for result in found:
+            self._client.check_address(result["host"])
+        return found
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class ResolverFactory(Protocol):
+    def __call__(self) -> AbstractResolver: ...
+
+
+class Client:
+    """One way out. `unchecked` addresses and `resolver` exist for tests; no setting leads to them."""
+
+    def __init__(
+        self,
+        *,
+        ports: Collection[int] = PORTS,
+        unchecked: Collection[str] = (),
+        resolver: ResolverFactory = aiohttp.ThreadedResolver,
+        total_seconds: float = TOTAL_SECONDS,
+    ) -> None:
+        self._ports = frozenset(ports)
+        self._unchecked = frozenset(unchecked)
+        self._resolver = resolver
+        self._total_seconds = total_seconds
+
+    async def fetch(self, url: str) -> Fetched:
+        """The resource behind `url`; raises ToolFailed in words the model can act on."""
+        try:
+            async with asyncio.timeout(self._total_seconds), self._session() as session:
+                return await self._follow(session, self._checked(url))
+        except TimeoutError as problem:
+            raise ToolFailed(
+                "timeout", f"The server did not finish within {self._total_seconds:g} s."
+            ) from problem
+        except (aiohttp.ClientError, OSError) as problem:
+            raise _named(problem) from problem
+
+    def check_address(self, address: str) -> None:
+        if address not in self._unchecked and not addresses.is_public(address):
+            raise NotPublic
+
+    async def _follow(self, session: aiohttp.ClientSession, url: URL) -> Fetched:
+        for _ in range(MAX_REDIRECTS + 1):
+            async with session.get(url, allow_redirects=False) as response:
+                location = response.headers.get("Location", "")
+                if response.status not in _REDIRECTS or not location:
+                    return await _received(response, url)
+                url = self._checked(location, base=url)
+        raise ToolFailed("too_many_redirects", f"More than {MAX_REDIRECTS} redirects.")
+
+    def _checked(self, text: str, base: URL | None = None) -> URL:
+        """The URL that will be requested, parsed once: what is checked is what is used."""
+        try:
+            url = base.join(URL(text)) if base is not None else URL(text)
+            port, host = url.port, url.host
+        except ValueError as problem:
+            raise ToolFailed("invalid_url", "This is not a URL.") from problem
+        if url.scheme not in {"http", "https"} or not host:
+            raise ToolFailed("invalid_url", "Only http and https URLs with a host can be fetched.")
+        if url.user is not None or url.password is not None:
+            raise ToolFailed("invalid_url", "URLs with a user name or password are not fetched.")
+        if port not in self._ports:
+            raise ToolFailed(
+                "address_refused", f"Only these ports are reached: {_listed(self._ports)}; not {port}."
+            )
+        if addresses.is_local_name(host):
+            raise _refused()
+        if addresses.is_numeric(host):
+            self.check_address(host)
+        return url.with_fragment(None)
+
+    def _session(self) -> aiohttp.ClientSession:
+        """No cookies, no credentials, no proxies of the environment; nothing outlives the call (A24.2)."""
+        connector = aiohttp.TCPConnector(
+            resolver=_Resolver(self._resolver(), self),
+            use_dns_cache=False,
+            force_close=True,
+            socket_factory=self._socket,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=HEADERS,
+            trust_env=False,
+            auto_decompress=False,  # a bomb must be stopped while it goes off
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
+            max_line_size=16_384,
+            max_field_size=16_384,
+        )
+
+    def _socket(self, info: AddressInfo) -> socket.socket:
+        """The last look, at the very address that is connected to: numeric hosts meet no resolver."""
+        family, kind, protocol, _, address = info
+        self.check_address(str(address[0]))
+        return socket.socket(family, kind, protocol)
+
+
+# --- receiving ---------------------------------------------------------------------------------------
+
+
+async def _received(response: aiohttp.ClientResponse, url: URL) -> Fetched:
+    body = bytearray()
+    async for piece in _plain(response):
+        body += piece
+        if len(body) > MAX_BYTES:
+            break
+    return Fetched(
+        url=str(url),
+        status=response.status,
+        content_type=response.headers.get("Content-Type", ""),
+        body=bytes(body[:MAX_BYTES]),
+        cut=len(body) > MAX_BYTES,
+    )
+
+
+async def _plain(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The decompressed body in pieces; however small the parcel, no piece is larger than a chunk."""
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding in {"", "identity"}:
+        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+            yield chunk
+        return
+    if encoding not in _WINDOWS:
+        raise ToolFailed("unreadable", "The server answered in a compression that was not asked for.")
+    inflater = _Inflater(_WINDOWS[encoding])
+    async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+        while piece := inflater.take(chunk):
+            yield piece
+            chunk = b""
+
+
+class _Inflater:
+    """Undoes gzip or deflate piece by piece; servers that mean raw deflate are understood too."""
+
+    def __init__(self, window: int) -> None:
+        self._inflate = zlib.decompressobj(window)
+        self._raw_allowed = window == zlib.MAX_WBITS
+
+    def take(self, chunk: bytes) -> bytes:
+        """The next piece; call with the rest (`b""`) until nothing comes."""
+        pending = self._inflate.unconsumed_tail + chunk
+        try:
+            piece = self._inflate.decompress(pending, CHUNK_BYTES)
+        except zlib.error as problem:
+            if not self._raw_allowed:
+                raise ToolFailed("unreadable", "The server's compressed answer is damaged.") from problem
+            self._inflate, self._raw_allowed = zlib.decompressobj(-zlib.MAX_WBITS), False
+            return self.take(pending)
+        self._raw_allowed = False
+        return piece
+
+
+# --- naming what went wrong --------------------------------------------------------------------------
+
+
+def _refused() -> ToolFailed:
+    return ToolFailed("address_refused", "Only public addresses of the internet are reached.")
+
+
+def _named(problem: aiohttp.ClientError | OSError) -> ToolFailed:
+    """One sentence per kind of failure; the library's own words may name inner addresses."""
+    if _not_public(problem):
+        return _refused()
+    match problem:
+        case aiohttp.InvalidURL():
+            return ToolFailed("invalid_url", "This is not a URL of a host on the internet.")
+        case aiohttp.ClientConnectorDNSError() | socket.gaierror():
+            return ToolFailed("unreachable", "There is no host of this name.")
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
+            return ToolFailed("unreachable", "The server's certificate is not valid.")
+        case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError():
+            return ToolFailed("unreadable", "The server's answer is damaged or breaks off.")
+        case _:
+            return ToolFailed("unreachable", "The server could not be reached, or it hung up.")
+
+
+def _not_public(problem: BaseException | None) -> bool:
+    while problem is not None:
+        if isinstance(problem, NotPublic):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
+
+
+def _listed(ports: Collection[int]) -> str:
+    return ", ".join(str(port) for port in sorted(ports))

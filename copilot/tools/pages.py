@@ -1,0 +1,201 @@
+"""Turns HTML into a title and text a model can read, in one pass that no page can make slow (A24.2)."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urljoin
+
+Style = Literal["text", "markdown"]
+
+# Neither part can run past the next "<", and nothing is tried twice: every page costs time in proportion to its size.
+_TAG = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9:-]*)((?:[^<>"']|"[^"<]*"|'[^'<]*')*+)>""")
+_MARKUP = re.compile(r"<[!?/A-Za-z]")
+_ATTRIBUTE = re.compile(r"""(?:^|\s)(href|alt)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
+_SPACES = re.compile(r"[ \t\n\r\f\v\u00a0]+")
+_BLANK_LINES = re.compile(r"\n{3,}")
+_ENDS = {
+    name: re.compile(rf"</{name}\b[^>]*>?", re.IGNORECASE)
+    for name in ("script", "style", "noscript", "template", "svg", "iframe", "textarea", "object", "canvas")
+}
+_PARAGRAPHS = frozenset(
+    [
+        "p",
+        "div",
+        "section",
+        "article",
+        "main",
+        "header",
+        "footer",
+        "aside",
+        "nav",
+        "ul",
+        "ol",
+        "dl",
+        "table",
+        "form",
+        "fieldset",
+        "blockquote",
+        "figure",
+        "pre",
+        "hr",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "details",
+        "summary",
+        "address",
+        "body",
+        "head",
+    ]
+)
+_LINES = frozenset(["br", "tr", "li", "dt", "dd", "option", "figcaption", "caption"])
+_HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+_WEB = ("http://", "https://")
+LONGEST_TITLE = 300
+MAX_SOURCE = 2_000_000  # characters looked at: a second or two at worst, and far more than anybody reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    title: str
+    text: str
+
+
+def readable(source: str, *, base_url: str, style: Style) -> Page:
+    writer = _Writer(base_url, style)
+    _scan(source[:MAX_SOURCE], writer)
+    return writer.page()
+
+
+def _scan(source: str, writer: _Writer) -> None:
+    at, endless = 0, set[str]()
+    while at < len(source):
+        markup = _MARKUP.search(source, at)
+        if markup is None:
+            writer.words(source[at:])
+            return
+        writer.words(source[at : markup.start()])
+        at = _after(source, markup.start(), writer, endless)
+
+
+def _after(source: str, at: int, writer: _Writer, endless: set[str]) -> int:
+    """Deal with the markup at `at`; where to go on. `endless` remembers elements whose end was sought in vain."""
+    if source.startswith("<!--", at):
+        end = source.find("-->", at + 4)
+        return len(source) if end == -1 else end + 3
+    if source.startswith(("<!", "<?"), at):
+        end = source.find(">", at)
+        return len(source) if end == -1 else end + 1
+    tag = _TAG.match(source, at)
+    if tag is None:
+        writer.words("<")
+        return at + 1
+    closing, name = bool(tag[1]), tag[2].lower()
+    if not closing and name in _ENDS and name not in endless:
+        end_tag = _ENDS[name].search(source, tag.end())
+        if end_tag is not None:
+            return end_tag.end()
+        endless.add(name)
+        return len(source) if name in {"script", "style"} else tag.end()
+    writer.tag(name, tag[3], closing=closing)
+    return tag.end()
+
+
+class _Writer:
+    """Collects text as tags and words go by."""
+
+    def __init__(self, base_url: str, style: Style) -> None:
+        self._base_url = base_url
+        self._markdown = style == "markdown"
+        self._out: list[str] = []
+        self._title: list[str] = []
+        self._in_title = False
+        self._preformatted = 0
+        self._link: tuple[str, int] | None = None  # its target, and where its words begin
+
+    def words(self, raw: str) -> None:
+        text = html.unescape(raw)
+        if self._in_title:
+            self._title.append(text)
+        elif self._preformatted:
+            self._out.append(text)
+        elif text := _SPACES.sub(" ", text):
+            fresh = not self._out or self._out[-1].endswith(("\n", " "))
+            self._out.append(text.lstrip(" ") if fresh else text)
+
+    def tag(self, name: str, attributes: str, *, closing: bool) -> None:
+        if name == "title":
+            self._in_title = not closing and not self._title
+        elif name == "a":
+            self._end_link() if closing else self._begin_link(attributes)
+        elif name == "img" and not closing:
+            self._image(attributes)
+        elif name in _PARAGRAPHS:
+            self._block(name, closing=closing)
+        elif name in _LINES and not (closing and name == "br"):
+            self._line(name, closing=closing)
+        elif name in {"td", "th"} and closing:
+            self._out.append(" | " if self._markdown else "\t")
+
+    def page(self) -> Page:
+        self._end_link()
+        lines = (line.rstrip() for line in "".join(self._out).split("\n"))
+        text = _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
+        return Page(title=_SPACES.sub(" ", "".join(self._title)).strip()[:LONGEST_TITLE], text=text)
+
+    def _block(self, name: str, *, closing: bool) -> None:
+        if name == "pre":
+            self._preformatted = 0 if closing else 1
+            fence = "```\n" if self._markdown else ""
+            self._out.append(f"\n{fence}\n" if closing else f"\n\n{fence}")
+            return
+        self._out.append("\n\n")
+        if self._markdown and name in _HEADINGS and not closing:
+            self._out.append(_HEADINGS[name])
+        if self._markdown and name == "hr":
+            self._out.append("---\n\n")
+
+    def _line(self, name: str, *, closing: bool) -> None:
+        if not closing:
+            self._out.append("\n- " if name == "li" else "\n")
+
+    def _begin_link(self, attributes: str) -> None:
+        self._end_link()
+        target = _attribute(attributes, "href")
+        address = _joined(self._base_url, target) if target and not target.startswith("#") else ""
+        if address.startswith(_WEB):
+            self._link = address, len(self._out)
+
+    def _end_link(self) -> None:
+        if self._link is None:
+            return
+        (address, start), self._link = self._link, None
+        label = _SPACES.sub(" ", "".join(self._out[start:])).strip()
+        if not label or label == address:
+            return
+        del self._out[start:]
+        self._out.append(f"[{label}]({address})" if self._markdown else f"{label} ({address})")
+
+    def _image(self, attributes: str) -> None:
+        if described := _attribute(attributes, "alt").strip():
+            self._out.append(f"[image: {described}]")
+
+
+def _joined(base: str, target: str) -> str:
+    try:
+        return urljoin(base, target.strip())
+    except ValueError:  # such as a bracket that never closes
+        return ""
+
+
+def _attribute(attributes: str, name: str) -> str:
+    for found in _ATTRIBUTE.finditer(attributes):
+        if found[1].lower() == name:
+            return html.unescape(found[2] or found[3] or found[4] or "")
+    return ""

@@ -1,0 +1,115 @@
+"""One program in the sandbox with the session's files around it, and its result as fields (A23.3, A23.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from uuid import UUID
+
+from django.conf import settings
+
+from copilot.bridge import in_thread
+from copilot.events import JSON, ArtifactAdded
+from copilot.models import WorkspaceFile
+from copilot.providers.base import ImagePart
+from copilot.tools import sandbox
+from copilot.tools.base import Invocation, ToolFailed, ToolOutput
+from copilot.workspace import files, mirrors
+
+MARGIN_SECONDS = 15.0  # of the longest wait, for the files before and after
+NAMED = 20  # files named one by one in a result
+MAX_IMAGES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    words: Sequence[str]
+    seconds: float
+    workdir: str = ""
+    shows_images: bool = False
+
+
+async def execute(program: Program, invocation: Invocation) -> ToolOutput:
+    """Lay out, run, save. A program that fails is a result; only a broken sandbox is a failure."""
+    _check(program.workdir)
+    owner_id, session_id = invocation.context.user_id, UUID(invocation.context.session_id)
+    folder = Path(tempfile.mkdtemp(prefix="pilothouse-sandbox-"))
+    try:
+        before = await in_thread(_laid_out, owner_id, session_id, folder)
+        finished = await sandbox.run(
+            program.words,
+            folder=folder,
+            workdir=program.workdir,
+            seconds=min(program.seconds, settings.MAX_TOOL_WAIT_SECONDS - MARGIN_SECONDS),
+        )
+        saved = await in_thread(
+            mirrors.save_changes, owner_id, session_id, invocation.call_id, folder, before
+        )
+    finally:
+        await asyncio.shield(asyncio.to_thread(mirrors.remove, folder))
+    for file in saved.files:
+        invocation.emit(
+            ArtifactAdded(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes)
+        )
+    media = await in_thread(_images, saved.files) if program.shows_images else ()
+    return ToolOutput(value=_fields(program, finished, before, saved), media=media)
+
+
+def _check(workdir: str) -> None:
+    path = PurePosixPath(workdir)
+    if path.is_absolute() or ".." in path.parts or "\x00" in workdir:
+        raise ToolFailed("invalid_workdir", "workdir is a folder below the working directory.")
+
+
+def _laid_out(owner_id: int, session_id: UUID, folder: Path) -> mirrors.Layout:
+    layout = mirrors.lay_out(owner_id, session_id, folder)
+    sandbox.prepare(folder)
+    return layout
+
+
+def _fields(
+    program: Program, finished: sandbox.Finished, before: mirrors.Layout, saved: mirrors.Saved
+) -> dict[str, JSON]:
+    return {
+        "stdout": finished.stdout.text,
+        "stderr": finished.stderr.text,
+        "exit_code": finished.exit_code,
+        "timed_out": finished.timed_out,
+        "files": [_named(file) for file in saved.files],
+        "message": " ".join(_remarks(program, finished, before, saved)),
+    }
+
+
+def _named(file: WorkspaceFile) -> JSON:
+    return {"name": file.name, "uri": f"workspace://{file.id}", "size_bytes": file.size_bytes}
+
+
+def _remarks(
+    program: Program, finished: sandbox.Finished, before: mirrors.Layout, saved: mirrors.Saved
+) -> list[str]:
+    said: list[str] = []
+    if finished.timed_out:
+        said.append(f"Stopped after {program.seconds:g} s; what it had put out by then is here.")
+    if finished.excess:
+        said.append(f"Stopped, because {finished.excess}.")
+    for name, stream in (("stdout", finished.stdout), ("stderr", finished.stderr)):
+        if stream.left_out:
+            said.append(f"{stream.left_out:,} more bytes of {name} were not kept.")
+    for sentence, names in (
+        ("Not in the working directory, for want of room:", before.left_out),
+        (f"Not saved, because a call saves {mirrors.MAX_SAVED} files:", saved.left_out),
+        ("Could not be saved:", saved.failed),
+    ):
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            said.append(f"{sentence} {', '.join(names[:NAMED])}{more}.")
+    return said
+
+
+def _images(saved: Sequence[WorkspaceFile]) -> tuple[ImagePart, ...]:
+    found = (files.image(file) for file in saved if file.mime.startswith("image/"))
+    images = [ImagePart(mime=image.mime, data=image.data) for image in found if image is not None]
+    return tuple(images[:MAX_IMAGES])

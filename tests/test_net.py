@@ -1,0 +1,301 @@
+"""Fetching from the open internet, tried against a server of our own (A24)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from copilot.tools import net
+from copilot.tools.base import ToolFailed
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Names(AbstractResolver):
+    """A name server for tests; a list of lists answers differently each time."""
+
+    def __init__(self, names: dict[str, list[list[str]]]) -> None:
+        self._names = names
+        self.asked: list[str] = []
+
+    def __call__(self) -> AbstractResolver:
+        return self
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        self.asked.append(host)
+        if host not in self._names:
+            raise OSError("no such name")
+        answers = self._names[host]
+        return [
+            _result(host, port, address) for address in (answers.pop(0) if len(answers) > 1 else answers[0])
+        ]
+
+    async def close(self) -> None:
+        return None
+
+
+def _result(host: str, port: int, address: str) -> ResolveResult:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return ResolveResult(
+        hostname=host, host=address, port=port, family=family, proto=0, flags=socket.AI_NUMERICHOST
+    )
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[int]:
+    """The port of a server on 127.0.0.1."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def client(port: int, **names: str) -> net.Client:
+    """May reach 127.0.0.1 only, by these names."""
+    known = {f"{name}.example": [[address]] for name, address in names.items()}
+    return net.Client(ports={port}, unchecked={"127.0.0.1"}, resolver=Names(known), total_seconds=10)
+
+
+async def refused(client: net.Client, url: str) -> str:
+    with pytest.raises(ToolFailed) as caught:
+        await client.fetch(url)
+    return caught.value.code
+
+
+async def hello(request: web.Request) -> web.StreamResponse:
+    return web.Response(text=f"hello {request.host} {request.path_qs}")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::"],
+)
+async def test_names_and_numbers_of_inner_networks_are_refused(address: str) -> None:
+    """A24.c1"""
+    host = f"[{address}]" if ":" in address else address
+    by_name = net.Client(resolver=Names({"a.example": [[address]]}))
+    assert await refused(by_name, "http://a.example/") == "address_refused"
+    assert await refused(net.Client(), f"http://{host}/") == "address_refused"
+
+
+@pytest.mark.parametrize(
+    "spelling", ["127.1", "2130706433", "0x7f.0.0.1", "017700000001", "[::127.0.0.1]", "0"]
+)
+async def test_other_spellings_of_this_machine_are_refused(spelling: str) -> None:
+    """A24.c1: the system's own resolver would read these as numbers"""
+    assert await refused(net.Client(), f"http://{spelling}/") in {"address_refused", "invalid_url"}
+
+
+async def test_one_inner_address_among_public_ones_refuses_the_name() -> None:
+    """A24.1: every address"""
+    mixed = net.Client(resolver=Names({"a.example": [["93.184.216.34", "10.0.0.1"]]}))
+    assert await refused(mixed, "https://a.example/") == "address_refused"
+
+
+async def test_a_name_that_changes_is_asked_once_and_the_checked_address_is_used() -> None:
+    """A24.c1: between check and connect there is no second question"""
+    async with serving(hello) as port:
+        names = Names({"a.example": [["127.0.0.1"], ["10.0.0.1"]]})
+        way_out = net.Client(ports={port}, unchecked={"127.0.0.1"}, resolver=names)
+        assert b"hello a.example" in (await way_out.fetch(f"http://a.example:{port}/")).body
+        assert names.asked == ["a.example"]
+        assert await refused(way_out, f"http://a.example:{port}/") == "address_refused"
+
+
+async def test_the_socket_itself_refuses_what_a_resolver_let_through() -> None:
+    """A24.1: the last look is at the address that is connected to"""
+    info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.1", 80))
+    with pytest.raises(net.NotPublic):
+        net.Client()._socket(info)
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("ftp://a.example/", "invalid_url"),
+        ("file:///etc/passwd", "invalid_url"),
+        ("//a.example/", "invalid_url"),
+        ("http://", "invalid_url"),
+        ("http://[::1/", "invalid_url"),
+        ("http://a.example:99999/", "invalid_url"),
+        ("http://user:secret@a.example/", "invalid_url"),
+        ("http://user@a.example/", "invalid_url"),
+        ("http://a.example:22/", "address_refused"),
+        ("http://localhost/", "address_refused"),
+        ("http://metadata.google.internal/", "address_refused"),
+        ("http://nowhere.example/", "unreachable"),
+    ],
+)
+async def test_urls_that_are_not_fetched(url: str, code: str) -> None:
+    """A24.1"""
+    names = Names({"a.example": [["93.184.216.34"]]})
+    assert await refused(net.Client(resolver=names), url) == code
+
+
+async def test_redirects_are_followed_with_their_own_names() -> None:
+    """A24.1, A24.2"""
+
+    async def hop(request: web.Request) -> web.StreamResponse:
+        if request.path == "/start":
+            raise web.HTTPFound("/middle")
+        if request.path == "/middle":
+            raise web.HTTPSeeOther(f"http://b.example:{port}/end?x=1#part")
+        return await hello(request)
+
+    async with serving(hop) as port:
+        fetched = await client(port, a="127.0.0.1", b="127.0.0.1").fetch(f"http://a.example:{port}/start")
+    assert fetched.url == f"http://b.example:{port}/end?x=1"
+    assert fetched.body.startswith(b"hello b.example")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://10.0.0.1:{port}/",
+        "http://inner.example:{port}/",
+        "http://[::1]:{port}/",
+        "http://127.0.0.2:{port}/",
+    ],
+)
+async def test_a_redirect_to_an_inner_address_is_refused(target: str) -> None:
+    """A24.c1"""
+
+    async def away(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound(target.format(port=port))
+
+    async with serving(away) as port:
+        way_out = client(port, a="127.0.0.1", inner="10.0.0.1")
+        assert await refused(way_out, f"http://a.example:{port}/") == "address_refused"
+
+
+async def test_redirects_end_after_five_and_lead_to_the_web_only() -> None:
+    """A24.1"""
+    asked: list[str] = []
+
+    async def around(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        raise web.HTTPFound("file:///etc/passwd" if request.path == "/file" else f"{request.path}x")
+
+    async with serving(around) as port:
+        way_out = client(port, a="127.0.0.1")
+        assert await refused(way_out, f"http://a.example:{port}/r") == "too_many_redirects"
+        assert len(asked) == net.MAX_REDIRECTS + 1
+        assert await refused(way_out, f"http://a.example:{port}/file") == "invalid_url"
+
+
+async def test_no_cookies_credentials_or_proxies_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A24.2"""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    seen: list[web.Request] = []
+
+    async def cookie(request: web.Request) -> web.StreamResponse:
+        seen.append(request)
+        if request.path == "/set":
+            found = web.HTTPFound("/next")
+            found.set_cookie("session", "secret")
+            raise found
+        return web.Response(text="ok")
+
+    async with serving(cookie) as port:
+        await client(port, a="127.0.0.1").fetch(f"http://a.example:{port}/set")
+    assert len(seen) == 2
+    for request in seen:
+        assert not {"Cookie", "Authorization", "Proxy-Authorization", "Referer"} & set(request.headers)
+
+
+def zeroes(wbits: int) -> Iterator[bytes]:
+    """Fifty megabytes in some fifty kilobytes."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
+    for _ in range(50):
+        yield packer.compress(bytes(2**20))
+    yield packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "wbits"), [("gzip", 31), ("deflate", 15), ("deflate", -15), ("identity", None)]
+)
+async def test_a_body_is_cut_at_five_mebibytes_however_it_is_packed(encoding: str, wbits: int | None) -> None:
+    """A24.c1: 50 MB or a bomb"""
+    body = bytes(50 * 2**20) if wbits is None else b"".join(zeroes(wbits))
+
+    async def bomb(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, headers={"Content-Encoding": encoding})
+
+    async with serving(bomb) as port:
+        fetched = await client(port, a="127.0.0.1").fetch(f"http://a.example:{port}/")
+    assert (len(fetched.body), fetched.cut) == (net.MAX_BYTES, True)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
+async def test_a_packed_body_is_read_whole(encoding: str) -> None:
+    """A24.1"""
+    plain = b"".join(f"line {number}\n".encode() for number in range(50_000))
+
+    async def packed(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=gzip.compress(plain), headers={"Content-Encoding": encoding})
+
+    async with serving(packed) as port:
+        fetched = await client(port, a="127.0.0.1").fetch(f"http://a.example:{port}/")
+    assert (fetched.body, fetched.cut) == (plain, False)
+
+
+@pytest.mark.parametrize(("encoding", "body"), [("gzip", b"nonsense"), ("br", b"x"), ("gzip, gzip", b"x")])
+async def test_a_body_that_cannot_be_unpacked_is_an_error(encoding: str, body: bytes) -> None:
+    """A24.1"""
+
+    async def strange(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, headers={"Content-Encoding": encoding})
+
+    async with serving(strange) as port:
+        assert await refused(client(port, a="127.0.0.1"), f"http://a.example:{port}/") == "unreadable"
+
+
+async def test_a_slow_drip_ends_when_the_time_is_over() -> None:
+    """A24.c1, with a shorter time"""
+    hung_up = asyncio.Event()
+
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b"x")
+                await asyncio.sleep(0.02)
+        finally:
+            hung_up.set()
+
+    async with serving(drip) as port:
+        way_out = net.Client(
+            ports={port},
+            unchecked={"127.0.0.1"},
+            resolver=Names({"a.example": [["127.0.0.1"]]}),
+            total_seconds=0.3,
+        )
+        started = time.monotonic()
+        assert await refused(way_out, f"http://a.example:{port}/") == "timeout"
+        assert time.monotonic() - started < 2
+        await asyncio.wait_for(hung_up.wait(), 5)
+
+
+def test_the_whole_fetch_fits_into_the_tools_time() -> None:
+    """A24.1, A32"""
+    from copilot.tools import web_fetch
+
+    assert web_fetch.TOOL.timeout_seconds == 30 > net.TOTAL_SECONDS

@@ -1,0 +1,360 @@
+"""Programs in the sandbox, run for real, and the session's files around them (A23)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from copilot.bridge import in_thread
+from copilot.context import CHANNELS, TurnContext
+from copilot.events import JSON, ArtifactAdded, Event
+from copilot.models import Session, Turn, WorkspaceFile
+from copilot.permissions import UNRESTRICTED
+from copilot.providers.base import ToolCall
+from copilot.tools import execution, registry, sandbox
+from copilot.tools.base import CallOutcome
+from copilot.workspace import files, mirrors, quotas
+from tests import make
+
+PNG = "89504e470d0a1a0a" + "00" * 32
+
+
+@pytest.fixture
+def working() -> None:
+    if reason := sandbox.missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+async def context(working: None, transactional_db: None) -> TurnContext:
+    return await in_thread(make_context)
+
+
+def make_context() -> TurnContext:
+    turn = make.turn(make.session(), Turn.Status.RUNNING)
+    return TurnContext(
+        user_id=make.ada().pk,
+        session_id=str(turn.session_id),
+        turn_id=str(turn.id),
+        fence=turn.fence,
+        origin="web",
+        permissions=UNRESTRICTED,
+        channel=CHANNELS["web"],
+    )
+
+
+async def use(
+    context: TurnContext, tool: str, /, *, events: list[Event] | None = None, **arguments: JSON
+) -> CallOutcome:
+    call = ToolCall(call_id="this-call", tool=tool, arguments=arguments)
+    told: list[Event] = [] if events is None else events
+    async with aclosing(execution.run_group([call], context=context, emit=told.append)) as group:
+        return await anext(group)
+
+
+async def bash(context: TurnContext, command: str, **arguments: JSON) -> dict[str, Any]:
+    outcome = await use(context, "bash_exec", command=command, **arguments)
+    assert outcome.success, outcome.content
+    return dict(json.loads(outcome.content))
+
+
+def running(mark: str) -> list[str]:
+    """Processes of this machine whose command names `mark`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mark.encode() in command:
+                found.append(entry.name)
+    return found
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - other processes set no events
+            await asyncio.sleep(0.02)
+
+
+# --- running ---------------------------------------------------------------------------------------
+
+
+async def test_a_command_answers_in_fields(context: TurnContext) -> None:
+    """A23.3: a non-zero exit is a result"""
+    fields = await bash(context, "echo out; echo err >&2; exit 3")
+    assert fields == {
+        "stdout": "out\n",
+        "stderr": "err\n",
+        "exit_code": 3,
+        "timed_out": False,
+        "files": [],
+        "message": "",
+    }
+
+
+async def test_a_command_out_of_time_is_killed_with_what_it_said(context: TurnContext) -> None:
+    """A23.c1: sleep 400, timeout 2"""
+    mark = f"400.{uuid4().int % 10**9}"
+    started = time.monotonic()
+    fields = await bash(context, f"echo begun; sleep {mark} & sleep {mark}", timeout=2)
+    assert time.monotonic() - started <= 4
+    assert (fields["timed_out"], fields["stdout"]) == (True, "begun\n")
+    assert "Stopped after 2 s" in fields["message"]
+    await until(lambda: not running(mark), 2)
+
+
+async def test_a_stop_leaves_no_process(context: TurnContext) -> None:
+    """A23.c1: stop mid-command"""
+    mark = f"400.{uuid4().int % 10**9}"
+    task = asyncio.create_task(bash(context, f"setsid sleep {mark} & trap '' TERM; sleep {mark}"))
+    await until(lambda: len(running(mark)) >= 2, 10)
+    task.cancel()
+    stopped = time.monotonic()
+    await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: not running(mark), 2)
+    assert time.monotonic() - stopped < 2
+
+
+async def test_there_is_no_network(context: TurnContext) -> None:
+    """A23.c1"""
+    code = "import socket\nfor a in ('1.1.1.1', '127.0.0.1'):\n try: socket.create_connection((a, 80), 2)\n except OSError as e: print(e.errno)"
+    outcome = await use(context, "python_exec", code=code)
+    fields = json.loads(outcome.content)
+    assert (fields["stdout"].split(), fields["exit_code"]) == (["101", "111"], 0)
+    assert (await bash(context, "ls /sys/class/net 2>/dev/null; cat /proc/net/dev | grep -vc lo:"))[
+        "stdout"
+    ] == "2\n"
+
+
+async def test_nothing_of_the_server_is_seen(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """A23.c1: settings and environment are absent"""
+    monkeypatch.setenv("CANARY_OF_THE_SERVER", "canary-sandbox-1")
+    seen = await bash(
+        context,
+        f"env; cat /proc/*/environ | tr '\\0' '\\n'; ls {settings.BASE_DIR} {os.environ['WORKSPACE_ROOT']} /root /home /etc/passwd; "
+        "touch /usr/x; id -u; hostname",
+    )
+    assert "CANARY" not in seen["stdout"] + seen["stderr"]
+    assert "SECRET_KEY" not in seen["stdout"]
+    assert seen["stderr"].count("No such file") == 5
+    assert "Read-only file system" in seen["stderr"]
+    assert seen["stdout"].endswith("1000\nsandbox\n")
+
+
+async def test_only_the_working_directory_and_bounded_memory_can_be_written(context: TurnContext) -> None:
+    """A23.1"""
+    places = "/ /dev /etc /usr /proc /sandbox /workspace /tmp /dev/shm"
+    command = f'for p in {places}; do touch "$p/x" 2>/dev/null && echo "$p"; done; df -m --output=size /tmp /dev/shm'
+    assert (await bash(context, command))["stdout"].split() == [
+        *("/workspace", "/tmp", "/dev/shm", "1M-blocks", "256", "256")
+    ]
+
+
+async def test_a_fork_bomb_is_contained(context: TurnContext) -> None:
+    """A23.c1"""
+    mark = f"bomb{uuid4().hex}"
+    fields = await bash(context, f": {mark}; b() {{ b | b & }}; b; sleep 30", timeout=2)
+    assert "Resource temporarily unavailable" in fields["stderr"]
+    await until(lambda: not running(mark), 3)
+    assert (await bash(context, "echo well"))["stdout"] == "well\n"
+
+
+async def test_memory_and_file_sizes_have_ends(context: TurnContext) -> None:
+    """A23.1"""
+    memory = json.loads((await use(context, "python_exec", code="x = bytearray(2**30)")).content)
+    assert "MemoryError" in memory["stderr"]
+    large = await bash(
+        context, "head -c 300M /dev/zero > /tmp/big; ls -s --block-size=1M /tmp/big | cut -d' ' -f1"
+    )
+    assert int(large["stdout"]) <= 200
+
+
+async def test_many_processes_share_one_allowance_of_memory(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1: the kernel's limit holds for each of them only"""
+    monkeypatch.setattr(sandbox, "MAX_MEMORY_BYTES", 200 * 2**20)
+    eater = "python3 -c 'import time; x = bytearray(90 * 2**20); print(1, flush=True); time.sleep(60)'"
+    fields = await bash(context, " & ".join([eater] * 4) + "; wait", timeout=60)
+    assert "Stopped, because it took more than" in fields["message"]
+    assert (fields["timed_out"], fields["exit_code"]) == (False, -9)
+
+
+async def test_a_program_that_fills_the_disk_is_stopped(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1"""
+    monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
+    fields = await bash(context, "mkdir d; head -c 30M /dev/zero > d/x; sleep 60", timeout=60)
+    assert "Stopped, because it wrote more than" in fields["message"]
+
+
+async def test_a_flood_of_output_is_counted_not_kept(context: TurnContext) -> None:
+    """A23.1"""
+    outcome = await use(context, "bash_exec", command="head -c 3000000 /dev/zero | tr '\\0' x")
+    whole = await in_thread(files.read_tool_output, context.user_id, UUID(context.session_id), "this-call")
+    fields = json.loads(whole)
+    assert outcome.truncated
+    assert len(fields["stdout"]) == sandbox.MAX_CAPTURED_BYTES
+    assert f"{3_000_000 - 2**20:,} more bytes of stdout" in fields["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": ""},
+        {"command": "x" * 20_001},
+        {"command": "a\x00b"},
+        {"command": "ls", "timeout": 0},
+        {"command": "ls", "timeout": 301},
+        {"command": "ls", "workdir": "/etc"},
+        {"command": "ls", "workdir": "a/../.."},
+    ],
+)
+async def test_arguments_outside_the_rules_are_refused(
+    context: TurnContext, arguments: dict[str, JSON]
+) -> None:
+    """A23.3"""
+    assert not (await use(context, "bash_exec", **arguments)).success
+
+
+def test_without_bubblewrap_the_tools_are_absent_with_a_reason(settings: Any) -> None:
+    """A23.c1, A23.2, A32.c1"""
+    for program, reason in (
+        ("no-such-bwrap", "not installed"),
+        ("", "switched off"),
+        ("false", "does not work here"),
+    ):
+        settings.SANDBOX_PROGRAM = program
+        offered = {tool.name for tool in registry.offered(UNRESTRICTED, CHANNELS["web"])}
+        assert not offered & {"bash_exec", "python_exec"}
+        assert reason in registry.unavailable()["bash_exec"]
+        assert reason in registry.unavailable()["python_exec"]
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+async def test_a_file_written_by_one_call_is_there_for_the_next_wherever_it_runs(
+    context: TurnContext,
+) -> None:
+    """A23.c1, A23.4: nothing stays on the worker between the calls"""
+    events: list[Event] = []
+    await use(
+        context,
+        "bash_exec",
+        events=events,
+        command="echo one > a.txt; mkdir -p d/e; echo two > d/e/b.sh; chmod +x d/e/b.sh; mkdir empty",
+    )
+    assert [event.name for event in events if isinstance(event, ArtifactAdded)] == [mirrors.FOLDERS, "a.txt"]
+    again = await bash(context, "cat a.txt e/b.sh ../a.txt; test -x e/b.sh && ls -d ../empty", workdir="d")
+    assert again["stdout"] == "two\none\n../empty\n"
+    assert again["files"] == []
+    assert (await use(context, "read_file", file="a.txt")).content.endswith("one\n")
+
+
+async def test_only_what_changed_is_saved_again(context: TurnContext) -> None:
+    """A23.4"""
+    await bash(context, "echo 1 > a; echo 1 > b")
+    changed = await bash(context, "echo 2 > a; touch b; rm -f nothing")
+    assert [file["name"] for file in changed["files"]] == ["a"]
+    assert (await bash(context, "cat a b"))["stdout"] == "2\n1\n"
+
+
+async def test_uploads_and_attachments_of_the_session_lie_ready_and_others_do_not(
+    context: TurnContext,
+) -> None:
+    """A23.4, A20.1"""
+
+    def lay() -> None:
+        session = Session.objects.get(pk=context.session_id)
+        files.store(context.user_id, name="own.txt", content=b"own", source="upload", session_id=session.id)
+        files.store(context.user_id, name="other.txt", content=b"x", source="upload")
+        attached = files.store(context.user_id, name="att.txt", content=b"att", source="upload")
+        foreign = files.store(make.bob().pk, name="bob.txt", content=b"x", source="upload")
+        make.message(session, attachments=[{"file_id": str(file.id)} for file in (attached, foreign)])
+
+    await in_thread(lay)
+    assert (await bash(context, "cat *.txt"))["stdout"] == "attown"
+
+
+async def test_links_and_pipes_are_not_followed(context: TurnContext) -> None:
+    """A23.1: what a program leaves behind is read outside the sandbox"""
+    fields = await bash(
+        context, "ln -s /etc/shadow s; ln -s /root d; mkfifo p; mkdir f; ln -s /etc/passwd f/x; echo y > f/y"
+    )
+    assert [file["name"] for file in fields["files"]] == [mirrors.FOLDERS]
+    file = await in_thread(WorkspaceFile.objects.get, name=mirrors.FOLDERS)
+    with files.open(file) as stream, tarfile.open(fileobj=io.BytesIO(stream.read())) as archive:
+        assert archive.getnames() == ["f", "f/y"]
+
+
+async def test_an_uploaded_archive_of_that_name_reaches_nothing_outside(context: TurnContext) -> None:
+    """A23.1"""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, kind in (("../evil", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc"
+            archive.addfile(member)
+    session_id = UUID(context.session_id)
+    content = packed.getvalue()
+    await in_thread(
+        files.store,
+        context.user_id,
+        name=mirrors.FOLDERS,
+        content=content,
+        source="upload",
+        session_id=session_id,
+    )
+    fields = await bash(context, "ls -A")
+    assert fields["stdout"] == ""
+    assert mirrors.FOLDERS in fields["message"]
+
+
+async def test_what_cannot_be_saved_is_named(context: TurnContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A23.4"""
+    monkeypatch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=10, total_bytes=100, files=9))
+    fields = await bash(context, "echo 12345678901234567890 > large; echo 1 > small")
+    assert [file["name"] for file in fields["files"]] == ["small"]
+    assert "Could not be saved: large: file_too_large." in fields["message"]
+
+
+async def test_a_call_saves_two_hundred_files_and_names_the_rest(context: TurnContext) -> None:
+    """A23.4"""
+    fields = await bash(context, "for n in $(seq -w 203); do echo $n > f$n; done")
+    assert len(fields["files"]) == mirrors.MAX_SAVED == 200
+    assert "a call saves 200 files: f201, f202, f203." in fields["message"]
+
+
+async def test_pictures_that_python_draws_are_shown(context: TurnContext) -> None:
+    """A23.5"""
+    outcome = await use(context, "python_exec", code=f"open('a.png', 'wb').write(bytes.fromhex('{PNG}'))")
+    assert [part.data for part in outcome.media] == [bytes.fromhex(PNG)]
+
+
+def left_behind() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("pilothouse-sandbox-*"))
+
+
+async def test_no_folder_is_left_behind(context: TurnContext) -> None:
+    """A23.1: not even one that the program closed"""
+    before = left_behind()
+    await bash(context, "mkdir -p a/b; touch a/b/c; chmod 000 a/b a")
+    assert left_behind() <= before
