@@ -10,7 +10,7 @@ export PORT
 unexport PYTHONDONTWRITEBYTECODE  # compiled files halve every start
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench faults lock clean venv chromium
+.PHONY: help run test check bench faults lock clean venv debian
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -18,7 +18,7 @@ help: ## show this list
 run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
 	@exec $(BIN)/python -m config.run
 
-test: venv chromium ## run the whole suite in parallel (ARGS="-k …", WORKERS=4)
+test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4)
 	@$(BIN)/pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
 check: venv ## format, lint, types, import contracts
@@ -45,12 +45,14 @@ clean: ## remove the venv, caches and the data of `make run`
 venv:
 	@$(PYTHON) config/venv.py
 
-chromium:
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "Installing Chromium for the browser tests …"; \
-	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
-	      || echo "Chromium could not be installed; the browser tests are skipped."; \
-	  else \
-	    echo "Chromium is missing, the browser tests are skipped: sudo apt-get install chromium"; \
-	  fi; }
+debian: # what tests drive and PyPI does not have: a browser, and the sandbox of the tools
+	@missing=""; command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="chromium"; \
+	  command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	  [ -z "$$missing" ] || { \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	      echo "Installing $$missing for the tests …"; \
+	      { apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing; } >/dev/null 2>&1 \
+	        || echo "$$missing could not be installed; the tests that need it are skipped."; \
+	    else \
+	      echo "Missing, and its tests are skipped: sudo apt-get install $$missing"; \
+	    fi; }

@@ -15,15 +15,16 @@ from celery.exceptions import Reject
 from django.conf import settings
 from django.db import DatabaseError
 
-from copilot import providers, turns, workers
+from copilot import providers, queries, turns, workers
 from copilot.agent.commits import OUTAGE_SECONDS, retried
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
 from copilot.agent.turn import Interruption, Prepared, TurnRun, prepare
 from copilot.bridge import in_thread
-from copilot.live import lease, stop, wakeups
+from copilot.live import lease, stop, stream, wakeups
 from copilot.live.client import RedisDown
 from copilot.live.stream import Outbox
 from copilot.providers import aclose_all, catalogue
+from copilot.tools import registry
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Engine:
         self.identity = workers.new_identity()
         self._slots = threading.BoundedSemaphore(settings.TURNS_PER_PROCESS)
         self._runs: dict[str, TurnRun] = {}
+        self._restoring: set[str] = set()  # turns whose lease is being made anew
         self._arrived: list[UUID] = []
         self._claiming: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -53,6 +55,7 @@ class Engine:
 
     def start(self) -> None:
         providers.load(catalogue.entries())
+        registry.unavailable()  # asks the sandbox once whether it works here
         ready: Future[None] = Future()
         threading.Thread(target=self._live, args=[ready], name="engine", daemon=True).start()
         ready.result(timeout=30)
@@ -95,7 +98,7 @@ class Engine:
         self._loop.run_forever()
 
     async def _begin(self) -> None:
-        self._services = services = Services(self._refused)
+        self._services = services = Services(self._refused, self._recovered)
         self._keep(services.publisher.run())
         self._keep(self._every(CHECKPOINT_SECONDS, services.checkpoint))
         self._keep(self._every(RENEW_SECONDS, self._renew))
@@ -201,7 +204,9 @@ class Engine:
         holding = _holding(run)
         try:
             [answer] = await lease.renew([holding])
-            if answer != "renewed":  # Redis forgot it, or never knew: the row says it is ours
+            if (
+                answer != "renewed" and not run.over
+            ):  # Redis forgot it, or never knew: the row says it is ours
                 await in_thread(
                     lease.take_over,
                     holding.session_id,
@@ -239,7 +244,19 @@ class Engine:
         for run in runs:
             if run.turn.turn_id not in ours and not run.over:
                 run.interrupt("lost")
-        await lease.renew([_holding(run) for run in runs if run.turn.turn_id in ours], recreate=True)
+        kept = [run for run in runs if run.turn.turn_id in ours]
+        await lease.renew([_holding(run) for run in kept], recreate=True)
+        await self._tell_anew(kept)
+
+    async def _tell_anew(self, runs: list[TurnRun]) -> None:
+        """Redis may have lost what clients were told last: all is stored, and their pages are made whole (T2.5)."""
+        assert self._services is not None
+        await self._services.checkpoint()
+        for run in runs:
+            await in_thread(_publish_page, run.turn)
+
+    def _recovered(self) -> None:
+        self._keep(self._tell_anew(list(self._runs.values())))
 
     def _refused(self, outbox: Outbox, why: str) -> None:
         run = self._runs.get(outbox.turn_id)
@@ -247,8 +264,17 @@ class Engine:
             outbox.waiting.clear()
         elif why == "refused":
             run.interrupt("lost")
-        else:
-            self._keep(self._restore([run]))
+        elif outbox.turn_id not in self._restoring:
+            self._restoring.add(outbox.turn_id)
+            self._keep(self._restore_one(run))
+
+    async def _restore_one(self, run: TurnRun) -> None:
+        try:
+            await self._restore([run])
+        except RedisDown:
+            log.warning("the lease of turn %s could not be made anew yet", run.turn.turn_id)
+        finally:
+            self._restoring.discard(str(run.turn.turn_id))
 
     async def _poll_marks(self) -> None:
         runs = list(self._runs.values())
@@ -305,6 +331,11 @@ def _prepared(turn: turns.Claimed) -> Prepared | None:
     except Exception:
         log.exception("turn %s could not be prepared at once", turn.turn_id)
         return None
+
+
+def _publish_page(turn: turns.Claimed) -> None:
+    snapshot, _ = queries.snapshot(turn.session_id, reset=True)
+    stream.publish_now(str(turn.session_id), [(snapshot, None)], user_id=turn.user_id)
 
 
 def _holding(run: TurnRun) -> lease.Holding:

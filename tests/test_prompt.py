@@ -48,7 +48,7 @@ def assert_valid(messages):
     if messages:
         assert problems(Request(entry=ENTRY, system="", messages=messages)) == []
         assert not isinstance(messages[-1], AssistantMessage)
-    seen = set()
+    seen: set[str] = set()
     for before, message in zip((None, *messages), messages, strict=False):
         match message:
             case UserMessage():
