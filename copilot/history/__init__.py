@@ -1,0 +1,61 @@
+"""The transcript: the only writer of Message. Rows are appended; what was said is never rewritten (T2.4)."""
+
+from copilot.history.arriving import Accepted, accept, discard
+from copilot.history.reading import rows_for_model
+from copilot.history.waiting import (
+    Pending,
+    Start,
+    Taking,
+    accept_again,
+    drop_pending,
+    edit_pending,
+    has_pending,
+    last_accepted,
+    order_pending,
+    pending,
+    start_of,
+    take,
+)
+from copilot.history.writing import (
+    ClosedRows,
+    Draft,
+    NewRow,
+    Placed,
+    append,
+    close_open_rows,
+    keep_replay,
+    post_notice,
+    result_data,
+    retract,
+    save,
+)
+
+__all__ = [
+    "Accepted",
+    "ClosedRows",
+    "Draft",
+    "NewRow",
+    "Pending",
+    "Placed",
+    "Start",
+    "Taking",
+    "accept",
+    "accept_again",
+    "append",
+    "close_open_rows",
+    "discard",
+    "drop_pending",
+    "edit_pending",
+    "has_pending",
+    "keep_replay",
+    "last_accepted",
+    "order_pending",
+    "pending",
+    "post_notice",
+    "result_data",
+    "retract",
+    "rows_for_model",
+    "save",
+    "start_of",
+    "take",
+]

@@ -1,0 +1,70 @@
+"""A message arrives: its row, without a place yet (T3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from django.db import connection
+
+from copilot.commands import SendMessage
+from copilot.events import AttachmentView
+from copilot.models import Message
+
+_json = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True)
+class Accepted:
+    accept_number: int
+    created_at: datetime
+
+
+_ACCEPT = """
+INSERT INTO copilot_message (id, session_id, kind, content, author, attachments, accept_number, queue_order,
+                             run_id, origin, tier, mode, page_context, permissions, server_context)
+SELECT %(id)s, s.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
+       %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s, %(server_context)s
+FROM copilot_session s
+JOIN auth_user u ON u.id = s.owner_id
+CROSS JOIN (SELECT nextval('copilot_accept_numbers') AS number) n
+WHERE s.id = %(session_id)s AND s.owner_id = %(user_id)s AND s.deleted_at IS NULL AND u.is_active
+ON CONFLICT (session_id, run_id) DO NOTHING
+RETURNING accept_number, created_at
+"""
+
+
+def accept(
+    message_id: UUID, command: SendMessage, attachments: Sequence[AttachmentView], server_context: str
+) -> Accepted | None:
+    """Store a message without a place; None when the session is not the user's, or the run_id is taken."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _ACCEPT,
+            {
+                "id": message_id,
+                "session_id": command.session_id,
+                "user_id": command.user_id,
+                "content": command.text,
+                "author": command.author,
+                "attachments": _json.encode(list(attachments)).decode(),
+                "run_id": command.run_id,
+                "origin": command.origin,
+                "tier": command.tier,
+                "mode": command.mode,
+                "page_context": _json.encode(command.page_context).decode() if command.page_context else None,
+                "permissions": _json.encode(command.permissions.to_json()).decode(),
+                "server_context": server_context,
+            },
+        )
+        row = cursor.fetchone()
+    return Accepted(*row) if row else None
+
+
+def discard(message_id: UUID) -> bool:
+    """Take back a message that was not accepted after all; False when a turn has taken it already."""
+    deleted, _ = Message.objects.filter(pk=message_id, sequence=None, dropped_at=None).delete()
+    return bool(deleted)

@@ -1,0 +1,211 @@
+"""Messages that wait for their place: the queue's rows, and how a turn takes them (T6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+from django.db import connection, transaction
+from django.db.models import Max
+
+from copilot.events import JSON
+from copilot.history.holding import own
+from copilot.models import Message
+from copilot.permissions import PermissionsJSON
+
+_json = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A message that waits for its place."""
+
+    id: UUID
+    accept_number: int
+    queue_order: float
+    text: str
+    run_id: str | None
+    permissions: PermissionsJSON | None = None
+    page_url: str = ""
+    file_ids: tuple[str, ...] = ()
+    arriving: bool = False  # so new that its request may still be deciding what becomes of it
+
+
+_PENDING = """
+SELECT id, accept_number, queue_order, content, run_id, permissions, page_context->>'url',
+       ARRAY(SELECT file->>'file_id' FROM jsonb_array_elements(attachments) AS file),
+       created_at > now() - interval '5 seconds'
+FROM copilot_message
+WHERE session_id = %s AND sequence IS NULL AND dropped_at IS NULL
+ORDER BY queue_order, accept_number
+"""
+
+
+def pending(session_id: UUID | str, *, lock: bool = False) -> list[Pending]:
+    with connection.cursor() as cursor:
+        cursor.execute(_PENDING + (" FOR UPDATE" if lock else ""), [session_id])
+        return [_pending(*row) for row in cursor.fetchall()]
+
+
+def _pending(
+    message_id: UUID,
+    accept_number: int,
+    queue_order: float,
+    text: str,
+    run_id: str | None,
+    permissions: str | None,
+    page_url: str | None,
+    file_ids: list[str],
+    arriving: bool,
+) -> Pending:
+    return Pending(
+        id=message_id,
+        accept_number=accept_number,
+        queue_order=queue_order,
+        text=text,
+        run_id=run_id,
+        permissions=msgspec.json.decode(permissions, type=PermissionsJSON) if permissions else None,
+        page_url=page_url or "",
+        file_ids=tuple(file_ids),
+        arriving=arriving,
+    )
+
+
+def last_accepted(session_id: UUID) -> int | None:
+    """The newest accept number among the messages that wait."""
+    rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None)
+    return rows.aggregate(last=Max("accept_number"))["last"]  # type: ignore[no-any-return]
+
+
+def has_pending(session_id: UUID) -> bool:
+    return Message.objects.filter(session=session_id, sequence=None, dropped_at=None).exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taking:
+    """A pending message that a turn takes, and what its row keeps of the way the model was told."""
+
+    message: Pending
+    follow_up: str | None = None  # the block of a tool boundary, "" on its later rows (A13.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The message that started a turn; those accepted before it go in front of it: it left room (T6.2)."""
+
+    message_id: UUID
+    queue_order: float
+    sequence: int
+
+
+def start_of(turn_id: UUID) -> Start:
+    row = Message.objects.filter(turn=turn_id, kind="user").order_by("sequence").first()
+    assert row is not None
+    assert row.sequence is not None
+    order = row.accept_number if row.queue_order is None else row.queue_order
+    return Start(message_id=row.pk, queue_order=order or 0.0, sequence=row.sequence)
+
+
+def take(
+    turn_id: UUID, fence: int, choose: Callable[[list[Pending]], list[Taking]], *, start: Start | None = None
+) -> list[Taking]:
+    """Give the chosen pending messages their place in the conversation, in one transaction (A13.4)."""
+    with transaction.atomic():
+        session_id, stopped = own(turn_id, fence)
+        chosen = [] if stopped else choose(pending(session_id, lock=True))
+        if chosen:
+            _enter(turn_id, chosen, _places(session_id, chosen, start), mid_turn=start is None)
+    return chosen
+
+
+def _enter(turn_id: UUID, chosen: list[Taking], places: dict[UUID, int], *, mid_turn: bool) -> None:
+    data: list[dict[str, JSON]] = [
+        {} if one.follow_up is None else {"follow_up": one.follow_up} for one in chosen
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message m SET sequence = p.sequence, turn_id = %s, mid_turn = %s, data = p.data
+            FROM unnest(%s::uuid[], %s::bigint[], %s::jsonb[]) AS p(id, sequence, data) WHERE m.id = p.id
+            """,
+            [
+                turn_id,
+                mid_turn,
+                [one.message.id for one in chosen],
+                [places[one.message.id] for one in chosen],
+                [_json.encode(value).decode() for value in data],
+            ],
+        )
+        cursor.execute(
+            """
+            UPDATE copilot_turn SET run_ids = run_ids || %s::jsonb,
+                   accepted_through = GREATEST(accepted_through, %s) WHERE id = %s
+            """,
+            [
+                _json.encode([one.message.run_id for one in chosen if one.message.run_id]).decode(),
+                max(one.message.accept_number for one in chosen),
+                turn_id,
+            ],
+        )
+
+
+def _places(session_id: UUID, chosen: list[Taking], start: Start | None) -> dict[UUID, int]:
+    last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
+    messages = [one.message for one in chosen]
+    earlier = [one for one in messages if start is not None and one.queue_order < start.queue_order]
+    first = start.sequence - len(earlier) if start is not None else 0
+    places = {one.id: first + index for index, one in enumerate(earlier)}
+    later = [one for one in messages if one.id not in places]
+    return places | {one.id: last + 1 + index for index, one in enumerate(later)}
+
+
+def edit_pending(session_id: UUID, message_id: UUID, text: str) -> bool:
+    return bool(
+        Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None).update(
+            content=text
+        )
+    )
+
+
+def order_pending(orders: dict[UUID, float]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message m SET queue_order = o.place
+            FROM unnest(%s::uuid[], %s::float8[]) AS o(id, place) WHERE m.id = o.id AND m.sequence IS NULL
+            """,
+            [list(orders), list(orders.values())],
+        )
+
+
+def accept_again(message_id: UUID, queue_order: float) -> int | None:
+    """Number a pending message anew, as if it had arrived now: a stop before this does not cover it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message SET accept_number = nextval('copilot_accept_numbers'), queue_order = %s
+            WHERE id = %s AND sequence IS NULL AND dropped_at IS NULL RETURNING accept_number
+            """,
+            [queue_order, message_id],
+        )
+        row = cursor.fetchone()
+    return row[0] if row else None
+
+
+def drop_pending(
+    session_id: UUID, *, through: int | None = None, message_id: UUID | None = None
+) -> list[Pending]:
+    """Let pending messages leave the queue without a place; the rows stay for their run_ids."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_message SET dropped_at = now()
+            WHERE session_id = %s AND sequence IS NULL AND dropped_at IS NULL
+              AND (%s::bigint IS NULL OR accept_number <= %s) AND (%s::uuid IS NULL OR id = %s)
+            RETURNING id, accept_number, queue_order, content, run_id
+            """,
+            [session_id, through, through, message_id, message_id],
+        )
+        return [Pending(*row) for row in cursor.fetchall()]
