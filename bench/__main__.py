@@ -20,10 +20,20 @@ from bench.measures import first_token, history, killing, ladder, sockets, stand
 from bench.meters import Foreign
 from bench.options import FULL, QUICK, Scale
 from bench.site import BenchProblem, Site, running_site
+from bench.wire import SocketClosed
 
 Act = Callable[[Site, Scale, Findings], Awaitable[None]]
 QUIET_CORES = 0.15
-FAULTS = (BenchProblem, OSError, RuntimeError, TimeoutError, ValueError, KeyError, ZeroDivisionError)
+FAULTS = (
+    BenchProblem,
+    SocketClosed,
+    OSError,
+    RuntimeError,
+    TimeoutError,
+    ValueError,
+    KeyError,
+    ZeroDivisionError,
+)
 
 
 @dataclass(frozen=True)
@@ -88,13 +98,16 @@ async def _all(
         began, foreign = time.monotonic(), Foreign()
         _say(f"{measure.name} …")
         try:
-            site.check()
             await measure.act(site, scale, findings)
-            site.check()
         except FAULTS as problem:
             _complain(measure.name, problems, problem)
         findings.foreign_cores[measure.name] = round(foreign.cores(), 2)
         _say(f"{measure.name} took {time.monotonic() - began:.0f} s")
+        try:
+            site.check()  # a dead process explains what went wrong better than its clients do
+        except BenchProblem as problem:
+            _complain(measure.name, problems, problem)
+            return
         await asyncio.sleep(0.5)
 
 

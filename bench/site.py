@@ -167,6 +167,9 @@ class Site:
             if (code := process.poll()) is not None:
                 words = self.log(name).read_text()[-2000:] if self.log(name).exists() else ""
                 raise BenchProblem(f"{name} died with code {code}\n{words}")
+        for server in (self.postgres, self.valkey):
+            if not server.running:
+                raise BenchProblem(f"{server.name} died")
 
     # --- asking ----------------------------------------------------------------------------------
 

@@ -15,12 +15,13 @@ from celery.exceptions import Reject
 from django.conf import settings
 from django.db import DatabaseError
 
-from copilot import providers, queries, turns, workers
+from copilot import providers, turns, workers
 from copilot.agent.commits import OUTAGE_SECONDS, retried
+from copilot.agent.preparing import Prepared, prepare
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
-from copilot.agent.turn import Interruption, Prepared, TurnRun, prepare
+from copilot.agent.turn import Interruption, TurnRun
 from copilot.bridge import in_thread
-from copilot.live import lease, stop, stream, wakeups
+from copilot.live import lease, stop, wakeups
 from copilot.live.client import RedisDown
 from copilot.live.stream import Outbox
 from copilot.providers import aclose_all, catalogue
@@ -246,17 +247,12 @@ class Engine:
                 run.interrupt("lost")
         kept = [run for run in runs if run.turn.turn_id in ours]
         await lease.renew([_holding(run) for run in kept], recreate=True)
-        await self._tell_anew(kept)
-
-    async def _tell_anew(self, runs: list[TurnRun]) -> None:
-        """Redis may have lost what clients were told last: all is stored, and their pages are made whole (T2.5)."""
-        assert self._services is not None
-        await self._services.checkpoint()
-        for run in runs:
-            await in_thread(_publish_page, run.turn)
+        for run in kept:
+            run.recorder.tell_open_anew()
 
     def _recovered(self) -> None:
-        self._keep(self._tell_anew(list(self._runs.values())))
+        for run in self._runs.values():
+            run.recorder.tell_open_anew()
 
     def _refused(self, outbox: Outbox, why: str) -> None:
         run = self._runs.get(outbox.turn_id)
@@ -331,11 +327,6 @@ def _prepared(turn: turns.Claimed) -> Prepared | None:
     except Exception:
         log.exception("turn %s could not be prepared at once", turn.turn_id)
         return None
-
-
-def _publish_page(turn: turns.Claimed) -> None:
-    snapshot, _ = queries.snapshot(turn.session_id, reset=True)
-    stream.publish_now(str(turn.session_id), [(snapshot, None)], user_id=turn.user_id)
 
 
 def _holding(run: TurnRun) -> lease.Holding:

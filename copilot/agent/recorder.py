@@ -129,7 +129,13 @@ class Recorder:
             self.services.in_background(self.services.checkpoint_row(row))
 
     async def _start(self, kind: RowKind, event: TextStarted | ReasoningStarted) -> None:
-        row = OpenRow(row_id=UUID(event.row_id), turn_id=self.turn.turn_id, fence=self.turn.fence)
+        row = OpenRow(
+            row_id=UUID(event.row_id),
+            turn_id=self.turn.turn_id,
+            fence=self.turn.fence,
+            kind=kind,
+            block_id=event.block_id,
+        )
         synthetic = isinstance(event, TextStarted) and event.synthetic
         placed = await self._row(
             row.row_id, kind, data={"synthetic": True} if synthetic else {}, streaming=True
@@ -156,6 +162,14 @@ class Recorder:
         if self._begun is not None:
             begun, self._begun = self._begun, None
             self.publish(begun)
+
+    def tell_open_anew(self) -> None:
+        """Redis may have lost what it was told last: texts that still grow are told again from their beginning."""
+        for row_id, row in self._open.items():
+            text = "".join(row.parts)
+            if text:
+                told = ReasoningExtended if row.kind == "reasoning" else TextExtended
+                self.publish(told(block_id=row.block_id or row_id, row_id=row_id, offset=0, delta=text))
 
     def abandon(self) -> None:
         """Another worker owns the turn: nothing of ours is stored any more."""

@@ -27,6 +27,8 @@ class OpenRow:
     row_id: UUID
     turn_id: UUID
     fence: int
+    kind: str = "assistant"
+    block_id: str = ""
     parts: list[str] = field(default_factory=list)
     unsaved: int = 0  # characters since the last checkpoint
 

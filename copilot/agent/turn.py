@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -16,15 +14,16 @@ from uuid import uuid4
 
 from django.conf import settings
 
-from copilot import context, history, queries, questions, turns, usage
+from copilot import context, questions, turns, usage
 from copilot.agent import prompt, taking
 from copilot.agent.commits import retried, uncut
 from copilot.agent.guards import Limits
 from copilot.agent.learned import LESSONS
 from copilot.agent.loop import Loop
-from copilot.agent.mending import Mended, close_open, mend, row_uuid, unfinished_outcome
+from copilot.agent.mending import close_open, row_uuid, unfinished_outcome
 from copilot.agent.parts import Answered, CallMade, Failed, ResultMade
 from copilot.agent.ports import Ports, SystemClock
+from copilot.agent.preparing import Prepared, prepare
 from copilot.agent.recorder import Recorder
 from copilot.agent.replies import Continuing
 from copilot.agent.services import Services
@@ -60,14 +59,6 @@ log = logging.getLogger(__name__)
 FINAL_WRITES_SECONDS = 5.0  # after a stop; then the sweep ends the turn instead (A1.7)
 EVERYTHING_STAYS = 2**62  # keep-through of a failed turn: all that is queued stays as chips (T7.4)
 Interruption = Literal["stop", "hand_over", "lost", "idle_timeout"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    chain: tuple[Entry, ...]
-    mended: Mended
-    taken: list[history.Taking]
-    calls_begun: int  # the first model call's row stands already
 
 
 class TurnRun:
@@ -449,35 +440,3 @@ def _to_repeat(loop: Loop) -> tuple[OpenCall, ...]:
 
 async def _credential_now(entry: Entry) -> str:
     return await in_thread(catalogue.credential_of, entry)
-
-
-def prepare(turn: Claimed) -> Prepared:
-    """Everything the loop needs of Postgres before its first request, in one visit."""
-    chain = _rest_of(catalogue.resolve(turn.tier, turn.mode), turn)
-    taken = taking.at_turn_start(turn) if turn.pending and not turn.calls else []
-    rows = history.rows_for_model(turn.session_id)
-    mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
-    number = turn.calls + 1
-    if not mended.answered:
-        usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
-    return Prepared(chain=chain, mended=mended, taken=taken, calls_begun=number)
-
-
-def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:
-    """The chain from the model on that was asked last: a switch holds until the turn ends (A7.6)."""
-    last = usage.last_model(turn.turn_id) if turn.resumed else None
-    positions = (at for at, entry in enumerate(chain) if (entry.provider, entry.model) == last)
-    return chain[next(positions, 0) :]
-
-
-def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:
-    growing = {row.id: row.content for row in rows if row.streaming and row.turn_id == str(turn.turn_id)}
-    texts = queries.present_text(str(turn.session_id), growing) if growing else {}
-    tools = TurnToolbox.repeatable(turn.permissions, context.CHANNELS[turn.origin])
-    mended = mend(rows, turn_id=str(turn.turn_id), texts=texts, repeatable=tools)
-    return replace(mended, answered=mended.answered and _reply_was_whole(turn))
-
-
-def _reply_was_whole(turn: Claimed) -> bool:
-    """Words before a tool call stand too; only a reply that came to its end is an answer."""
-    return usage.was_whole(turn.turn_id, turn.calls) or queries.step_finished(turn.session_id, turn.turn_id)

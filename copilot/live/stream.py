@@ -100,7 +100,7 @@ class Outbox:
     def add(self, event: Event) -> None:
         if isinstance(event, TextExtended | ReasoningExtended) and self.waiting:
             last = self.waiting[-1]
-            if type(last) is type(event) and last.block_id == event.block_id:
+            if type(last) is type(event) and last.block_id == event.block_id and _adjoin(last, event):
                 self.waiting[-1] = replace(last, delta=last.delta + event.delta)
                 return
         self.waiting.append(event)
@@ -126,6 +126,10 @@ class Outbox:
             ],
             renew=now - self.renewed_at > RENEW_SECONDS,
         )
+
+
+def _adjoin(last: TextExtended | ReasoningExtended, event: TextExtended | ReasoningExtended) -> bool:
+    return event.offset == last.offset + len(last.delta)
 
 
 class Publisher:

@@ -1,0 +1,55 @@
+"""Before a run's first request: what was queued joins, and what a lost run left open is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from copilot import context, history, queries, usage
+from copilot.agent import taking
+from copilot.agent.mending import Mended, mend
+from copilot.agent.toolbox import TurnToolbox
+from copilot.providers import catalogue
+from copilot.providers.base import Entry
+from copilot.rows import Row
+from copilot.turns import Claimed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    chain: tuple[Entry, ...]
+    mended: Mended
+    taken: list[history.Taking]
+    calls_begun: int  # the first model call's row stands already
+
+
+def prepare(turn: Claimed) -> Prepared:
+    """Everything the loop needs of Postgres before its first request, in one visit."""
+    chain = _rest_of(catalogue.resolve(turn.tier, turn.mode), turn)
+    taken = taking.at_turn_start(turn) if turn.pending and not turn.calls else []
+    rows = history.rows_for_model(turn.session_id)
+    mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
+    number = turn.calls + 1
+    if not mended.answered:
+        usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
+    return Prepared(chain=chain, mended=mended, taken=taken, calls_begun=number)
+
+
+def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:
+    """The chain from the model on that was asked last: a switch holds until the turn ends (A7.6)."""
+    last = usage.last_model(turn.turn_id) if turn.resumed else None
+    positions = (at for at, entry in enumerate(chain) if (entry.provider, entry.model) == last)
+    return chain[next(positions, 0) :]
+
+
+def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:
+    growing = {row.id: row.content for row in rows if row.streaming and row.turn_id == str(turn.turn_id)}
+    texts = queries.present_text(str(turn.session_id), growing) if growing else {}
+    tools = TurnToolbox.repeatable(turn.permissions, context.CHANNELS[turn.origin])
+    mended = mend(rows, turn_id=str(turn.turn_id), texts=texts, repeatable=tools)
+    return replace(mended, answered=mended.answered and _reply_was_whole(turn))
+
+
+def _reply_was_whole(turn: Claimed) -> bool:
+    """Words before a tool call stand too; only a reply that came to its end is an answer."""
+    return usage.was_whole(turn.turn_id, turn.calls) or queries.step_finished(turn.session_id, turn.turn_id)
