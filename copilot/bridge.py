@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -27,10 +28,29 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     return await asyncio.get_running_loop().run_in_executor(_threads, call)
 
 
+class _Server:
+    """How often the database was seen to go away; connections from before the last time are not trusted."""
+
+    lives = 0
+
+
+class _Thread(threading.local):
+    life = 0
+
+
+_thread = _Thread()
+
+
 def _with_connection(function: Callable[[], R]) -> R:
-    """A connection that broke is dropped, so that the next call on this thread gets a fresh one."""
+    """A connection that broke is dropped, and so are those of the other threads: they broke with it."""
+    if _thread.life != _Server.lives:
+        _thread.life = _Server.lives
+        connection.close()
     try:
         return function()
     finally:
         if connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
+            if connection.connection is None:
+                _Server.lives += 1
+                _thread.life = _Server.lives

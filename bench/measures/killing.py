@@ -60,7 +60,7 @@ async def _killed(site: Site, client: SocketClient, prompt: Prompt, *, after_sec
     await _two_workers(site)
     reading = client.begin(prompt)
     await asyncio.wait_for(client.following.first.wait(), 30)
-    name = _holder(site)
+    name = _holder(site, client.session_id)
     await asyncio.sleep(after_seconds - (now() - reading.asked_at) / 1e9)
     process = site.processes.pop(name)
     killed_at = now()
@@ -75,9 +75,10 @@ async def _killed(site: Site, client: SocketClient, prompt: Prompt, *, after_sec
     return Killed(reading, killed_at)
 
 
-def _holder(site: Site) -> str:
-    """The worker process that runs the one running turn."""
-    [(worker,)] = site.query("SELECT worker FROM copilot_turn WHERE status = 'running'")
+def _holder(site: Site, session_id: str) -> str:
+    """The worker process that runs the session's turn."""
+    running = "SELECT worker FROM copilot_turn WHERE status = 'running' AND session_id = %s"
+    [(worker,)] = site.query(running, session_id)
     pid = int(worker.rsplit("-", 2)[1])
     return next(name for name, process in site.processes.items() if process.pid == pid)
 

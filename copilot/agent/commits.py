@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Generic, TypeVar
 
-from django.db import DataError, IntegrityError, InterfaceError, OperationalError, connection
+from django.db import DataError, IntegrityError, InterfaceError, OperationalError
 
 from copilot.bridge import in_thread
 
@@ -53,7 +53,7 @@ class GroupCommit(Generic[T, R]):
                 return
             for one in batch:  # one bad row must not spoil its neighbours
                 await self._land([one])
-        except (OperationalError, InterfaceError) as problem:
+        except Exception as problem:  # noqa: BLE001 - whoever waits must hear of it: silence hangs a turn
             _fail(batch, problem)
         else:
             for (_, future), answer in zip(batch, answers, strict=True):
@@ -92,5 +92,4 @@ async def retried(function: Callable[[P], R], argument: P) -> R:
             if time.monotonic() - began > OUTAGE_SECONDS:
                 raise
             log.warning("the database is unreachable, trying again")
-            await in_thread(connection.close)
             await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,215 @@
+"""Anything in any order: submit, queue, stop, finish, crash, reconnect, flush — and what must hold after it (T12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from django.db import connection
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from copilot import dispatch, folding, queries
+from copilot.errors import Refused
+from copilot.live import keys
+from copilot.live.client import blocking
+from copilot.models import Message, Turn
+from copilot.providers.scripted import Call, Text
+from diagnostics import tasks as reaper
+from tests import make
+from tests.engine import (
+    Rig,
+    cue,
+    endings,
+    folded,
+    fresh,
+    is_busy,
+    lease_of,
+    rigged,
+    rows_of,
+    said,
+    say,
+    until,
+)
+
+
+@dataclass
+class Story:
+    """What the world outside knows."""
+
+    accepted: dict[str, str] = field(default_factory=dict)  # message id → text
+    dropped: set[str] = field(default_factory=set)
+    flushed: bool = False
+
+
+class Conversation(RuleBasedStateMachine):
+    """One session, one worker at a time, a model that answers when the machine says so."""
+
+    rig: Rig
+
+    @initialize()
+    def begin(self) -> None:
+        self.session = make.session()
+        self.story = Story()
+        self.count = 0
+        self.cue_number = 0
+        self.rig.model._cues.clear()
+        self.rig.model.otherwise = self._reply
+        if not self.rig.workers or not self.rig.worker.alive:
+            self.rig.start_worker()
+        self.page, self.cursor = folding.Transcript(), "0-0"
+
+    def _reply(self, request):
+        self.cue_number += 1
+        talk = [Text("Words ", size=2), cue(self.cue_number), Text("and more.")]
+        uses_tool = len(self.rig.model.requests) % 3 == 0 and request.messages[-1].role == "user"
+        return [*talk, Call("current_time")] if uses_tool else talk
+
+    # --- what may happen -------------------------------------------------------------------------
+
+    @rule(named=st.booleans())
+    def submit(self, named: bool) -> None:
+        self.count += 1
+        text = f"Message {self.count}"
+        blocking().delete(keys.counter("queue", str(self.session.owner_id)))
+        try:
+            outcome = say(self.session, text, run_id=f"run-{self.count}" if named else None)
+        except Refused:
+            assert not Message.objects.filter(session=self.session, content=text).exists()
+            return
+        self.story.accepted[str(outcome.message_id)] = text
+
+    @rule(queue=st.sampled_from(["keep", "drop"]))
+    def stop(self, queue: str) -> None:
+        before = {item.id for item in queries.queue_items(self.session.pk)}
+        dispatch.stop(self.session.owner_id, self.session.pk, queue=queue)  # type: ignore[arg-type]
+        if queue == "drop":
+            gone = Message.objects.filter(pk__in=before).exclude(dropped_at=None)
+            self.story.dropped |= {str(pk) for pk in gone.values_list("pk", flat=True)}
+
+    @rule()
+    def finish(self) -> None:
+        """Whatever the model is saying, it says to the end."""
+        for number in list(self.rig.model._cues):
+            self.rig.model.give(number)
+
+    @rule()
+    def crash(self) -> None:
+        self.rig.worker.kill()
+        self.rig.start_worker()
+        Turn.objects.filter(session=self.session, status="running").update(begun_at="2026-01-01T00:00:00Z")
+        reaper.probe()
+
+    @rule()
+    def flush(self) -> None:
+        blocking().flushdb()
+        self.story.flushed = True
+        reaper.sweep()
+
+    @rule()
+    def reconnect(self) -> None:
+        """A client takes a fresh page and follows from there."""
+        snapshot, self.cursor = queries.snapshot(self.session.pk)
+        self.page = folding.from_snapshot(snapshot)
+        self.story.flushed = False
+
+    @rule(place=st.integers(0, 9))
+    def remove(self, place: int) -> None:
+        items = queries.queue_items(self.session.pk)
+        if not items:
+            return
+        item = items[place % len(items)]
+        try:
+            dispatch.remove_queued(self.session.owner_id, self.session.pk, make.uuid.UUID(item.id))
+        except Refused:
+            return  # a turn was quicker
+        self.story.dropped.add(item.id)
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    @invariant()
+    def at_most_one_turn_is_unfinished(self) -> None:
+        if hasattr(self, "session"):
+            assert Turn.objects.filter(session=self.session, status__in=Turn.UNFINISHED).count() <= 1
+
+    @invariant()
+    def nothing_is_said_twice(self) -> None:
+        if hasattr(self, "session"):
+            texts = said(self.session)
+            assert len(texts) == len(set(texts))
+
+    def teardown(self) -> None:
+        if hasattr(self, "session"):
+            self._settle()
+            self._judge()
+        connection.close()
+
+    def _settle(self) -> None:
+        until(lambda: self._calm(), 30)
+
+    def _calm(self) -> bool:
+        self.finish()
+        reaper.sweep()
+        reaper.probe()
+        busy = Turn.objects.filter(session=self.session, status__in=Turn.UNFINISHED).exists()
+        return not busy and lease_of(self.session) == {}
+
+    def _judge(self) -> None:
+        placed = set(
+            map(
+                str,
+                Message.objects.filter(session=self.session, sequence__isnull=False, kind="user").values_list(
+                    "pk", flat=True
+                ),
+            )
+        )
+        pending = {item.id for item in queries.queue_items(self.session.pk)}
+        for message_id, text in self.story.accepted.items():
+            homes = (message_id in placed) + (message_id in pending) + (message_id in self.story.dropped)
+            assert homes == 1, f"{text} is in {homes} places"
+        assert placed | pending <= set(self.story.accepted)
+        named = [item for item in queries.queue_items(self.session.pk) if item.run_id]
+        assert named == [], "a run_id never waits for nothing"
+        assert not Message.objects.filter(session=self.session, streaming=True).exists()
+        self._judge_endings()
+        self._judge_page()
+
+    def _judge_endings(self) -> None:
+        ended = Turn.objects.filter(session=self.session)
+        told = endings(self.session.pk)
+        assert len(told) <= ended.count()
+        run_ids = [run_id for ids in ended.values_list("run_ids", flat=True) for run_id in ids]
+        assert len(run_ids) == len(set(run_ids)), "a run_id has one ending"
+        if not self.story.flushed:
+            assert not is_busy(self.session) or len(told) < ended.count()
+
+    def _judge_page(self) -> None:
+        """T8.4: who followed from the last snapshot sees what a reload shows."""
+        if not self.story.flushed:
+            seen = folded(self.page, self.session, after=self.cursor)
+            shown = {row.id: row for row in rows_of(seen)}
+            for row in rows_of(fresh(self.session)):
+                assert shown.get(row.id) == row
+            assert seen.queue == fresh(self.session).queue
+
+
+def test_whatever_happens_nothing_is_lost(transactional_db):
+    """T12"""
+    with rigged() as rig:
+        Conversation.rig = rig
+        run_state_machine_as_test(
+            Conversation,
+            settings=settings(
+                max_examples=25,
+                stateful_step_count=15,
+                deadline=None,
+                derandomize=True,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

@@ -1,0 +1,104 @@
+"""Group commit: nobody who waits for a row waits for ever, and an outage is waited out (T9.3)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.db import IntegrityError, OperationalError, connection
+
+from copilot.agent.commits import GroupCommit, retried, uncut
+from copilot.bridge import in_thread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def test_what_comes_together_is_written_together():
+    """The first goes at once; the rest wait for each other."""
+    batches = []
+
+    def commit(items):
+        batches.append(list(items))
+        return [item * 2 for item in items]
+
+    group = GroupCommit(commit)
+    assert await asyncio.gather(*(group.write(number) for number in range(10))) == [n * 2 for n in range(10)]
+    assert sum(batches, []) == list(range(10))
+    assert len(batches) <= 2
+
+
+async def test_one_bad_row_does_not_spoil_its_neighbours():
+    def commit(items):
+        if "bad" in items:
+            raise IntegrityError
+        return list(items)
+
+    group = GroupCommit(commit)
+    answers = await asyncio.gather(*(group.write(item) for item in ("a", "bad", "b")), return_exceptions=True)
+    assert [answers[0], type(answers[1]), answers[2]] == ["a", IntegrityError, "b"]
+
+
+async def test_a_fault_nobody_foresaw_reaches_everybody_who_waits():
+    """T5.4: a silent commit would hang a turn that beats"""
+
+    def commit(items):
+        raise ZeroDivisionError
+
+    group = GroupCommit(commit)
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*(group.write(n) for n in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [ZeroDivisionError] * 3
+
+
+def cut_all_connections():
+    """As a restart of the server does."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def ask(number):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s", [number])
+        return cursor.fetchone()[0]
+
+
+async def test_cut_connections_are_replaced_without_anybody_noticing():
+    """T9.3: each thread of the bridge has its own"""
+    await asyncio.gather(*(in_thread(ask, number) for number in range(32)))
+    for _ in range(3):
+        await asyncio.to_thread(in_own_connection, cut_all_connections)
+        assert await asyncio.gather(*(retried(ask, number) for number in range(32))) == list(range(32))
+
+
+def in_own_connection(act):
+    try:
+        act()
+    finally:
+        connection.close()
+
+
+async def test_after_the_first_failure_no_thread_trusts_an_old_connection():
+    """T9.3: one call notices, the others do not pay for it"""
+    await asyncio.gather(*(in_thread(ask, number) for number in range(32)))
+    await asyncio.to_thread(in_own_connection, cut_all_connections)
+    with pytest.raises(OperationalError):
+        await in_thread(ask, 1)
+    assert [await in_thread(ask, number) for number in range(32)] == list(range(32))
+
+
+async def test_what_has_begun_is_finished_before_it_is_cancelled():
+    """A1.7"""
+    done = []
+
+    async def work():
+        await asyncio.sleep(0.01)
+        done.append(True)
+
+    task = asyncio.create_task(uncut(work()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done == [True]
