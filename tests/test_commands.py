@@ -12,7 +12,7 @@ from copilot.errors import InvalidRequest
 from copilot.permissions import UNRESTRICTED
 from tests.make import uuid
 
-SESSION = uuid.uuid4()
+SESSION = uuid.UUID("3f1d6a52-2b64-4a6e-9a52-6f0f1d0c9a11")
 
 
 def send(**data):

@@ -1,0 +1,274 @@
+"""Admission: start, queue, or refuse, and nothing half-written (T3)."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from copilot import dispatch, sessions
+from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, TooMany, Unavailable
+from copilot.live import client, counters, keys, lease
+from copilot.live.client import blocking
+from copilot.models import Message, Turn
+from copilot.providers.scripted import Hang, Text
+from tests import make
+from tests.engine import (
+    command,
+    cue,
+    ended,
+    endings,
+    lease_of,
+    queue,
+    quiet,
+    said,
+    say,
+    start,
+    told,
+    until,
+    waiting,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+
+@pytest.fixture
+def session(rig):
+    return make.session()
+
+
+def test_a_message_to_an_idle_session_starts_a_turn(session, rig):
+    """T3.4, T3.5: row, lease and events stand when the caller is answered"""
+    rig.hold_tasks()
+    outcome = say(session, "Hello there", run_id="r")
+    turn = Turn.objects.get(pk=outcome.turn_id)
+    assert (turn.status, turn.run_ids, turn.attempts) == ("queued", ["r"], 0)
+    assert lease_of(session)["turn"] == str(turn.pk)
+    message = Message.objects.get(pk=outcome.message_id)
+    assert (message.turn_id, message.content, message.sequence is None) == (turn.pk, "Hello there", False)
+    assert [event.kind for event in told(session.pk)] == ["message.added", "turn.queued", "session.changed"]
+    session.refresh_from_db()
+    assert session.title == "Hello there"
+
+
+def test_a_long_first_message_gives_a_short_title():
+    assert dispatch.title_from("word " * 40).endswith("…")
+    assert len(dispatch.title_from("word " * 40)) <= 60
+
+
+@pytest.mark.parametrize("case", ["foreign", "missing", "deleted"])
+def test_what_is_not_yours_does_not_exist(session, case):
+    """T3.8: 404, one and the same"""
+    if case == "deleted":
+        sessions.delete(session.owner_id, session.pk)
+    user = make.bob().pk if case == "foreign" else session.owner_id
+    message = command(session, "Hello", user_id=user)
+    if case == "missing":
+        message = command(make.Session(pk=make.uuid.uuid4(), owner_id=user), "Hello")
+    with pytest.raises(NotFound) as refused:
+        dispatch.submit(message)
+    assert refused.value.body() == {"code": "not_found", "message": "Not found."}
+    assert not Message.objects.exists()
+
+
+def test_an_inactive_account_is_refused(session):
+    """T3.1: 403 account_inactive"""
+    make.User.objects.filter(pk=session.owner_id).update(is_active=False)
+    with pytest.raises(Forbidden) as refused:
+        say(session, "Hello")
+    assert refused.value.code == "account_inactive"
+
+
+def test_an_unknown_tier_is_refused_before_anything_is_written(session):
+    """T3.1"""
+    with pytest.raises(InvalidRequest):
+        say(session, "Hello", tier="golden")
+    assert not Message.objects.exists()
+
+
+def test_files_that_are_not_the_users_are_ignored_and_named(session):
+    """T3.1: and a message of such files alone is empty (T3.8)"""
+    nobodys = str(make.uuid.uuid4())
+    assert say(session, "Look", attachments=(nobodys,)).ignored_attachments == [nobodys]
+    with pytest.raises(InvalidRequest) as refused:
+        say(make.session(), "", attachments=(nobodys,))
+    assert refused.value.code == "empty_message"
+
+
+def test_a_cost_limit_stops_queued_messages_too(session, model):
+    """T3.2: checked for every accepted message"""
+    from billing.models import Account
+
+    model.will(Text("Talking"), Hang())
+    start(session)
+    Account.objects.update_or_create(
+        user_id=session.owner_id,
+        defaults={"daily_limit_override_microdollars": 1, "weekly_limit_override_microdollars": 1},
+    )
+    spend(session.owner_id, 10)
+    with pytest.raises(TooMany) as refused:
+        say(session, "More")
+    assert "limit" in refused.value.code
+    assert waiting(session) == []
+
+
+def spend(user_id, microdollars):
+    from datetime import UTC, datetime
+
+    from billing import pricing, usage
+
+    usage.record(
+        usage.UsageCall(
+            call_id=make.uuid.uuid4(),
+            user_id=user_id,
+            occurred_at=datetime.now(UTC),
+            provider="openai_chat",
+            model="m",
+            tokens=pricing.Tokens(input=1, output=1),
+            reported=str(microdollars / 1_000_000),
+            session_ref="s",
+            turn_ref="t",
+            estimated=False,
+            aborted=False,
+        )
+    )
+
+
+# --- run_id (T3.6) -----------------------------------------------------------------------------------
+
+
+def test_the_same_run_id_again_is_the_same_message(session):
+    """T3.6"""
+    first = say(session, "Once", run_id="r")
+    ended(first.turn_id)
+    again = say(session, "Once", run_id="r")
+    assert (again.message_id, again.turn_id) == (first.message_id, first.turn_id)
+    assert said(session) == ["Once"]
+
+
+def test_the_same_run_id_with_another_text_is_a_conflict(session):
+    """T3.6: 409 idempotency_conflict"""
+    say(session, "Once", run_id="r")
+    with pytest.raises(Conflict) as refused:
+        say(session, "Twice", run_id="r")
+    assert refused.value.code == "idempotency_conflict"
+
+
+def test_a_queued_run_id_again_is_still_queued(session, model):
+    """T3.6"""
+    model.will(Text("Talking"), Hang())
+    start(session)
+    first = say(session, "Next", run_id="r")
+    again = say(session, "Next", run_id="r")
+    assert (first.message_id, first.position) == (again.message_id, again.position)
+
+
+def test_a_dropped_run_id_answers_with_its_cancelled_turn(session, model):
+    """T3.6: one ending, also when it was dropped from the queue"""
+    model.will(Text("Talking"), Hang())
+    start(session)
+    message_id = queue(session, "Next", run_id="r")
+    dispatch.remove_queued(session.owner_id, session.pk, message_id)
+    again = say(session, "Next", run_id="r")
+    assert Turn.objects.get(pk=again.turn_id).status == "cancelled"
+
+
+def test_run_ids_are_unique_per_session_not_over_all(session):
+    """T3.6"""
+    other = make.session()
+    assert say(session, "One", run_id="r").message_id != say(other, "Two", run_id="r").message_id
+
+
+# --- when servers are away (T9.3) --------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_redis(monkeypatch, settings):
+    """Redis does not answer: nobody listens on this port."""
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    caches = (client.blocking, client.script)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_without_redis_a_message_is_refused_and_nothing_is_written(transactional_db, no_redis):
+    """T9.3: 503 unavailable, nothing half-written"""
+    session = make.session()
+    with pytest.raises(Unavailable) as refused:
+        say(session, "Hello")
+    assert (refused.value.status, refused.value.code) == (503, "unavailable")
+    assert not Message.objects.exists()
+
+
+def test_rate_counters_fail_open(no_redis):
+    """T3.7"""
+    assert counters.hit("queue", "1", limit=0, seconds=60) is None
+
+
+def test_a_database_that_refuses_the_turn_gives_the_lease_back(session):
+    """T3.5: the row is taken back too, so that sending again does not make two"""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN RAISE 'the disk is full'; END $$ LANGUAGE plpgsql"
+        )
+        cursor.execute("CREATE TRIGGER no_turns BEFORE INSERT ON copilot_turn EXECUTE FUNCTION refuse()")
+    try:
+        with pytest.raises(Unavailable):
+            say(session, "Hello")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION refuse CASCADE")
+    assert lease_of(session) == {}
+    assert not Message.objects.exists()
+    assert ended(start(session, "Hello")).status == "succeeded"
+    assert said(session) == ["Hello"]
+
+
+# --- what Redis forgot -------------------------------------------------------------------------------
+
+
+def test_a_lease_that_redis_forgot_is_put_back_for_the_turn_that_runs(session, model):
+    """T2.5"""
+    model.will(Text("Running"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    blocking().delete(keys.lease(str(session.pk)))
+    assert isinstance(say(session, "Behind"), dispatch.Queued)
+    assert lease_of(session)["turn"] == str(turn_id)
+    model.give(1)
+    until(lambda: said(session) == ["Hello", "Behind"])
+    quiet(session)
+    assert len(endings(session.pk)) == Turn.objects.filter(session=session).count()
+
+
+def test_a_submission_takes_a_few_statements(session, rig):
+    """P12: starting and queueing"""
+    rig.hold_tasks()
+    start(make.session())
+    with CaptureQueriesContext(connection) as starting:
+        start(session)
+    with CaptureQueriesContext(connection) as queueing:
+        queue(session, "Behind")
+    assert len(starting) <= 4
+    assert len(queueing) <= 7
+
+
+def test_stranded_messages_start_in_their_order(session, model):
+    """D10, T6.2"""
+    for text in ("One", "Two"):
+        make.pending(session, text)
+    assert dispatch.start_stranded(session.pk) is True
+    until(lambda: said(session) == ["One", "Two"])
+    quiet(session)
+    assert dispatch.start_stranded(session.pk) is True
+    assert lease_of(session) == {}
+
+
+def test_a_session_that_is_held_is_not_started_again(session, rig):
+    rig.hold_tasks()
+    start(session)
+    assert dispatch.start_stranded(session.pk) is False
+    assert lease.is_held(str(session.pk))

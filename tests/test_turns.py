@@ -1,0 +1,290 @@
+"""A turn's life: every move one conditional update, and the rules the database keeps (T2, T4.3)."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from copilot import turns
+from copilot.errors import TurnConflict
+from copilot.events import Tokens, TurnSummary
+from copilot.models import Message, Session, Turn
+from copilot.permissions import UNRESTRICTED
+from tests import make
+
+pytestmark = pytest.mark.django_db
+
+
+def opening(session, message, **fields):
+    given = {
+        "origin": "web",
+        "run_id": None,
+        "tier": "",
+        "mode": "",
+        "permissions": UNRESTRICTED,
+        "title": "T",
+    }
+    return turns.Opening(
+        turn_id=make.uuid.uuid4(),
+        token=make.uuid.uuid4(),
+        session_id=session.pk,
+        message_id=message.pk,
+        accept_number=message.accept_number,
+        **given | fields,
+    )
+
+
+def opened(session=None):
+    session = session or make.session()
+    one = opening(session, make.pending(session, "Hello"))
+    turns.open_turn(one)
+    return Turn.objects.get(pk=one.turn_id)
+
+
+# --- what the database refuses (T2.3) ----------------------------------------------------------------
+
+
+def refused(act):
+    with pytest.raises(IntegrityError), transaction.atomic():
+        act()
+
+
+def test_two_unfinished_turns_on_one_session():
+    """T2.3"""
+    for first in ("queued", "running", "waiting"):
+        session = make.session()
+        make.turn(session, first)
+        refused(lambda: make.turn(session, "queued"))  # noqa: B023
+        make.turn(session, "succeeded")
+
+
+def test_a_failed_turn_without_a_code_and_a_code_without_failure():
+    """T2.3"""
+    turn = make.turn(make.session(), "succeeded")
+    refused(lambda: Turn.objects.filter(pk=turn.pk).update(failure_code="x"))
+    refused(lambda: Turn.objects.filter(pk=turn.pk).update(status="failed"))
+
+
+def test_an_ended_turn_without_an_end_and_an_end_without_ending():
+    """D3: invalid rows cannot exist"""
+    turn = make.turn(make.session(), "running")
+    refused(lambda: Turn.objects.filter(pk=turn.pk).update(status="succeeded"))
+    refused(lambda: Turn.objects.filter(pk=turn.pk).update(ended_at=timezone.now()))
+    refused(lambda: Turn.objects.filter(pk=turn.pk).update(started_at=None))
+
+
+def test_two_messages_in_one_place_and_two_results_for_one_call():
+    """T2.3"""
+    session = make.session()
+    make.message(session, sequence=1)
+    refused(lambda: make.message(session, sequence=1))
+    make.message(session, "tool_result", call_id="c")
+    refused(lambda: make.message(session, "tool_result", call_id="c"))
+    make.message(make.session(), "tool_result", call_id="c")
+
+
+def test_only_what_people_say_waits_for_a_place():
+    """A0.3"""
+    refused(lambda: make.message(make.session(), "assistant", sequence=None))
+
+
+# --- opening -----------------------------------------------------------------------------------------
+
+
+def test_opening_gives_the_message_its_place_and_the_session_its_fence():
+    """T3.5, T4.1: in one statement"""
+    session = make.session()
+    message = make.pending(session, "Hello")
+    one = opening(session, message, run_id="r")
+    result = turns.open_turn(one)
+    turn = Turn.objects.get(pk=one.turn_id)
+    message.refresh_from_db()
+    session.refresh_from_db()
+    assert (turn.status, turn.fence, session.fence, result.fence) == ("queued", 1, 1, 1)
+    assert (message.turn_id, message.sequence, turn.run_ids) == (turn.pk, result.sequence, ["r"])
+    assert message.sequence == turns.ROOM_BEFORE + 1
+
+
+def test_a_message_is_taken_once():
+    """A13.4"""
+    session = make.session()
+    message = make.pending(session, "Hello")
+    assert turns.open_turn(opening(session, message)) is not None
+    assert turns.open_turn(opening(session, message)) is None
+    dropped = make.pending(make.session(), "Gone")
+    Message.objects.filter(pk=dropped.pk).update(dropped_at=timezone.now())
+    assert turns.open_turn(opening(dropped.session, dropped)) is None
+
+
+def test_a_second_turn_is_refused_while_one_is_unfinished():
+    """T2.3"""
+    turn = opened()
+    message = make.pending(turn.session, "Next")
+    refused(lambda: turns.open_turn(opening(turn.session, message)))
+    message.refresh_from_db()
+    assert message.sequence is None
+
+
+def test_an_earlier_message_that_needs_its_own_turn_goes_first():
+    """T6.2"""
+    session = make.session()
+    first, second = make.pending(session, "First", run_id="r"), make.pending(session, "Second")
+    assert turns.open_turn(opening(session, second)) is None
+    assert turns.open_turn(opening(session, first, run_id="r")) is not None
+
+
+def test_a_given_title_is_kept():
+    session = make.session(title="Mine")
+    turns.open_turn(opening(session, make.pending(session, "Hello")))
+    session.refresh_from_db()
+    assert session.title == "Mine"
+
+
+# --- moving ------------------------------------------------------------------------------------------
+
+
+def test_claiming_moves_queued_to_running_once():
+    """T5.1"""
+    turn = opened()
+    [claimed] = turns.claim([turn.pk], "w")
+    assert (claimed.turn_id, claimed.fence, claimed.attempts, claimed.resumed) == (turn.pk, 1, 1, False)
+    assert turns.claim([turn.pk], "other") == []
+    turn.refresh_from_db()
+    assert (turn.status, turn.worker, turn.attempts) == ("running", "w", 1)
+
+
+def test_many_turns_are_claimed_in_one_statement(django_assert_num_queries):
+    """T5.2"""
+    ids = [opened().pk for _ in range(5)]
+    with django_assert_num_queries(1):
+        assert {one.turn_id for one in turns.claim(ids, "w")} == set(ids)
+
+
+MOVES = {
+    "succeeded": {"running"},
+    "failed": {"queued", "running", "waiting"},
+    "cancelled": {"queued", "running", "waiting"},
+}
+
+
+@pytest.mark.parametrize("to", MOVES)
+@pytest.mark.parametrize("now", ["queued", "running", "waiting", "succeeded", "failed", "cancelled"])
+def test_an_ending_is_reached_only_from_where_it_may_be(now, to):
+    """T2.2, T4.3"""
+    turn = make.turn(make.session(), now)
+    code = "internal_error" if to == "failed" else ""
+    if now in MOVES[to]:
+        turns.end(turn.pk, turn.fence, Turn.Status(to), failure_code=code)
+        turn.refresh_from_db()
+        assert (turn.status, turn.ended_at is not None) == (to, True)
+    else:
+        with pytest.raises(TurnConflict):
+            turns.end(turn.pk, turn.fence, Turn.Status(to), failure_code=code)
+
+
+def test_an_ending_under_another_fence_is_refused():
+    """T4.3: older and newer"""
+    turn = make.turn(make.session(), "running", fence=5)
+    for fence in (4, 6):
+        with pytest.raises(TurnConflict):
+            turns.end(turn.pk, fence, turns.SUCCEEDED)
+
+
+def test_an_override_raises_the_fence():
+    """T7.1: whoever is overridden can write no more"""
+    turn = make.turn(make.session(), "running", fence=5)
+    turns.end(turn.pk, 5, turns.CANCELLED, reason="user", override=True)
+    turn.refresh_from_db()
+    assert (turn.fence, Session.objects.get(pk=turn.session_id).fence) == (6, 6)
+
+
+def test_an_ending_waits_for_what_is_queued_unless_stopped():
+    """T6.3: asked and ended in one statement"""
+    turn = make.turn(make.session(), "running")
+    make.pending(turn.session, "Wait")
+    with pytest.raises(TurnConflict):
+        turns.end(turn.pk, turn.fence, turns.SUCCEEDED, unless_pending=True)
+    turns.request_stop(turn.session_id)
+    turns.end(turn.pk, turn.fence, turns.SUCCEEDED, unless_pending=True)
+
+
+def test_an_ending_that_was_answered_into_the_void_is_recognised():
+    """T9.3: the first try came through, its answer did not"""
+    turn = make.turn(make.session(), "running", fence=5)
+    turns.end(turn.pk, 5, turns.SUCCEEDED)
+    assert turns.ended_already(turn.pk, 5, turns.SUCCEEDED) is not None
+    assert turns.ended_already(turn.pk, 5, turns.CANCELLED) is None
+    assert turns.ended_already(turn.pk, 4, turns.SUCCEEDED) is None
+
+
+def test_the_summary_survives():
+    """A3.6"""
+    turn = make.turn(make.session(), "running")
+    summary = TurnSummary(
+        duration_ms=5, first_token_ms=1, tokens_per_second=2.5, rounds=1, tokens=Tokens(output=3), model="m"
+    )
+    turns.end(turn.pk, turn.fence, turns.SUCCEEDED, summary=summary)
+    turn.refresh_from_db()
+    assert (turn.summary["tokens"]["output"], turn.model) == (3, "m")
+
+
+# --- stopping and changing hands ---------------------------------------------------------------------
+
+
+def test_a_stop_covers_what_was_accepted_before_it():
+    """T7.3: by accept number"""
+    turn = make.turn(make.session(), "running")
+    before = make.pending(turn.session, "Before")
+    assert turns.request_stop(turn.session_id).through == before.accept_number
+    after = make.pending(turn.session, "After")
+    assert after.accept_number > before.accept_number
+
+
+def test_an_idle_session_cannot_be_stopped():
+    """T7.3"""
+    turn = make.turn(make.session(), "succeeded")
+    assert turns.request_stop(turn.session_id) is None
+    assert turns.request_stop(make.session().pk) is None
+
+
+def test_a_stop_that_names_another_turn_touches_nothing():
+    """A1.5"""
+    turn = make.turn(make.session(), "running")
+    assert turns.request_stop(turn.session_id, make.uuid.uuid4()) is None
+
+
+def test_a_lost_worker_costs_an_attempt_and_a_hand_over_does_not():
+    """D1, A3.9: both raise the fence"""
+    turn = make.turn(make.session(), "running", fence=3, attempts=1)
+    lost = turns.requeue(turn.pk, 3, lost=True)
+    assert (lost.fence, lost.attempts) == (4, 2)
+    turns.claim([turn.pk], "w")
+    planned = turns.requeue(turn.pk, 4, lost=False)
+    assert (planned.fence, planned.attempts) == (5, 2)
+    assert turns.requeue(turn.pk, 5, lost=True) is None
+    turn.refresh_from_db()
+    assert (turn.status, turn.handovers, turn.worker) == ("queued", 1, "")
+
+
+def test_fences_only_grow():
+    """T4.1: their truth is Postgres"""
+    session = make.session()
+    seen = []
+    for _ in range(3):
+        turn = opened(session)
+        [claimed] = turns.claim([turn.pk], "w")
+        requeued = turns.requeue(turn.pk, claimed.fence, lost=True)
+        turns.claim([turn.pk], "w")
+        turns.end(turn.pk, requeued.fence, turns.SUCCEEDED)
+        seen += [claimed.fence, requeued.fence]
+    assert seen == sorted(set(seen))
+
+
+def test_what_a_worker_believes_to_run_is_checked_by_fence():
+    """D2"""
+    mine, taken, over = (
+        make.turn(make.session(), status, fence=2) for status in ("running", "running", "failed")
+    )
+    held = [(mine.pk, 2), (taken.pk, 1), (over.pk, 2)]
+    assert turns.still_running(held) == {mine.pk}
