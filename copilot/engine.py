@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -106,6 +107,9 @@ class Engine:
         self._keep(self._every(MARK_POLL_SECONDS, self._poll_marks))
         self._keep(self._every(WATCH_SECONDS, self._watch))
         self._keep(self._hear_stops())
+        gc.collect()
+        gc.freeze()  # what is loaded stays: the collector looks at turns alone, and less often
+        gc.set_threshold(20_000, 20, 20)
 
     def _keep(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

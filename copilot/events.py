@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Literal, get_args
 
 import msgspec
@@ -540,8 +541,14 @@ def place(payload: str, cursor: str) -> str:
 
 
 def _time_of(cursor: str) -> str:
-    seconds, milliseconds = divmod(int(cursor.partition("-")[0]), 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    milliseconds = cursor.partition("-")[0].rjust(13, "0")
+    return f"{_second(int(milliseconds[:-3]))}.{milliseconds[-3:]}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    """Thousands of events share one second, and formatting it costs more than sending one."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def decode(payload: str | bytes) -> Event:

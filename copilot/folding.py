@@ -152,6 +152,9 @@ class _Folder:
                 self._remove(event.row_ids)
             case SessionSnapshot():
                 self._begin(from_snapshot(event))
+            case QueueChanged():  # news may overtake each other: what has its place no longer waits
+                waiting = tuple(item for item in event.items if item.id not in self._rows)
+                self._state = replace(self._state, queue=waiting)
             case _:
                 self._state = _changed(self._state, event, turn_id)
 
@@ -159,6 +162,9 @@ class _Folder:
         row = event.message
         if row is None:
             return
+        if isinstance(event, MessageAdded):
+            left = tuple(item for item in self._state.queue if item.id != row.id)
+            self._state = replace(self._state, queue=left)
         starts = isinstance(event, TextStarted | ReasoningStarted)
         if not (starts and row.id in self._rows):  # a checkpoint may know more of it than its beginning
             self._rows[row.id] = row
@@ -195,8 +201,6 @@ def _changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript
             return replace(state, title=event.title, state=event.state)
         case TitleChanged():
             return replace(state, title=event.title)
-        case QueueChanged():
-            return replace(state, queue=tuple(event.items))
         case TodosChanged():
             return replace(state, todos=tuple(event.items))
         case QuestionAsked():

@@ -21,7 +21,7 @@ from billing.queries import forget_policy
 from config.celery import app
 from copilot import dispatch, engine, events, folding, queries, workers
 from copilot.commands import SendMessage
-from copilot.events import Event, MessageView
+from copilot.events import Event, MessageView, TextExtended
 from copilot.live import keys, lease
 from copilot.live.client import blocking, on_loop
 from copilot.live.stream import Entry, entry
@@ -330,6 +330,11 @@ def log_of(session_id: UUID) -> list[Entry]:
 def told(session_id: UUID, *kinds: str) -> list[Event]:
     """Events of the session's log, of these kinds if any are named."""
     return [events.decode(one.payload) for one in log_of(session_id) if not kinds or one.kind in kinds]
+
+
+def shown(session: Session) -> str:
+    """What clients have seen of the answer so far."""
+    return "".join(event.delta for event in told(session.pk) if isinstance(event, TextExtended))
 
 
 def turn_of(one: Entry) -> str | None:

@@ -27,18 +27,21 @@ def refusal(**data) -> str:
 
 def test_the_limits_are_those_of_the_table():
     """T11"""
-    assert LIMITS == commands.Limits(
-        message_characters=64_000,
-        attachments=20,
-        context_url_characters=2_000,
-        context_text_characters=32_000,
-        queued_messages=10,
-        queue_calls=30,
-        queue_calls_seconds=60,
-        sessions_per_page=50,
-        frame_bytes=262_144,
-        commands=60,
-        commands_seconds=10,
+    assert (
+        commands.Limits(
+            message_characters=64_000,
+            attachments=20,
+            context_url_characters=2_000,
+            context_text_characters=32_000,
+            queued_messages=10,
+            queue_calls=30,
+            queue_calls_seconds=60,
+            sessions_per_page=50,
+            frame_bytes=262_144,
+            commands=60,
+            commands_seconds=10,
+        )
+        == LIMITS
     )
 
 

@@ -287,3 +287,24 @@ def test_the_ending_of_another_turn_leaves_this_one_alone():
     session.do_begin(0, "")
     state = from_snapshot(session.snapshot())
     assert fold(state, TurnCancelled(run_ids=[], reason="user"), "another") == state
+
+
+def test_a_message_with_a_place_is_no_chip_whatever_order_the_news_comes_in():
+    """T6.6: the news of its queueing may arrive after that of its place"""
+    from copilot.events import MessageAdded, MessageView, QueueChanged, QueueItem
+
+    row = MessageView(
+        id="m",
+        sequence=1,
+        turn_id=None,
+        kind="user",
+        role="user",
+        content="Next",
+        author="",
+        attachments=[],
+        branch=0,
+        created_at="",
+    )
+    queued = QueueChanged(items=[QueueItem(id="m", text="Next", run_id=None, position=1)])
+    for order in ([queued, MessageAdded(message=row)], [MessageAdded(message=row), queued]):
+        assert fold_all(Transcript(), [(event, None) for event in order]).queue == ()

@@ -55,7 +55,7 @@ def test_two_unfinished_turns_on_one_session():
     for first in ("queued", "running", "waiting"):
         session = make.session()
         make.turn(session, first)
-        refused(lambda: make.turn(session, "queued"))  # noqa: B023
+        refused(lambda: make.turn(session, "queued"))
         make.turn(session, "succeeded")
 
 

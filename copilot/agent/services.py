@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from copilot import history
-from copilot.agent.commits import GroupCommit, retried
+from copilot.agent.commits import GroupCommit
 from copilot.errors import FenceLost
 from copilot.history import Draft, NewRow, Placed
 from copilot.live.stream import Outbox, Publisher
@@ -71,9 +71,8 @@ class Services:
 
     async def checkpoint(self) -> None:
         """Store what has been streamed so far, for all turns in one statement (A3.2)."""
-        drafts = [row.draft(streaming=True) for row in self.open_rows if row.unsaved]
-        if drafts:
-            await retried(history.save, drafts)
+        growing = [row for row in self.open_rows if row.unsaved]
+        await asyncio.gather(*(self.checkpoint_row(row) for row in growing))
 
     async def checkpoint_row(self, row: OpenRow) -> None:
         await self._drafts.write(row.draft(streaming=True))

@@ -65,6 +65,7 @@ def listening() -> redis.asyncio.Redis:
         socket_timeout=None,
         socket_keepalive=True,
         health_check_interval=15,
+        protocol=2,  # redis-py's handler for RESP3 pushes turns every message into text it then drops
     )
 
 

@@ -8,7 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from django.conf import settings
 
@@ -101,7 +101,12 @@ class Outbox:
         if isinstance(event, TextExtended | ReasoningExtended) and self.waiting:
             last = self.waiting[-1]
             if type(last) is type(event) and last.block_id == event.block_id and _adjoin(last, event):
-                self.waiting[-1] = replace(last, delta=last.delta + event.delta)
+                self.waiting[-1] = type(last)(
+                    block_id=last.block_id,
+                    row_id=last.row_id,
+                    offset=last.offset,
+                    delta=last.delta + event.delta,
+                )
                 return
         self.waiting.append(event)
 

@@ -46,7 +46,7 @@ const STEPS = {
     state.queue = state.queue.filter((item) => item.id !== event.message.id);
   },
   "queue.changed": (state, event) => {
-    state.queue = event.items;
+    state.queue = event.items.filter((item) => !state.rows.has(item.id)); // news may overtake each other
   },
   "todos.changed": (state, event) => {
     state.todos = event.items;

@@ -1,0 +1,261 @@
+"""Following sessions over a socket: cursors, gaps, slow clients, and reloads at any moment (T8, E1)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from channels.testing import WebsocketCommunicator
+
+from copilot import dispatch, events, folding
+from copilot.bridge import in_thread
+from copilot.events import SessionChanged, TextExtended
+from copilot.live import keys, stream, tail, tickets
+from copilot.live.client import blocking
+from copilot.models import Turn
+from copilot.providers.scripted import Call, Text
+from copilot.routing import sockets
+from tests import make
+from tests.engine import assert_same_page, cue, fresh
+from tests.rest import eventually
+from tests.sockets import Choked, Socket, connected, engine, publish
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ada():
+    return make.ada()
+
+
+@pytest.fixture
+def session(ada):
+    return make.session(ada, title="Boats")
+
+
+# --- following ---------------------------------------------------------------------------------------
+
+
+async def test_a_cursor_gives_what_came_after_it_once_and_in_order(ada, session):
+    """T8.2"""
+    cursor = await in_thread(publish, session, "seen")
+    await in_thread(publish, session, "1", "2")
+    async with connected(ada) as socket:
+        await socket.ask("session.subscribe", session_id=str(session.pk), cursor=cursor)
+        await in_thread(publish, session, "3")
+        assert [(await socket.event())["title"] for _ in range(3)] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("cursor", ["1-0", "99999999999999-0", "0-0"])
+async def test_a_cursor_of_no_place_gets_a_fresh_snapshot(ada, session, cursor):
+    """T8.2: too old, from the future, or of a log that was flushed"""
+    await in_thread(publish, session, "now")
+    async with connected(ada) as socket:
+        await socket.ask("session.subscribe", session_id=str(session.pk), cursor=cursor)
+        snapshot = await socket.event()
+        assert (snapshot["kind"], snapshot["reset"]) == ("session.snapshot", True)
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1", "1-", "-1", "1-2-3", "٣-٣", "9" * 40 + "-0", "1 -0"])
+async def test_nonsense_is_no_cursor(ada, session, cursor):
+    """T8.2: 400 invalid_cursor"""
+    async with connected(ada) as socket:
+        answer = await socket.ask("session.subscribe", session_id=str(session.pk), cursor=cursor)
+        assert (answer["kind"], answer["code"]) == ("error", "invalid_cursor")
+
+
+async def test_a_client_far_behind_starts_over_and_then_gets_everything_once(ada, session):
+    """T8.6: more than its queue holds becomes one snapshot; no event comes twice afterwards"""
+    cursor = await in_thread(publish, session, "seen")
+    for start in range(0, 5_000, 500):
+        await in_thread(publish, session, *(f"old {number}" for number in range(start, start + 500)))
+    line = Choked()
+    async with connected(ada, application=line) as socket:
+        line.open.clear()
+        await socket.send(kind="session.subscribe", session_id=str(session.pk), cursor=cursor)
+        await eventually(lambda: str(session.pk) in tail.TAIL._sessions)
+        await socket.send(kind="ping", ref="caught up")  # commands run in order
+        await eventually(lambda: not socket.wire.input_queue.qsize())
+        line.open.set()
+        snapshot = await socket.event("session.snapshot")
+        assert snapshot["reset"] is True
+        await eventually(lambda: len(tail.TAIL._sessions.get(str(session.pk), ())) == 1)
+        await in_thread(publish, session, "new 1", "new 2", "last")
+        titles = []
+        while "last" not in titles:
+            titles.append((await socket.event("session.changed"))["title"])
+        assert [title for title in titles if not title.startswith("old")] == ["new 1", "new 2", "last"]
+    await eventually(lambda: str(session.pk) not in tail.TAIL._sessions)
+
+
+async def test_a_socket_follows_many_sessions_up_to_a_limit(ada):
+    """E2: several per socket"""
+    sessions = [await in_thread(make.session, ada) for _ in range(51)]
+    async with connected(ada) as socket:
+        for one in sessions[:50]:
+            assert (await socket.ask("session.subscribe", session_id=str(one.pk)))["kind"] == "ack"
+        refused = await socket.ask("session.subscribe", session_id=str(sessions[50].pk))
+        assert refused["code"] == "too_many_subscriptions"
+        assert (await socket.ask("session.subscribe", session_id=str(sessions[0].pk)))["kind"] == "ack"
+        await in_thread(publish, sessions[49], "ring")
+        assert (await socket.event("session.changed"))["session_id"] == str(sessions[49].pk)
+        await socket.ask("session.unsubscribe", session_id=str(sessions[49].pk))
+        await in_thread(publish, sessions[49], "unheard")
+        await in_thread(publish, sessions[48], "heard")
+        assert (await socket.event("session.changed"))["title"] == "heard"
+    await eventually(lambda: not tail.TAIL._sessions)
+
+
+async def test_the_sidebar_hears_of_all_sessions_and_of_nobody_elses(ada, session):
+    """E1"""
+    foreign = await in_thread(make.session, await in_thread(make.bob))
+    async with connected(ada) as socket:
+        assert (await socket.ask("sidebar.subscribe"))["kind"] == "ack"
+        await eventually(lambda: tail.TAIL._connected.is_set())
+        await in_thread(publish, foreign, "not yours")
+        await in_thread(publish, session, "yours")
+        assert (await socket.event())["title"] == "yours"
+
+
+async def test_after_a_flush_clients_get_a_snapshot(ada, session):
+    """T2.5, T8.2: without asking"""
+    async with connected(ada) as socket:
+        await socket.ask("session.subscribe", session_id=str(session.pk))
+        assert (await socket.event())["reset"] is False
+        await in_thread(publish, session, "before")
+        await socket.event("session.changed")
+        await in_thread(blocking().flushdb)
+        await in_thread(publish, session, "after")
+        snapshot = await socket.event("session.snapshot")
+        assert snapshot["reset"] is True
+
+
+async def test_a_gap_in_the_news_is_read_again_from_the_log(ada, session):
+    """T8.6: the live channel is only news"""
+    async with connected(ada) as socket:
+        await socket.ask("session.subscribe", session_id=str(session.pk))
+        await socket.event("session.snapshot")
+        await in_thread(publish, session, "1")
+        assert (await socket.event("session.changed"))["title"] == "1"
+        payload = events.encode(
+            SessionChanged(title="2", pinned=False, archived=False, state="idle"), session_id=str(session.pk)
+        )
+        await in_thread(blocking().xadd, keys.log(str(session.pk)), {"k": "session.changed", "e": payload})
+        await in_thread(blocking().incr, keys.LIVE_NUMBER)
+        await in_thread(publish, session, "3")
+        assert [(await socket.event("session.changed"))["title"] for _ in range(2)] == ["2", "3"]
+
+
+async def test_a_slow_client_does_not_slow_others(ada, session):
+    """T8.6: its bounded queue overflows into a snapshot, while others follow live"""
+    name, line = str(session.pk), Choked()
+    async with connected(ada, application=line) as slow, connected(ada) as quick:
+        for socket in (slow, quick):
+            await socket.ask("session.subscribe", session_id=name)
+            await socket.event("session.snapshot")
+        line.open.clear()
+        deltas = [
+            (TextExtended(block_id="b", row_id="r", offset=number, delta="x"), None) for number in range(500)
+        ]
+        for _ in range(6):
+            await in_thread(stream.publish_now, name, deltas)
+            for _ in range(500):
+                await quick.event("text.extended")
+        await in_thread(publish, session, "end")
+        assert (await quick.event("session.changed"))["title"] == "end"
+        line.open.set()
+        assert (await slow.event("session.snapshot"))["reset"] is True
+
+
+# --- two roads to one page ---------------------------------------------------------------------------
+
+
+async def test_reloading_at_any_moment_ends_in_the_same_page(ada, session):
+    """T12, T8.3: twenty clients that came at twenty moments, and one that never reloaded"""
+    name = str(session.pk)
+    async with engine() as rig:
+        rig.model.otherwise = replies()
+        await in_thread(rig.start_worker)
+        async with connected(ada) as watcher:
+            await watcher.ask("session.subscribe", session_id=name)
+            pages = [Page(watcher)]
+            await watcher.ask("message.send", session_id=name, text="Tell me a story")
+            for number in range(20):
+                rig.model.give(number)
+                socket = await joined(ada, name)
+                pages.append(Page(socket))
+                if number == 7:
+                    await watcher.ask("message.send", session_id=name, text="Go on")
+            rig.model.give(20)
+            for page in pages:
+                await page.read_to("turn.succeeded")
+            reloaded = await in_thread(fresh, session)
+            for page in pages:
+                assert_same_page(page.transcript(), reloaded)
+            for page in pages[1:]:
+                await page.socket.wire.disconnect(timeout=10)
+
+
+def replies():
+    """One long reply whose pieces wait for the test, then a tool, then the end."""
+    pieces = []
+    for number in range(20):
+        pieces += [cue(number), Text(f"piece {number} ", size=3)]
+    made = iter([[*pieces, Call("current_time")], [cue(20), Text("The end.")]])
+    return lambda request: next(made, [Text("Aye.")])
+
+
+async def joined(user, name):
+    ticket = await in_thread(tickets.issue, user.pk)
+    wire = WebsocketCommunicator(sockets, f"/ws/?ticket={ticket}", headers=[(b"host", b"testserver")])
+    await wire.connect(timeout=10)
+    socket = Socket(wire)
+    await socket.ask("session.subscribe", session_id=name)
+    return socket
+
+
+class Page:
+    """What one client has on its screen."""
+
+    def __init__(self, socket: Socket) -> None:
+        self.socket = socket
+        self.seen: list[dict] = []
+
+    async def read_to(self, kind: str) -> None:
+        while not self.seen or self.seen[-1]["kind"] != kind:
+            self.seen.append(await self.socket.event())
+        self.seen.append(await self.socket.event("session.changed"))
+
+    def transcript(self) -> folding.Transcript:
+        known = [frame for frame in self.seen if frame["kind"] in events.CLASSES]
+        told = [(events.decode(msgspec.json.encode(frame).decode()), frame.get("turn_id")) for frame in known]
+        return folding.fold_all(folding.Transcript(), told)
+
+
+async def test_joining_late_costs_about_as_much_as_joining_early(ada, session):
+    """T8.3: the snapshot is one frame, however many deltas went before"""
+    name = str(session.pk)
+    turn = await in_thread(make.turn, session, Turn.Status.RUNNING)
+    row = await in_thread(
+        lambda: make.message(session, "assistant", turn=turn, content="x" * 100, streaming=True)
+    )
+    for start in range(0, 5_000, 500):
+        deltas = [
+            (TextExtended(block_id="b", row_id=str(row.pk), offset=number, delta="x"), str(turn.pk))
+            for number in range(start, start + 500)
+        ]
+        await in_thread(stream.publish_now, name, deltas)
+    async with connected(ada) as socket:
+        await socket.ask("session.subscribe", session_id=name)
+        snapshot = await socket.event()
+        assert snapshot["turn"]["messages"][0]["content"] == "x" * 5_000
+        await asyncio.sleep(0)
+        assert await socket.wire.receive_nothing(timeout=0.05)
+
+
+def test_the_answers_names_stay_what_clients_rely_on():
+    """E3: the fields of an ack to message.send"""
+    fields = {"message_id", "turn_id", "run_id", "cursor", "ignored_attachments"}
+    assert set(dispatch.Started.__dataclass_fields__) == fields
+    assert set(dispatch.Queued.__dataclass_fields__) == fields | {"position", "capacity"}

@@ -1,0 +1,209 @@
+"""What Redis forgot and what was lost on the way: leases, queues, tasks and messages are put back (T2.5, T9.2)."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from copilot import dispatch, recovery, workers
+from copilot.live import keys
+from copilot.live.client import blocking
+from copilot.models import Message, Turn
+from copilot.providers.scripted import Text
+from diagnostics import tasks as reaper
+from tests import make
+from tests.engine import (
+    answer,
+    cue,
+    ended,
+    endings,
+    lease_of,
+    queue,
+    quiet,
+    said,
+    shown,
+    start,
+    told,
+    transcript,
+    until,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+
+@pytest.fixture
+def session(rig):
+    return make.session()
+
+
+# --- what Redis forgot (T2.5) ------------------------------------------------------------------------
+
+
+def test_flushing_redis_harms_no_running_turn(rig, model):
+    """A-D2.1: twenty turns go on, none is taken over, and their clients get a fresh page"""
+    model.otherwise = lambda request: [Text("Before "), cue(1), Text("and after.")]
+    sailing = [(session, start(session)) for session in (make.session() for _ in range(20))]
+    until(lambda: all(shown(session) for session, _ in sailing))
+    queue(sailing[0][0], "Still in line")
+    blocking().flushdb()
+    reaper.sweep()
+    assert reaper.probe() == 0
+    model.give(1)
+    for session, turn_id in sailing:
+        turn = ended(turn_id)
+        assert (turn.status, turn.attempts) == ("succeeded", 1)
+        assert answer(turn_id).startswith("Before and after.")
+        quiet_but_logless(session)
+    assert said(sailing[0][0]) == ["Hello", "Still in line"]
+
+
+def quiet_but_logless(session):
+    """The log was lost, so endings cannot be counted there."""
+    until(lambda: not Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).exists())
+    until(lambda: lease_of(session) == {})
+
+
+def test_redis_lost_in_the_moment_of_the_end_loses_no_ending(session, model, rig):
+    """T2.5, T5.4: the ending is told although Redis no longer knows the fence"""
+    model.will(Text("The end"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    with transaction.atomic():
+        Turn.objects.select_for_update().get(pk=turn_id)  # the end waits for this lock
+        model.give(1)
+        until(lambda: told(session.pk, "step.finished"))
+        blocking().flushdb()
+    until(lambda: endings(session.pk, turn_id) == ["turn.succeeded"])
+    until(lambda: not rig.worker.running())
+    assert lease_of(session) == {}
+
+
+def test_after_a_flush_a_new_message_queues_behind_the_turn_that_runs(session, model):
+    """T2.5: Postgres remembers the turn that Redis forgot"""
+    model.will(Text("Running"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    blocking().flushdb()
+    message_id = queue(session, "Behind")
+    assert Message.objects.get(pk=message_id).sequence is None
+    model.give(1)
+    ended(turn_id)
+    until(lambda: said(session) == ["Hello", "Behind"])
+
+
+def test_after_a_flush_chips_go_before_the_next_message(session, model):
+    """T2.5, T6.2"""
+    from copilot.providers.scripted import Hang
+
+    model.will(Text("Talking"), Hang())
+    turn_id = start(session, "One")
+    until(lambda: shown(session))
+    queue(session, "Two")
+    dispatch.stop(session.owner_id, session.pk)
+    ended(turn_id)
+    until(lambda: lease_of(session) == {})
+    blocking().flushdb()
+    start(session, "Three")
+    until(lambda: said(session) == ["One", "Two", "Three"])
+
+
+def test_the_sweep_puts_back_leases_and_queues(session, model, rig):
+    """T2.5"""
+    model.will(Text("Running"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    queue(session, "Behind", run_id="behind")
+    blocking().flushdb()
+    assert recovery.restore_if_forgotten() is True
+    assert recovery.restore_if_forgotten() is False
+    assert lease_of(session)["turn"] == str(turn_id)
+    assert blocking().zcard(keys.queue(str(session.pk))) == 1
+    model.give(1)
+    until(lambda: said(session) == ["Hello", "Behind"])
+
+
+# --- messages and tasks that were lost ---------------------------------------------------------------
+
+
+def test_a_lost_task_is_sent_again(session, rig, settings):
+    """T9.2: once, and not before its time"""
+    rig.hold_tasks()
+    turn_id = start(session)
+    assert recovery.send_again() == 0
+    Turn.objects.filter(pk=turn_id).update(dispatched_at="2026-01-01T00:00:00Z")
+    rig.start_worker()
+    assert recovery.send_again() == 1
+    assert ended(turn_id).status == "succeeded"
+    assert Turn.objects.get(pk=turn_id).dispatch_count == 2
+    assert recovery.send_again() == 0
+
+
+def old(*messages):
+    Message.objects.filter(pk__in=[message.pk for message in messages]).update(
+        created_at="2026-01-01T00:00:00Z"
+    )
+
+
+def test_stranded_messages_are_found_and_chips_are_not(rig):
+    """D3: by the last turn's end, and by who was accepted after it"""
+    free, chip, named, late = (make.session() for _ in range(4))
+    make.turn(free, "succeeded")
+    old(make.pending(free, "waits"))
+    waits = make.pending(chip, "kept")
+    make.turn(chip, "cancelled")
+    old(waits)
+    make.turn(named, "failed")
+    old(make.pending(named, "has a name", run_id="named"))
+    make.turn(late, "failed")
+    Turn.objects.filter(session=late).update(ended_at="2025-01-01T00:00:00Z")
+    old(make.pending(late, "came later"))
+    fresh_one = make.session()
+    make.pending(fresh_one, "just came")
+    assert set(recovery.stranded_sessions()) == {free.pk, named.pk, late.pk}
+
+
+def test_a_stranded_message_is_answered(rig, session):
+    """D10"""
+    old(make.pending(session, "Forgotten"))
+    reaper.sweep()
+    until(lambda: transcript(session) == ["Forgotten", "Aye."])
+    quiet(session)
+
+
+def test_a_lease_whose_request_died_is_removed(rig, session):
+    """T9.6: a web process killed between the claim and the turn's row"""
+    from copilot.live import lease
+
+    lease.claim_or_queue(
+        str(session.pk), turn_id=str(make.uuid.uuid4()), token="dead", member=None, order=0.0
+    )
+    assert recovery.remove_stale_leases() == 0
+    blocking().hset(keys.lease(str(session.pk)), "claimed_at", 1)
+    assert recovery.remove_stale_leases() == 1
+    assert ended(start(session)).status == "succeeded"
+
+
+def test_judging_needs_both_sources(session, rig):
+    """D2: live, dead, unknown"""
+    suspect = workers.Suspect(
+        turn_id=str(make.uuid.uuid4()),
+        session_id=str(session.pk),
+        fence=1,
+        attempts=1,
+        stopped=False,
+        young=False,
+        listed=False,
+        lock_free=False,
+        worker="gone",
+    )
+    assert recovery.judge([suspect]) == {suspect.turn_id: "dead"}
+    from dataclasses import replace
+
+    assert recovery.judge([replace(suspect, young=True)]) == {suspect.turn_id: "live"}
+    assert recovery.judge([replace(suspect, listed=True)]) == {suspect.turn_id: "live"}
+    from copilot.live import beats
+
+    beats.write("gone", [(suspect.turn_id, 1)], life_seconds=6)
+    assert recovery.judge([suspect]) == {suspect.turn_id: "live"}
+    assert recovery.judge([replace(suspect, lock_free=True)]) == {suspect.turn_id: "live"}
+    assert recovery.judge([replace(suspect, fence=2)]) == {suspect.turn_id: "dead"}

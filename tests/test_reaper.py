@@ -1,0 +1,202 @@
+"""The reaper: acts on the provably dead, looks twice at a mass death, and leaves all others alone (D2, D3, D10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot import workers
+from copilot.live import beats, keys
+from copilot.live.client import blocking
+from copilot.models import Turn, WorkerBeat
+from copilot.providers.scripted import Text
+from diagnostics import tasks as reaper
+from tests import make
+from tests.engine import cue, ended, endings, quiet, start, status, together, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+
+def running(number, worker="gone", *, beating=()):
+    """Running turns of a worker that may or may not beat for them."""
+    turns = [make.turn(make.session(), "running", worker=worker, attempts=1) for _ in range(number)]
+    Turn.objects.filter(worker=worker).update(begun_at="2026-01-01T00:00:00Z")
+    beat([turn for place, turn in enumerate(turns) if place in beating], worker)
+    return turns
+
+
+def beat(turns, worker="gone"):
+    beats.write(worker, [(str(turn.pk), turn.fence) for turn in turns], life_seconds=6)
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    reaper._memory.suspected = set()
+    reaper._memory.tried = {}
+    reaper._memory.slow_sweep_at = 0.0
+
+
+@pytest.mark.django_db(transaction=True)
+class TestJudging:
+    def test_a_turn_nobody_beats_for_is_dead(self):
+        """D2"""
+        [turn] = running(1)
+        assert reaper.probe() == 1
+        turn.refresh_from_db()
+        assert (turn.status, turn.attempts, turn.recovered_at is not None) == ("queued", 2, True)
+
+    def test_a_turn_begun_a_moment_ago_is_live(self):
+        """A-D2.5"""
+        turn = make.turn(make.session(), "running", worker="gone")
+        Turn.objects.filter(pk=turn.pk).update(begun_at=make.timezone.now())
+        assert reaper.probe() == 0
+
+    def test_either_beat_keeps_a_turn_alive(self):
+        """A-D2.4: Postgres silent and Redis fine, or the other way round"""
+        [first] = running(1, "one", beating=[0])
+        [second] = running(1, "two")
+        WorkerBeat.objects.create(
+            worker="two", lock_key=7, host="h", pid=1, version="v", turns=[[str(second.pk), second.fence]]
+        )
+        beats.write("two", [(str(second.pk), second.fence)], life_seconds=6)
+        assert reaper.probe() == 0
+        assert {first.status, second.status} == {"running"}
+
+    def test_a_beat_for_another_fence_proves_nothing(self):
+        """D2: (turn, fence)"""
+        [turn] = running(1)
+        beats.write("gone", [(str(turn.pk), turn.fence - 1)], life_seconds=6)
+        assert reaper.probe() == 1
+
+    def test_a_free_lock_and_a_fresh_redis_beat_mean_a_cut_connection(self):
+        """D2: nothing is taken over"""
+        [turn] = running(1, beating=[0])
+        WorkerBeat.objects.create(
+            worker="gone", lock_key=7, host="h", pid=1, version="v", turns=[[str(turn.pk), turn.fence]]
+        )
+        assert reaper.probe() == 0
+        blocking().delete(keys.beat("gone"))
+        assert reaper.probe() == 1
+
+    def test_waiting_queued_and_ended_turns_are_never_judged(self):
+        """D2, D10"""
+        for state in ("queued", "waiting", "succeeded", "failed", "cancelled"):
+            make.turn(make.session(), state, worker="gone")
+        assert workers.suspects() == []
+
+    def test_a_mass_death_gets_a_second_look(self):
+        """A-D10.6: 30 of 40 look dead in one look and are back in the next"""
+        turns = running(40, beating=range(10))
+        assert reaper.probe() == 0
+        beat(turns)
+        assert reaper.probe() == 0
+        assert Turn.objects.filter(status="running").count() == 40
+
+    def test_a_mass_death_that_lasts_is_acted_upon(self):
+        """D10: the next look agrees"""
+        running(40, beating=range(10))
+        assert reaper.probe() == 0
+        assert reaper.probe() == 30
+
+    def test_a_few_deaths_are_acted_upon_at_once(self):
+        """D10: the brake is for at least ten, and more than half"""
+        running(9)
+        assert reaper.probe() == 9
+        running(30, "other", beating=range(16))
+        assert reaper.probe() == 14
+
+    def test_two_sweepers_take_a_turn_over_once(self):
+        """A-D10.3"""
+        for _ in range(10):
+            [turn] = running(1)
+            assert sorted(together(reaper.probe, reaper.probe)) == [0, 1]
+            turn.refresh_from_db()
+            assert turn.attempts == 2
+            Turn.objects.filter(pk=turn.pk).delete()
+
+    def test_only_one_sweep_runs_at_a_time(self):
+        """D10: an advisory lock"""
+        from django.db import connection
+
+        def look():
+            answer = reaper._alone()
+            connection.close()
+            return answer
+
+        assert reaper._alone() is True
+        assert together(look) == [False]
+        reaper._let_go()
+        assert together(look) == [True]
+
+
+def test_a_killed_worker_is_noticed_by_its_lock(rig, model):
+    """T4.2, P9: without waiting for its beat to grow old"""
+    session = make.session()
+    model.will(Text("Half"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    rig.worker.kill()
+    blocking().delete(keys.beat(rig.worker.name))  # it lives a second longer than the process
+    assert not WorkerBeat.objects.get(pk=rig.worker.name).gone_at
+    rig.start_worker()
+    assert reaper.probe() == 1
+    assert ended(turn_id).status == "succeeded"
+
+
+def test_a_busy_loop_is_not_a_dead_worker(rig, model):
+    """A-D2.3: beats come from a thread of their own"""
+    session = make.session()
+    model.will(Text("Half"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    rig.worker._stop_loop()  # nothing runs on the loop, and the beat goes on
+    Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
+    until(lambda: WorkerBeat.objects.get(pk=rig.worker.name).turns == [[str(turn_id), 1]], 8)
+    assert reaper.probe() == 0
+    rig.worker.wake()
+    model.give(1)
+    assert ended(turn_id).status == "succeeded"
+
+
+def test_an_ending_that_a_dying_worker_could_not_tell_is_told(rig, model):
+    """T9.6: killed between the row's end and the log"""
+    session = make.session()
+    model.will(Text("The end"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    rig.worker.kill()
+    Turn.objects.filter(pk=turn_id).update(
+        status="succeeded",
+        ended_at=make.timezone.now() - make.timezone.timedelta(seconds=20),
+        summary={
+            "duration_ms": 1,
+            "first_token_ms": None,
+            "tokens_per_second": None,
+            "rounds": 1,
+            "tokens": {},
+            "model": "m",
+        },
+    )
+    WorkerBeat.objects.filter(pk=rig.worker.name).update(beat_at="2026-01-01T00:00:00Z")
+    blocking().delete(keys.beat(rig.worker.name), keys.log(str(session.pk)))
+    blocking().xadd(keys.log(str(session.pk)), {"k": "turn.heartbeat", "e": "{}"}, id="1-1")  # an old log
+    rig.start_worker()
+    reaper.sweep()
+    assert endings(session.pk, turn_id) == ["turn.succeeded"]
+    reaper._memory.slow_sweep_at = 0.0
+    reaper.sweep()
+    quiet(session)
+    assert endings(session.pk, turn_id) == ["turn.succeeded"]
+    assert told(session.pk, "session.snapshot")[-1].reset is True
+    assert ended(start(session, "Next")).status == "succeeded"
+
+
+def test_a_tick_does_all_of_it(rig, model):
+    """D10: one task, four looks"""
+    rig.hold_tasks()
+    session = make.session()
+    turn_id = start(session)
+    Turn.objects.filter(pk=turn_id).update(dispatched_at="2026-01-01T00:00:00Z")
+    rig.start_worker()
+    reaper.reap()
+    assert ended(turn_id).status == "succeeded"
+    assert status(turn_id) == "succeeded"

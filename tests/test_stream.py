@@ -1,0 +1,192 @@
+"""The event log: appended in batches, guarded by fences, trimmed, and read from a cursor (T8, A3.8)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from copilot.bridge import in_thread
+from copilot.errors import InvalidRequest
+from copilot.events import SessionChanged, StepStarted, TextExtended
+from copilot.live import keys, lease, stream
+from copilot.live.client import blocking, on_loop
+from copilot.live.stream import Publisher
+from tests.rest import eventually
+
+S = "00000000-0000-4000-8000-000000000001"
+
+
+@pytest.fixture(autouse=True)
+def _clean(redis_clean):
+    return redis_clean
+
+
+def changed(title):
+    return SessionChanged(title=title, pinned=False, archived=False, state="idle")
+
+
+def kinds():
+    return [entry.kind for entry in stream.recent(S, count=1000)]
+
+
+def deltas():
+    from copilot.events import decode
+
+    return [
+        decode(entry.payload).delta for entry in stream.recent(S, count=1000) if entry.kind == "text.extended"
+    ]
+
+
+class Desk:
+    """A publisher at work, and what it was told."""
+
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+        self.recoveries = 0
+        self.publisher = Publisher(self._refused, self._recovered)
+
+    def _refused(self, outbox, why) -> None:
+        self.refusals.append(why)
+
+    def _recovered(self) -> None:
+        self.recoveries += 1
+
+    def open(self, fence=1):
+        outbox = self.publisher.open(session_id=S, turn_id=f"t{fence}", user_id=1, fence=fence)
+        self.publisher.unshut(outbox)
+        return outbox
+
+
+@asynccontextmanager
+async def publishing():
+    desk = Desk()
+    work = asyncio.create_task(desk.publisher.run())
+    try:
+        yield desk
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await on_loop().aclose()
+
+
+async def known_fence(fence):
+    await in_thread(lease.take_over, S, turn_id="t", token="k", fence=fence)
+
+
+async def test_a_log_is_trimmed_and_lives_a_day(settings):
+    """T8.1"""
+    settings.EVENT_LOG_LENGTH = 100
+    for _ in range(20):
+        await in_thread(stream.publish_now, S, [(changed(str(n)), None) for n in range(50)])
+    assert 100 <= blocking().xlen(keys.log(S)) <= 300
+    assert 86_000 < blocking().ttl(keys.log(S)) <= 86_400
+
+
+async def test_a_cursor_reads_what_came_after_it():
+    """T8.2"""
+    first = await in_thread(stream.publish_now, S, [(changed("1"), None)])
+    await in_thread(stream.publish_now, S, [(changed("2"), None), (changed("3"), None)])
+    assert len(await stream.after(S, first)) == 2
+    assert await stream.after(S, stream.last_cursor(S)) == []
+    assert await stream.after(S, "1-1") is None
+    await on_loop().aclose()
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1", "1-", "-1", "1-2-3", "١-٢", "9" * 30 + "-0"])
+def test_nonsense_is_no_cursor(cursor):
+    """T8.2"""
+    with pytest.raises(InvalidRequest) as refused:
+        stream.check_cursor(cursor)
+    assert refused.value.code == "invalid_cursor"
+
+
+async def test_neighbouring_deltas_grow_together():
+    """T8.5: the first at once, then at most every 30 ms; nothing lost, nothing out of order"""
+    await known_fence(1)
+    async with publishing() as desk:
+        outbox = desk.open()
+        for number in range(300):
+            event = TextExtended(block_id="b", row_id="r", offset=number, delta="x")
+            desk.publisher.publish(outbox, event)
+            if number % 10 == 0:
+                await asyncio.sleep(0.001)
+        await desk.publisher.flush(outbox)
+        told = await in_thread(deltas)
+        assert "".join(told) == "x" * 300
+        assert len(told) < 60
+
+
+async def test_a_text_told_anew_is_not_glued_to_the_delta_before_it():
+    """T2.5: it begins at the beginning"""
+    await known_fence(1)
+    async with publishing() as desk:
+        outbox = desk.publisher.open(session_id=S, turn_id="t", user_id=1, fence=1)
+        for offset, delta in ((0, "ab"), (2, "cd"), (0, "abcd"), (4, "e")):
+            desk.publisher.publish(outbox, TextExtended(block_id="b", row_id="r", offset=offset, delta=delta))
+        assert [(event.offset, event.delta) for event in outbox.waiting] == [(0, "abcd"), (0, "abcde")]
+
+
+async def test_an_older_fence_is_refused_and_told_so():
+    """T4.1"""
+    await known_fence(5)
+    async with publishing() as desk:
+        old, new = desk.open(4), desk.open(5)
+        desk.publisher.publish(old, StepStarted(step_id="old", round=1))
+        desk.publisher.publish(new, StepStarted(step_id="new", round=1))
+        await desk.publisher.flush(new)
+        await eventually(lambda: desk.refusals == ["refused"])
+        assert len(await in_thread(kinds)) == 1
+
+
+async def test_an_unknown_fence_holds_events_until_it_is_known():
+    """T2.5: Redis was flushed; nothing is lost"""
+    async with publishing() as desk:
+        outbox = desk.open(3)
+        desk.publisher.publish(outbox, StepStarted(step_id="s", round=1))
+        await eventually(lambda: "unknown" in desk.refusals)
+        await known_fence(3)
+        await desk.publisher.flush(outbox)
+        assert await in_thread(kinds) == ["step.started"]
+
+
+async def test_what_postgres_has_decided_needs_no_fence():
+    """T5.4: an ending is told whatever Redis remembers"""
+    async with publishing() as desk:
+        outbox = desk.open(3)
+        outbox.fence = None
+        desk.publisher.publish(outbox, StepStarted(step_id="s", round=1))
+        await desk.publisher.flush(outbox)
+        assert await in_thread(kinds) == ["step.started"]
+
+
+async def test_an_outbox_that_is_given_up_keeps_nobody_busy():
+    """A turn that is gone, on a Redis that forgot its fence."""
+    async with publishing() as desk:
+        outbox = desk.open(3)
+        desk.publisher._refused = lambda box, why: box.waiting.clear()
+        desk.publisher.publish(outbox, StepStarted(step_id="s", round=1))
+        await eventually(lambda: not desk.publisher._ready)
+
+
+async def test_a_connection_that_breaks_delays_events_and_loses_none():
+    """T8.5, A3.8"""
+    await known_fence(1)
+    async with publishing() as desk:
+        outbox = desk.open()
+        for number in range(100):
+            desk.publisher.publish(
+                outbox, TextExtended(block_id="b", row_id="r", offset=number, delta=str(number % 10))
+            )
+            if number % 20 == 10:
+                await in_thread(blocking().client_kill_filter, _type="normal", skipme=True)
+            await asyncio.sleep(0.002)
+        await desk.publisher.flush(outbox)
+        from copilot.events import decode
+
+        text = ""
+        for entry in await in_thread(stream.recent, S, count=1000):
+            event = decode(entry.payload)
+            text = text[: event.offset] + event.delta
+        assert text == "0123456789" * 10
