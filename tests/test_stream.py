@@ -13,6 +13,7 @@ from copilot.events import SessionChanged, StepStarted, TextExtended
 from copilot.live import keys, lease, stream
 from copilot.live.client import blocking, on_loop
 from copilot.live.stream import Publisher
+from tests.cuts import cut_connections
 from tests.rest import eventually
 
 S = "00000000-0000-4000-8000-000000000001"
@@ -180,7 +181,7 @@ async def test_a_connection_that_breaks_delays_events_and_loses_none():
                 outbox, TextExtended(block_id="b", row_id="r", offset=number, delta=str(number % 10))
             )
             if number % 20 == 10:
-                await in_thread(blocking().client_kill_filter, _type="normal", skipme=True)
+                await in_thread(cut_connections, listening=False)
             await asyncio.sleep(0.002)
         await desk.publisher.flush(outbox)
         from copilot.events import decode

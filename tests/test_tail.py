@@ -12,6 +12,7 @@ from copilot.events import SessionChanged, decode
 from copilot.live import keys, stream
 from copilot.live.client import blocking
 from copilot.live.tail import CursorLost, Overflowed, Tail
+from tests.cuts import cut_connections
 from tests.rest import eventually
 
 
@@ -113,7 +114,7 @@ async def test_a_broken_connection_is_made_again_and_nothing_is_missed(tail):
     ear = Ear()
     await tail.follow("s", await in_thread(publish, "s", "seen"), ear)
     for number in range(5):
-        await in_thread(blocking().client_kill_filter, _type="pubsub")
+        await in_thread(cut_connections, listening=True)
         await in_thread(publish, "s", str(number))
         await eventually(lambda: ear.heard[-1:] == [str(number)])
     assert ear.heard == [str(number) for number in range(5)]
@@ -128,7 +129,7 @@ async def test_reading_again_survives_a_connection_that_breaks_meanwhile(tail):
     expected = ["first"]
     for number in range(30):
         await in_thread(lose_news, "s", str(number))
-        await in_thread(blocking().client_kill_filter, _type="normal", skipme=True)
+        await in_thread(cut_connections, listening=False)
         expected.append(str(number))
     await in_thread(publish, "s", "last")
     await eventually(lambda: ear.heard == [*expected, "last"])

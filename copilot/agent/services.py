@@ -101,5 +101,10 @@ def _append(rows: Sequence[NewRow]) -> list[Placed | None]:
 
 
 def _save(drafts: Sequence[Draft]) -> list[bool]:
-    saved = history.save(drafts)
+    """One draft per row: a row's end that shares a batch with its checkpoint is what counts."""
+    latest: dict[UUID, Draft] = {}
+    for draft in drafts:
+        if draft.row_id not in latest or latest[draft.row_id].streaming:
+            latest[draft.row_id] = draft
+    saved = history.save(list(latest.values()))
     return [draft.row_id in saved for draft in drafts]
