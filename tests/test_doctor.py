@@ -20,8 +20,9 @@ SECRET = "extremely-secret-value-1234567890"
 
 def doctor(*arguments: str) -> tuple[int, list[dict[str, str]]]:
     out = StringIO()
+    patience = () if "--timeout" in arguments else ("--timeout", "30")  # a busy machine is slow, not broken
     try:
-        call_command("doctor", "--json", *arguments, stdout=out)
+        call_command("doctor", "--json", *patience, *arguments, stdout=out)
     except SystemExit as left:
         return int(str(left.code)), json.loads(out.getvalue())["checks"]
     return 0, json.loads(out.getvalue())["checks"]
