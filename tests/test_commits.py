@@ -8,7 +8,11 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection
 
 from copilot.agent.commits import GroupCommit, retried, uncut
+from copilot.agent.services import OpenRow, Services
 from copilot.bridge import in_thread
+from copilot.history import NewRow
+from copilot.models import Message
+from tests import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -102,3 +106,21 @@ async def test_what_has_begun_is_finished_before_it_is_cancelled():
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done == [True]
+
+
+async def test_a_rows_end_counts_although_it_shares_a_batch_with_its_checkpoint():
+    """T2.5, A3.2: finished text is never overwritten by what was known earlier"""
+    turn = await in_thread(lambda: make.turn(make.session(), "running", fence=1))
+    services = Services(lambda outbox, why: None, lambda: None)
+    for _ in range(20):
+        row = OpenRow(row_id=make.uuid.uuid4(), turn_id=turn.pk, fence=1)
+        new = NewRow(id=row.row_id, turn_id=turn.pk, fence=1, kind="assistant", streaming=True)
+        await services.append(new)
+        services.open_rows.add(row)
+        row.extend("half ")
+        checkpoints = [asyncio.create_task(services.checkpoint()) for _ in range(2)]
+        await asyncio.sleep(0)
+        row.extend("a loaf")
+        await asyncio.gather(services.finish(row), services.checkpoint_row(row), *checkpoints)
+        stored = await in_thread(Message.objects.get, pk=row.row_id)
+        assert (stored.content, stored.streaming) == ("half a loaf", False)

@@ -272,6 +272,27 @@ def test_an_earlier_message_that_needs_its_own_turn_goes_first(rig, session):
     assert Turn.objects.filter(session=session, run_ids=["early"]).exists()
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="T6.2: a turn that is stopped before it starts gives its own message a place, and no earlier chip",
+)
+def test_a_chip_goes_before_a_later_message_whose_turn_never_started(rig, session, model):
+    """T6.2, T7.4"""
+    model.will(Text("Talking"), Hang())
+    start(session, "One")
+    until(lambda: told(session.pk, "text.started"))
+    queue(session, "Two")
+    dispatch.stop(session.owner_id, session.pk)
+    quiet(session)
+    rig.hold_tasks()
+    start(session, "Three")
+    dispatch.stop(session.owner_id, session.pk)
+    rig.start_worker()
+    ended(start(session, "Four"))
+    quiet(session)
+    assert said(session) == ["One", "Two", "Three", "Four"]
+
+
 # --- by hand (T6.5) ----------------------------------------------------------------------------------
 
 

@@ -23,15 +23,20 @@ class Accepted:
     created_at: datetime
 
 
+# The session is held while its number is drawn: numbers of one session become visible in their order (T6.1).
 _ACCEPT = """
+WITH held AS (
+    SELECT s.id FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id
+    WHERE s.id = %(session_id)s AND s.owner_id = %(user_id)s AND s.deleted_at IS NULL AND u.is_active
+    FOR NO KEY UPDATE OF s
+), numbered AS (
+    SELECT held.id, nextval('copilot_accept_numbers') AS number FROM held
+)
 INSERT INTO copilot_message (id, session_id, kind, content, author, attachments, accept_number, queue_order,
                              run_id, origin, tier, mode, page_context, permissions, server_context)
-SELECT %(id)s, s.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
+SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
        %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s, %(server_context)s
-FROM copilot_session s
-JOIN auth_user u ON u.id = s.owner_id
-CROSS JOIN (SELECT nextval('copilot_accept_numbers') AS number) n
-WHERE s.id = %(session_id)s AND s.owner_id = %(user_id)s AND s.deleted_at IS NULL AND u.is_active
+FROM numbered n
 ON CONFLICT (session_id, run_id) DO NOTHING
 RETURNING accept_number, created_at
 """
