@@ -51,11 +51,12 @@ def _between_turns(session_id: UUID) -> turns.Stopping | None:
     try:
         while lease.is_held(str(session_id)) and time.monotonic() < deadline:
             through = history.last_accepted(session_id)
+            if through is not None:
+                stops.cover(str(session_id), through)
+            if (stopping := turns.request_stop(session_id)) is not None:
+                return stopping  # it was opened meanwhile, perhaps with the last message that waited
             if through is None:
                 return None
-            stops.cover(str(session_id), through)
-            if (stopping := turns.request_stop(session_id)) is not None:
-                return stopping
             time.sleep(0.005)
     except RedisDown:
         log.warning("whether a turn follows cannot be seen: Redis is away")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 
-from copilot import dispatch
+from copilot import dispatch, history, turns
 from copilot.live import keys
 from copilot.live.client import blocking
 from copilot.models import Message, ModelCall, Turn
@@ -106,6 +107,37 @@ def test_stop_right_after_sending_leaves_no_turn_running(rig, model):
         assert not Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).exists()
         assert sorted([*said(session), *waiting(session)]) == [f"Edit {number}" for number in range(8)]
         assert waiting(session) == sorted(waiting(session))
+
+
+def test_stop_covers_a_turn_that_opens_while_it_looks(rig, model, monkeypatch):
+    """T7.3: the last message that waited gets its turn between two looks of the stop; it is stopped all the same"""
+    session = make.session()
+    model.will(Text("First."), cue(1))
+    model.will(Text("Second."), cue(2))
+    start(session, "First")
+    model.reaches(1)
+    say(session, "Second", run_id="own-turn")
+    may_open, looked = threading.Event(), threading.Event()
+    opening, looking = turns.open_turn, history.last_accepted
+
+    def open_late(opening_turn):
+        assert may_open.wait(PATIENCE)
+        return opening(opening_turn)
+
+    def look(session_id):
+        if not looked.is_set():
+            looked.set()
+            may_open.set()
+            until(lambda: said(session) == ["First", "Second"], PATIENCE)
+        return looking(session_id)
+
+    monkeypatch.setattr(turns, "open_turn", open_late)
+    monkeypatch.setattr(history, "last_accepted", look)
+    model.give(1)
+    until(lambda: latest(session).status == "succeeded", PATIENCE)
+    assert press_stop(session).state == "stopping"
+    quiet(session)
+    assert endings(session.pk) == ["turn.succeeded", "turn.cancelled"]
 
 
 def test_stop_while_a_message_arrives_never_strands_it(rig, model):
