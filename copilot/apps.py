@@ -14,7 +14,12 @@ class CopilotConfig(AppConfig):
         from copilot import checks, dispatch, ports, redaction, tasks  # noqa: F401 - checks register themselves
         from copilot.providers import catalogue
 
-        ports.bind(after_turn=dispatch.after_turn, send_turn=tasks.send)
+        ports.bind(
+            after_turn=dispatch.after_turn,
+            send_turn=tasks.send,
+            say=dispatch.say,
+            stop_turn=dispatch.stop_turn,
+        )
 
         redaction.register(
             [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
+
+from copilot.permissions import Permissions
 
 
 class AfterTurn(Protocol):
@@ -14,14 +17,48 @@ class SendTurn(Protocol):
     def __call__(self, turn_id: UUID) -> None: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A message the server itself says for a user: a child's prompt, a schedule, a goal's next step."""
+
+    user_id: int
+    session_id: UUID
+    text: str
+    origin: str
+    permissions: Permissions
+    tier: str = ""
+    mode: str = ""
+    run_id: str | None = None
+    author: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    message_id: UUID
+    turn_id: UUID  # its own, or the one it waits behind
+    queued: bool
+
+
+class Say(Protocol):
+    def __call__(self, said: Said) -> Heard: ...
+
+
+class StopTurn(Protocol):
+    def __call__(self, user_id: int, session_id: UUID, turn_id: UUID) -> bool: ...
+
+
 class _Bound:
     after_turn: AfterTurn
     send_turn: SendTurn
+    say: Say
+    stop_turn: StopTurn
 
 
-def bind(*, after_turn: AfterTurn, send_turn: SendTurn) -> None:
+def bind(*, after_turn: AfterTurn, send_turn: SendTurn, say: Say, stop_turn: StopTurn) -> None:
     _Bound.after_turn = staticmethod(after_turn)
     _Bound.send_turn = staticmethod(send_turn)
+    _Bound.say = staticmethod(say)
+    _Bound.stop_turn = staticmethod(stop_turn)
 
 
 def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
@@ -32,3 +69,13 @@ def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
 def send_turn(turn_id: UUID) -> None:
     """Wake a worker for a queued turn (tasks)."""
     _Bound.send_turn(turn_id)
+
+
+def say(said: Said) -> Heard:
+    """Through the one way in, with its checks; raises what a door would be told (dispatch)."""
+    return _Bound.say(said)
+
+
+def stop_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
+    """Stop this turn alone; False when it had ended (dispatch)."""
+    return _Bound.stop_turn(user_id, session_id, turn_id)

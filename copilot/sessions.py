@@ -22,7 +22,7 @@ UNDO_DAYS = 30
 def create(owner_id: int, title: str = "") -> Session:
     """A new conversation; its log begins with it, so that its first cursor is a real place."""
     session = Session.objects.create(
-        owner_id=owner_id, title=_clean(title), title_origin="user" if title.strip() else ""
+        owner_id=owner_id, title=_clean(title), title_origin="manual" if title.strip() else ""
     )
     session.refresh_from_db()
     publish_change(session)
@@ -40,7 +40,7 @@ def update(
     session = queries.session_of(owner_id, session_id)
     fields: list[str] = []
     if title is not None:
-        session.title, session.title_origin = _clean(title), "user"
+        session.title, session.title_origin = _clean(title), "manual"
         fields += ["title", "title_origin"]
     if pinned is not None:
         session.pinned = pinned
@@ -102,7 +102,7 @@ def publish_change(session: Session, *, titled: bool = False) -> str:
     )
     happened = [(change, None)]
     if titled:
-        happened.insert(0, (TitleChanged(title=session.title, origin="user"), None))  # type: ignore[arg-type]
+        happened.insert(0, (TitleChanged(title=session.title, origin="manual"), None))  # type: ignore[arg-type]
     return stream.publish_now(str(session.pk), happened, user_id=session.owner_id)
 
 

@@ -77,7 +77,7 @@ WITH waiting AS (
     FOR UPDATE
 ), fenced AS (
     UPDATE copilot_session SET fence = fence + 1, active_at = now(),
-           title_origin = CASE WHEN title = '' AND %(title)s <> '' THEN 'first_message' ELSE title_origin END,
+           title_origin = CASE WHEN title = '' AND %(title)s <> '' THEN 'default' ELSE title_origin END,
            title = CASE WHEN title = '' THEN %(title)s ELSE title END
     FROM waiting WHERE copilot_session.id = %(session)s
     RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived

@@ -189,7 +189,7 @@ class Session:
 
     def do_title(self, number, text):
         self.title = text
-        self.log(TitleChanged(title=text, origin="model"))
+        self.log(TitleChanged(title=text, origin="auto"))
 
     def do_rename(self, number, text):
         self.title = text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from copilot import questions
+from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
 from copilot.dispatch.following import after_turn, restore, start_stranded
@@ -18,6 +19,7 @@ from copilot.dispatch.telling import (
     publish,
     publish_page,
 )
+from copilot.ports import Heard, Said
 
 __all__ = [
     "Queued",
@@ -35,9 +37,11 @@ __all__ = [
     "publish_page",
     "remove_queued",
     "restore",
+    "say",
     "send_now",
     "start_stranded",
     "stop",
+    "stop_turn",
     "submit",
     "title_from",
 ]
@@ -46,3 +50,25 @@ __all__ = [
 def answer_question(user_id: int, question_id: UUID, *, text: str | None, choice: str | None) -> None:
     """A person answers what the agent asked; the waiting turn reads it from the row (A12)."""
     questions.answer(user_id, question_id, text=text, choice=choice)
+
+
+def say(said: Said) -> Heard:
+    """The server's own messages take the same road as everybody's (A21.2, A26.3, A30.4)."""
+    outcome = submit(
+        SendMessage(
+            session_id=said.session_id,
+            user_id=said.user_id,
+            text=said.text,
+            origin=said.origin,
+            permissions=said.permissions,
+            tier=said.tier,
+            mode=said.mode,
+            run_id=said.run_id,
+            author=said.author,
+        )
+    )
+    return Heard(message_id=outcome.message_id, turn_id=outcome.turn_id, queued=isinstance(outcome, Queued))
+
+
+def stop_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
+    return stop(user_id, session_id, turn_id=turn_id).state == "stopping"

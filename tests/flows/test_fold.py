@@ -113,7 +113,7 @@ def whole_turn() -> list[Event]:
         events.TodosChanged(items=[events.Todo(text="x", status="pending")]),
         events.QuestionAsked(question=question),
         events.QuestionClosed(question_id="q", outcome="answered"),
-        events.TitleChanged(title="Waves", origin="model"),
+        events.TitleChanged(title="Waves", origin="auto"),
         events.TurnPaused(approvals=[]),
         events.TurnStarted(model="m", tier="standard", mode="", resumed=True, run_ids=[]),
         events.TurnSucceeded(

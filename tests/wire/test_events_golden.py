@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from pathlib import Path
 from types import UnionType
 from typing import Literal, get_args, get_origin
@@ -11,6 +12,7 @@ import pytest
 
 from copilot import events
 from copilot.events import (
+    ApprovalView,
     AttachmentView,
     MessageView,
     QuestionView,
@@ -48,6 +50,17 @@ QUESTION = QuestionView(
     allow_text=True,
     deadline="2026-01-02T03:06:05.678Z",
 )
+APPROVAL = ApprovalView(
+    id="approval",
+    turn_id=TURN,
+    call_id="call",
+    tool="delete_file",
+    arguments={"path": "a.txt"},
+    reason="It deletes a file.",
+    block_reason="The cap is reached.",
+    estimate_microdollars=400,
+    remaining_cap_microdollars=200,
+)
 TOKENS = Tokens(input=1, cache_read=2, cache_write_5m=3, cache_write_1h=4, output=5, reasoning=6)
 SUMMARY = TurnSummary(
     duration_ms=1500, first_token_ms=200, tokens_per_second=33.3, rounds=2, tokens=TOKENS, model="model"
@@ -77,11 +90,13 @@ def sample(kind: str) -> events.Event:
 def _value(kind: str, name: str, annotation: str) -> object:
     if name == "items":
         return ITEMS[kind]
+    if name == "approvals" and kind != "turn.paused":
+        return [APPROVAL]
     if name == "message" and annotation == "str":
         return "Half done"
     if name in SAMPLES:
         return SAMPLES[name]
-    return _plain(name, eval(annotation, vars(events)))
+    return _plain(name, eval(annotation, {**vars(typing), **vars(events)}))
 
 
 def _plain(name: str, hint: object) -> object:

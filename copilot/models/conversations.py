@@ -1,4 +1,4 @@
-"""Tables of conversations, and the rules the database itself keeps (T2, A0.3)."""
+"""Sessions, turns and messages, and the rules the database itself keeps (T2, A0.3)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ EMPTY_OBJECT = models.Value({}, output_field=models.JSONField())
 class Session(models.Model):
     """One conversation of one user."""
 
+    class Goal(models.TextChoices):
+        ACTIVE = "active"
+        PAUSED = "paused"
+        ACHIEVED = "achieved"
+        EXHAUSTED = "exhausted"
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="sessions")
     title = models.CharField(max_length=200, blank=True)
@@ -28,10 +34,59 @@ class Session(models.Model):
     deleted_at = models.DateTimeField(null=True, blank=True)
     todos = models.JSONField(default=list, blank=True)
     fence = models.BigIntegerField(default=0, help_text="Grows with every turn and takeover; never falls.")
+
+    # A child of another session (A21):
+    parent = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="children"
+    )
+    root = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    depth = models.PositiveSmallIntegerField(default=0, db_default=0)
+
+    # What shapes its answers (A27, A30.1):
+    agent_version = models.ForeignKey(
+        "AgentVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="runs"
+    )
+    builds = models.ForeignKey(
+        "Agent",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="builders",
+        help_text="The agent this builder session is bound to (A27.6).",
+    )
+    personality = models.ForeignKey(
+        "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    instructions = models.CharField(max_length=4000, blank=True, default="", db_default="")
+    allowed_tools = models.JSONField(null=True, blank=True, help_text="Names; null allows all.")
+
+    # Calls that run without being asked for (A11.11):
+    auto_approve = models.BooleanField(default=False, db_default=False)
+    auto_approve_cap = models.BigIntegerField(null=True, blank=True, help_text="In microdollars.")
+    auto_approve_taken = models.BigIntegerField(
+        default=0, db_default=0, help_text="Spent and reserved, in microdollars."
+    )
+
+    # A goal it works towards (A30.4):
+    goal = models.CharField(max_length=2000, blank=True, default="", db_default="")
+    goal_state = models.CharField(max_length=16, choices=Goal.choices, blank=True, default="", db_default="")
+    goal_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
+    goal_continuations = models.PositiveSmallIntegerField(default=0, db_default=0)
+
     active_at = models.DateTimeField(db_default=Now(), help_text="The last message or ending.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["owner", "builds"],
+                condition=Q(builds__isnull=False, deleted_at=None),
+                name="one_builder_session_per_agent",
+            ),
+            models.CheckConstraint(
+                condition=Q(auto_approve_taken__gte=0), name="what_auto_approval_took_is_never_negative"
+            ),
+        ]
         indexes = [
             models.Index(
                 F("owner"), F("pinned").desc(), F("active_at").desc(), F("id"), name="sessions_of_an_owner"
@@ -64,6 +119,21 @@ class Turn(models.Model):
     tier = models.CharField(max_length=16, blank=True, default="", db_default="")
     mode = models.CharField(max_length=8, blank=True, default="", db_default="")
     permissions: models.JSONField[PermissionsJSON, PermissionsJSON] = models.JSONField()
+    parent = models.ForeignKey(
+        "self",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="children",
+        help_text="The turn that started this one and pays for it (A21.6).",
+    )
+    budget_microdollars = models.BigIntegerField(
+        default=0, db_default=0, help_text="What its parent gave it; 0 means the default (A10.4)."
+    )
+    paused_at = models.DateTimeField(null=True, blank=True, help_text="Since when it waits for approvals.")
+    paused_seconds = models.FloatField(
+        default=0.0, db_default=0.0, help_text="Time spent waiting; it does not count (A10.5)."
+    )
     accepted_through = models.BigIntegerField(help_text="The highest accept number this turn answers.")
     fence = models.BigIntegerField()
     token = models.UUIDField(help_text="Owner token of the session's lease.")
@@ -215,209 +285,3 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
-
-
-class ModelCall(models.Model):
-    """One call of a model; `copilot.usage` alone writes it. Its money is billing's record of the same id."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="model_calls")
-    number = models.PositiveIntegerField()
-    purpose = models.CharField(max_length=16, default="reply", db_default="reply")
-    provider = models.CharField(max_length=32)
-    model = models.CharField(max_length=128)
-    request_id = models.CharField(max_length=128, blank=True, default="", db_default="")
-    input_tokens = models.BigIntegerField(default=0, db_default=0)
-    cache_read_tokens = models.BigIntegerField(default=0, db_default=0)
-    cache_write_5m_tokens = models.BigIntegerField(default=0, db_default=0)
-    cache_write_1h_tokens = models.BigIntegerField(default=0, db_default=0)
-    output_tokens = models.BigIntegerField(default=0, db_default=0)
-    reasoning_tokens = models.BigIntegerField(default=0, db_default=0)
-    estimated = models.BooleanField(default=False, db_default=False)
-    aborted = models.BooleanField(default=False, db_default=False)
-    latency_ms = models.PositiveIntegerField(null=True, blank=True)
-    first_token_ms = models.PositiveIntegerField(null=True, blank=True)
-    cost_microdollars = models.BigIntegerField(null=True, blank=True)
-    cost_source = models.CharField(max_length=16, blank=True, default="", db_default="")
-    ended_at = models.DateTimeField(null=True, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["turn", "number"], name="one_model_call_per_number"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.model} call {self.number}"
-
-
-class Question(models.Model):
-    """A question the agent put to a person; `copilot.questions` alone writes it (A12)."""
-
-    class Outcome(models.TextChoices):
-        OPEN = "open"
-        ANSWERED = "answered"
-        TIMED_OUT = "timed_out"
-        CANCELLED = "cancelled"
-        SUPERSEDED = "superseded"
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="questions")
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="questions")
-    call_id = models.CharField(max_length=128)
-    question = models.CharField(max_length=1000)
-    choices = models.JSONField(default=list, blank=True)
-    allow_text = models.BooleanField(default=True)
-    deadline = models.DateTimeField()
-    outcome = models.CharField(max_length=16, choices=Outcome.choices, default=Outcome.OPEN)
-    answer = models.CharField(max_length=4000, blank=True)
-    closed_at = models.DateTimeField(null=True, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["turn"], condition=Q(outcome="open"), name="one_open_question_per_turn"
-            ),
-            models.UniqueConstraint(fields=["turn", "call_id"], name="one_question_per_call"),
-        ]
-
-    def __str__(self) -> str:
-        return self.question
-
-
-class WorkspaceFile(models.Model):
-    """A file of a user's workspace; `copilot.workspace.files` alone writes it. Bytes of an id never change."""
-
-    class Scan(models.TextChoices):
-        UNSCANNED = "unscanned"
-        PENDING = "pending"
-        CLEAN = "clean"
-        INFECTED = "infected"
-        FAILED = "failed"
-
-    class Source(models.TextChoices):
-        UPLOAD = "upload"
-        AGENT = "agent"
-        IMPORT = "import"
-        PLATFORM = "platform"
-        TOOL_OUTPUT = "tool_output"
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="files")
-    session = models.ForeignKey(
-        Session, on_delete=models.SET_NULL, null=True, blank=True, related_name="files"
-    )
-    call_id = models.CharField(max_length=128, blank=True, help_text="The tool call whose output this is.")
-    name = models.CharField(max_length=255)
-    mime = models.CharField(max_length=127)
-    size_bytes = models.BigIntegerField()
-    sha256 = models.CharField(max_length=64)
-    storage_key = models.CharField(max_length=255, unique=True)
-    scan = models.CharField(max_length=16, choices=Scan.choices, default=Scan.UNSCANNED)
-    source = models.CharField(max_length=16, choices=Source.choices)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    deleted_at = models.DateTimeField(null=True, blank=True)
-    purged_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        constraints = [
-            models.CheckConstraint(condition=Q(size_bytes__gte=0), name="a_file_has_a_size"),
-        ]
-        indexes = [
-            models.Index(fields=["owner", "-created_at", "id"], name="files_of_an_owner"),
-            models.Index(fields=["session", "call_id"], name="output_of_a_call", condition=~Q(call_id="")),
-        ]
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class StorageUse(models.Model):
-    """How much of the quota an owner has taken; changed by one conditional update (S4)."""
-
-    owner = models.OneToOneField(
-        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="storage_use"
-    )
-    used_bytes = models.BigIntegerField(default=0)
-    used_files = models.IntegerField(default=0)
-
-    class Meta:
-        constraints = [
-            models.CheckConstraint(
-                condition=Q(used_bytes__gte=0, used_files__gte=0), name="storage_use_is_never_negative"
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.used_bytes} bytes in {self.used_files} files"
-
-
-class ApiKey(models.Model):
-    """A user's key for programs; `copilot.api_keys` alone writes it. Only a hash is kept (A20.6)."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_keys")
-    name = models.CharField(max_length=100, blank=True)
-    prefix = models.CharField(max_length=10, unique=True)
-    secret_hash = models.CharField(max_length=64)
-    scopes = models.JSONField(default=list)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    last_used_at = models.DateTimeField(null=True, blank=True)
-    expires_at = models.DateTimeField(null=True, blank=True)
-    revoked_at = models.DateTimeField(null=True, blank=True)
-
-    def __str__(self) -> str:
-        return self.name or self.prefix
-
-
-class MemoryItem(models.Model):
-    """One thing the agent remembers of a user; `copilot.memories` alone writes it (A25.1)."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memories")
-    text = models.CharField(max_length=1000)
-    digest = models.CharField(max_length=64, help_text="SHA-256 of the text: the same thing is kept once.")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    remembered_at = models.DateTimeField(db_default=Now(), help_text="When it was last said.")
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["owner", "digest"], name="a_memory_is_kept_once"),
-            models.CheckConstraint(condition=~Q(text=""), name="a_memory_says_something"),
-        ]
-        indexes = [models.Index(fields=["owner", "-remembered_at", "id"], name="memories_of_an_owner")]
-
-    def __str__(self) -> str:
-        return f"memory {self.id}"
-
-
-class MemorySwitch(models.Model):
-    """Whether a user wants to be remembered; no row means yes. `copilot.memories` alone writes it."""
-
-    owner = models.OneToOneField(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memory_switch"
-    )
-    on = models.BooleanField(default=True)
-
-    def __str__(self) -> str:
-        return "on" if self.on else "off"
-
-
-class WorkerBeat(models.Model):
-    """A worker process's sign of life in Postgres; `copilot.workers` alone writes it (D2)."""
-
-    worker = models.CharField(max_length=64, primary_key=True)
-    lock_key = models.BigIntegerField(unique=True, help_text="Session advisory lock held while it lives.")
-    host = models.CharField(max_length=255)
-    pid = models.IntegerField()
-    version = models.CharField(max_length=64)
-    queues = models.JSONField(default=list)
-    started_at = models.DateTimeField(db_default=Now())
-    beat_at = models.DateTimeField(db_default=Now())
-    draining = models.BooleanField(default=False)
-    turns = models.JSONField(default=list, help_text="[turn id, fence] of every turn it runs.")
-    gone_at = models.DateTimeField(null=True, blank=True)
-
-    def __str__(self) -> str:
-        return self.worker

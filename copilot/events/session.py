@@ -1,0 +1,70 @@
+"""The session's own events (E1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from copilot.events.views import (
+    ApprovalView,
+    MessageView,
+    QuestionView,
+    QueueItem,
+    SessionState,
+    Todo,
+    TurnView,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSnapshot:
+    messages: list[MessageView]
+    turn: TurnView | None
+    queue: list[QueueItem]
+    questions: list[QuestionView]
+    todos: list[Todo]
+    title: str
+    state: SessionState
+    reset: bool
+    has_older: bool
+    approvals: list[ApprovalView] = field(default_factory=list)
+    kind: Literal["session.snapshot"] = "session.snapshot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionChanged:
+    title: str
+    pinned: bool
+    archived: bool
+    state: SessionState
+    deleted: bool = False
+    kind: Literal["session.changed"] = "session.changed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageAdded:
+    message: MessageView
+    kind: Literal["message.added"] = "message.added"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueChanged:
+    items: list[QueueItem]
+    kind: Literal["queue.changed"] = "queue.changed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactAdded:
+    file_id: str
+    name: str
+    type: str
+    size: int
+    kind: Literal["artifact.added"] = "artifact.added"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitReached:
+    window: str
+    resets_at: str
+    queued: int
+    kind: Literal["limit.reached"] = "limit.reached"

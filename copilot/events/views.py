@@ -1,0 +1,133 @@
+"""What events carry: rows, chips, questions and counts as clients see them (A0.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
+RowKind = Literal["user", "assistant", "reasoning", "tool_call", "tool_result", "note", "summary", "notice"]
+Role = Literal["user", "assistant", "summary", "notice"]
+SessionState = Literal["idle", "running", "waiting"]
+HealingKind = Literal["effort", "thinking", "signature", "images", "credentials"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachmentView:
+    file_id: str
+    name: str
+    type: str
+    size: int
+
+
+class ToolCallContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_call"):
+    call_id: str
+    tool: str
+    arguments: dict[str, str]  # a preview: at most 6 keys of 120 characters (A9.3), redacted
+
+
+class ToolResultContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_result"):
+    call_id: str
+    tool: str
+    success: bool
+    preview: str  # at most 4,000 characters
+    duration_ms: int
+    truncated: bool
+    file_id: str | None = None  # the whole output, when the model got a part of it
+
+
+class NoticeContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="notice"):
+    code: str
+    label: str
+    hint: str
+    action: Literal["retry", "continue", "none"]
+    details: str = ""
+
+
+Content = str | ToolCallContent | ToolResultContent | NoticeContent
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageView:
+    """One row of the transcript as clients see it (A0.3). Notes and server context never become one."""
+
+    id: str
+    sequence: int
+    turn_id: str | None
+    kind: RowKind
+    role: Role
+    content: Content
+    author: str
+    attachments: list[AttachmentView]
+    branch: int
+    created_at: str
+    streaming: bool = False  # the row still grows; `*.ended` makes it final
+    mid_turn: bool = False
+    model: str = ""  # which model wrote it, as shown to people
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueItem:
+    id: str
+    text: str
+    run_id: str | None
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Todo:
+    text: str
+    status: Literal["pending", "in_progress", "completed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionView:
+    id: str
+    turn_id: str
+    call_id: str
+    question: str
+    choices: list[str]
+    allow_text: bool
+    deadline: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalView:
+    """A call that waits for a person (A11.3). Money is shown here alone, because a cap is decided by it (A19.8)."""
+
+    id: str
+    turn_id: str
+    call_id: str
+    tool: str
+    arguments: dict[str, Any]  # JSON, redacted
+    reason: str
+    block_reason: str = ""
+    estimate_microdollars: int | None = None
+    remaining_cap_microdollars: int | None = None
+    editable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnView:
+    """The turn in flight: its rows, folded into their present parts."""
+
+    id: str
+    status: Literal["queued", "running", "waiting"]
+    origin: str
+    run_ids: list[str]
+    attempt: int
+    messages: list[MessageView]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Token counts that never overlap, except `reasoning`, which is part of `output` (A19.2)."""
+
+    input: int = 0
+    cache_read: int = 0
+    cache_write_5m: int = 0
+    cache_write_1h: int = 0
+    output: int = 0
+    reasoning: int = 0

@@ -1,0 +1,34 @@
+"""Tables, and the rules the database itself keeps; by idea, one module each."""
+
+from copilot.models.agents import Agent, AgentVersion, McpServer, Personality, Schedule, ScheduleRun
+from copilot.models.catalogue import Credential, ModelEntry, TierEntry
+from copilot.models.conversations import Message, Session, Turn
+from copilot.models.files import StorageUse, WorkspaceFile
+from copilot.models.people import ApiKey, MemoryItem, MemorySwitch, Preferences
+from copilot.models.work import Approval, ModelCall, Question
+from copilot.models.workers import WorkerBeat
+
+__all__ = [
+    "Agent",
+    "AgentVersion",
+    "ApiKey",
+    "Approval",
+    "Credential",
+    "McpServer",
+    "MemoryItem",
+    "MemorySwitch",
+    "Message",
+    "ModelCall",
+    "ModelEntry",
+    "Personality",
+    "Preferences",
+    "Question",
+    "Schedule",
+    "ScheduleRun",
+    "Session",
+    "StorageUse",
+    "TierEntry",
+    "Turn",
+    "WorkerBeat",
+    "WorkspaceFile",
+]

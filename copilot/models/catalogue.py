@@ -1,0 +1,93 @@
+"""The model catalogue that administrators edit (A4.1, A4.2)."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class Credential(models.Model):
+    """A provider's key, encrypted; never shown again."""
+
+    name = models.CharField(max_length=100, unique=True)
+    secret = models.TextField(help_text="Encrypted.")
+    changed_at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ModelEntry(models.Model):
+    """One model that can be asked, and what it can do."""
+
+    class Provider(models.TextChoices):
+        OPENAI_CHAT = "openai_chat"
+        OPENAI_RESPONSES = "openai_responses"
+        ANTHROPIC = "anthropic"
+        SCRIPTED = "scripted"
+
+    class ReasoningStyle(models.TextChoices):
+        NONE = "none"
+        BUDGET = "budget"
+        ADAPTIVE = "adaptive"
+        EFFORT = "effort"
+        GATEWAY = "gateway"
+
+    name = models.CharField(max_length=100, unique=True, help_text="As people see it.")
+    provider = models.CharField(max_length=32, choices=Provider.choices)
+    base_url = models.CharField(max_length=500, blank=True)
+    model = models.CharField(max_length=128, help_text="The id the provider knows.")
+    credential = models.ForeignKey(
+        Credential, on_delete=models.PROTECT, null=True, blank=True, related_name="entries"
+    )
+    context_window = models.PositiveIntegerField(default=0, help_text="In tokens; 0 means unknown.")
+    max_output_tokens = models.PositiveIntegerField(default=0, help_text="0 sends no such field.")
+    supports_tools = models.BooleanField(default=True)
+    supports_images = models.BooleanField(default=False)
+    media_in_tool_results = models.BooleanField(default=False)
+    can_reason = models.BooleanField(default=False)
+    reasoning_style = models.CharField(
+        max_length=16, choices=ReasoningStyle.choices, default=ReasoningStyle.NONE
+    )
+    efforts = models.JSONField(default=list, blank=True, help_text="Allowed efforts, strongest first.")
+    first_token_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="For slow local models."
+    )
+    enabled = models.BooleanField(default=True)
+    version = models.PositiveIntegerField(
+        default=1, help_text="Grows with every edit; what was learned is then forgotten."
+    )
+
+    class Meta:
+        verbose_name = "model"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TierEntry(models.Model):
+    """A model's place in a tier's chain: the first is the choice, the others are its fallbacks in order."""
+
+    class Tier(models.TextChoices):
+        STANDARD = "standard"
+        ADVANCED = "advanced"
+        SMALL = "small"
+
+    tier = models.CharField(max_length=16, choices=Tier.choices)
+    position = models.PositiveSmallIntegerField()
+    entry = models.ForeignKey(ModelEntry, on_delete=models.PROTECT, related_name="tiers")
+
+    class Meta:
+        verbose_name_plural = "tier entries"
+        ordering = ["tier", "position"]
+        constraints = [
+            models.UniqueConstraint(fields=["tier", "position"], name="one_model_per_place_in_a_tier"),
+            models.UniqueConstraint(fields=["tier", "entry"], name="a_model_once_per_tier"),
+            models.CheckConstraint(
+                condition=Q(tier__in=["standard", "advanced", "small"]), name="a_known_tier"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tier} {self.position}"
