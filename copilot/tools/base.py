@@ -55,6 +55,15 @@ def _nothing() -> str:
 
 
 Bound = Callable[[Invocation], Awaitable[ToolOutput]]  # a tool with its arguments already validated
+ALWAYS_ASKS = "This tool always asks first."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighed:
+    """One call before it runs: why a person must be asked, if at all, and what it would cost (A11.1)."""
+
+    reason: str = ""
+    estimate: int | None = None  # microdollars
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +81,10 @@ class AnyTool(ABC):
     network: bool = False  # offered only to turns that may reach out (A20.1)
     memory: bool = False  # offered only to turns that may remember (A20.1)
     missing: Callable[[], str] = _nothing  # why it cannot work in this installation, or nothing (A32.2)
-    approval: Literal["never", "ask", "manual_only"] = "never"
+    approval: Literal["never", "ask", "manual_only"] = (
+        "never"  # the last asks whatever the settings are (A11.12)
+    )
+    billable: bool = False  # costs money of its own; runs unasked only within a session's cap (A11.11)
 
     @abstractmethod
     def specification(self) -> ToolSpecification: ...
@@ -80,6 +92,11 @@ class AnyTool(ABC):
     @abstractmethod
     def bind(self, arguments: Mapping[str, JSON]) -> Bound:
         """The tool ready to run; raises pydantic's ValidationError, before anything has happened (A8.6)."""
+
+    def weigh(self, arguments: Mapping[str, JSON], context: TurnContext) -> Weighed:
+        """What is to be known before the call runs; may read the database, raises what `bind` raises (A11.1)."""
+        self.bind(arguments)
+        return Weighed(reason="" if self.approval == "never" else ALWAYS_ASKS)
 
 
 @cache
@@ -92,12 +109,23 @@ def _specified(name: str, description: str, arguments: type[Arguments]) -> ToolS
 class Tool(AnyTool, Generic[A]):
     arguments: type[A]
     run: Callable[[A, Invocation], Awaitable[ToolOutput]]
+    asks: Callable[[A, TurnContext], str] | None = (
+        None  # why this very call needs a person's word, or nothing
+    )
+    estimate: Callable[[A, TurnContext], int | None] | None = None  # microdollars; None when nobody can tell
 
     def specification(self) -> ToolSpecification:
         return _specified(self.name, self.description, self.arguments)
 
     def bind(self, arguments: Mapping[str, JSON]) -> Bound:
         return partial(self.run, self.arguments.model_validate(arguments))
+
+    def weigh(self, arguments: Mapping[str, JSON], context: TurnContext) -> Weighed:
+        given = self.arguments.model_validate(arguments)
+        reason = self.asks(given, context) if self.asks is not None else ""
+        if not reason and self.approval != "never":
+            reason = ALWAYS_ASKS
+        return Weighed(reason=reason, estimate=self.estimate(given, context) if self.estimate else None)
 
 
 def prose(code_file: str) -> str:
