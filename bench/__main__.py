@@ -16,7 +16,17 @@ import uvloop
 
 from bench import report
 from bench.bars import LINES, Findings
-from bench.measures import first_token, history, killing, ladder, sockets, standard, starting, stopping
+from bench.measures import (
+    first_token,
+    history,
+    killing,
+    ladder,
+    prefixes,
+    sockets,
+    standard,
+    starting,
+    stopping,
+)
 from bench.meters import Foreign
 from bench.options import FULL, QUICK, Scale
 from bench.site import BenchProblem, Site, running_site
@@ -54,6 +64,7 @@ MEASURES = (
     Measure("watchers", frozenset({"P4"}), sockets.measure_watchers),
     Measure("standard load", frozenset({"P16", "P17", "P18"}), standard.measure),
     Measure("long conversations", frozenset({"P10"}), history.measure),
+    Measure("prompt prefixes", frozenset({"P11"}), prefixes.measure),
     Measure("SQL", frozenset({"P12"}), history.measure_sql),
     Measure("killed workers", frozenset({"P9", "P19"}), killing.measure),
 )

@@ -41,6 +41,7 @@ LINES: dict[str, Spec] = {
     "P8": Spec("stop to ended, silent provider, p95", (Bar(300),)),
     "P9": Spec("kill -9 of the worker to the first continued token", (Bar(5, 1, "s"),)),
     "P10": Spec("10,000 messages against 50: open / turn start", (Bar(1.5, None, "×"), Bar(1.5, None, "×"))),
+    "P11": Spec("requests that begin with the one before, 30 steps with tools", (Bar(99, None, "%", True),)),
     "P12": Spec(
         "SQL statements added by history: page / submit / step",
         (Bar(0, None, ""), Bar(0, None, ""), Bar(0, None, "")),

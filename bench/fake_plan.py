@@ -81,11 +81,16 @@ def plan_for(conversation: Conversation) -> Plan:
             break
         rounds += turn.calls
     last = turns[-1] if turns else Turn(role="user", text="")
-    tools = plan.tools if rounds < plan.rounds else ()
+    tools = tuple(_numbered(call, rounds) for call in plan.tools) if rounds < plan.rounds else ()
     if last.role != "assistant" or last.calls:
         return replace(plan, tools=tools)
     lead = " " if last.text and not last.text[-1].isspace() else ""
     return replace(plan, tools=tools, start=_next_index(last.text), lead=lead)
+
+
+def _numbered(call: FakeCall, number: int) -> FakeCall:
+    """`$round` in arguments makes each round's call another, so that none looks like a loop."""
+    return replace(call, arguments=call.arguments.replace("$round", str(number)))
 
 
 def _next_index(partial: str) -> int:

@@ -12,7 +12,7 @@ class CopilotConfig(AppConfig):
 
     def ready(self) -> None:
         from copilot import checks, dispatch, ports, redaction, tasks  # noqa: F401 - checks register themselves
-        from copilot.providers import catalogue
+        from copilot.providers import caching, catalogue
 
         ports.bind(
             after_turn=dispatch.after_turn,
@@ -30,3 +30,4 @@ class CopilotConfig(AppConfig):
             ],
         )
         catalogue.configure_from(settings)
+        caching.configure_from(settings)

@@ -8,6 +8,7 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
+from copilot.providers import caching
 from copilot.workers import BEAT_LIFE_SECONDS, BEAT_SECONDS
 
 SWEEP_SECONDS = 2.0  # the reaper's tick (D10)
@@ -34,6 +35,22 @@ def limits_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> l
             )
         )
     return found
+
+
+@register
+def cached_prefixes_outlive_messages(
+    app_configs: Sequence[AppConfig] | None, **kwargs: object
+) -> list[CheckMessage]:
+    """Anthropic refuses a request in which a short mark stands before a long one (A15.8)."""
+    prefix, messages = settings.PROMPT_CACHE_PREFIX_LIFE, settings.PROMPT_CACHE_MESSAGES_LIFE
+    if caching.LIVES.index(prefix) >= caching.LIVES.index(messages):
+        return []
+    return [
+        Error(
+            f"PROMPT_CACHE_PREFIX_LIFE ({prefix}) must not be shorter than PROMPT_CACHE_MESSAGES_LIFE ({messages}).",
+            id="copilot.E003",
+        )
+    ]
 
 
 @register

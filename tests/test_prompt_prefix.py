@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import replace
@@ -10,12 +11,21 @@ from itertools import pairwise
 from uuid import uuid4
 
 import msgspec
+import pytest
 
+from copilot import dispatch
 from copilot.agent.followups import FollowUp, render, stored
 from copilot.agent.loop import Loop
 from copilot.agent.prompt import build, server_context, system_text
-from copilot.providers.base import ReasoningDelta, TextDelta, UserMessage
+from copilot.models import Session
+from copilot.providers import chat_wire, messages_wire, responses_wire
+from copilot.providers.base import Entry, ReasoningDelta, TextDelta, UserMessage
+from copilot.providers.scripted import Call, Text
 from copilot.rows import Row
+from tests import make
+from tests.engine import Errand, Model, add_tools, cue, ended, queue, quiet, start
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
 from tests.playing import ENTRY, Keeper, Reciter, call, calls, ports, say
 
 TURNS = 20
@@ -68,11 +78,33 @@ async def played_turn(number, keeper):
     return reciter.requests
 
 
-def canonical(request):
-    """System, tools and messages in the order a provider reads them, without replay data."""
-    messages = [replace(m, replay=()) if m.role == "assistant" else m for m in request.messages]
-    parts = [request.system, request.suffix, [(t.name, t.description) for t in request.tools], messages]
-    return msgspec.json.encode(parts).decode()
+WIRES = {
+    "chat": (Entry(name="m", provider="openai_chat", model="gpt"), chat_wire.encode, {"official": True}),
+    "gateway": (
+        Entry(name="m", provider="openai_chat", model="anthropic/claude-x", base_url="https://openrouter.ai"),
+        chat_wire.encode,
+        {"official": False},
+    ),
+    "responses": (Entry(name="m", provider="openai_responses", model="gpt"), responses_wire.encode, {}),
+    "anthropic": (Entry(name="m", provider="anthropic", model="claude-x"), messages_wire.body_of, {}),
+}
+
+
+def canonical(request, wire):
+    """The body as a provider reads it, without cache marks and replay data; the end of the list is no content."""
+    entry, encode, more = WIRES[wire]
+    messages = tuple(replace(m, replay=()) if m.role == "assistant" else m for m in request.messages)
+    body = encode(replace(request, entry=entry, messages=messages, thinking_tokens=0), **more)
+    plain = without_marks(msgspec.json.decode(body) if isinstance(body, bytes) else body)
+    return msgspec.json.encode(plain).decode().removesuffix("]}")
+
+
+def without_marks(value):
+    if isinstance(value, list):
+        return [without_marks(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: without_marks(item) for name, item in value.items() if name != "cache_control"}
 
 
 def common(earlier, later):
@@ -81,12 +113,74 @@ def common(earlier, later):
     return next((place for place, (left, right) in pairs if left != right), min(len(earlier), len(later)))
 
 
-async def test_twenty_turns_with_tools_follow_ups_a_midnight_and_stops_keep_their_prefix():
-    """A15.9, A15.c1"""
+def assert_prefixes_hold(requests, wire):
+    texts = [canonical(request, wire) for request in requests]
+    for earlier, later in pairwise(texts):
+        assert common(earlier, later) / len(earlier) >= 0.99
+        assert len(later) > len(earlier)
+
+
+@pytest.fixture(scope="module", name="requests")
+def _requests():
+    return asyncio.run(played_conversation())
+
+
+async def played_conversation():
     keeper, requests = Keeper(), []
     for number in range(TURNS):
         requests += await played_turn(number, keeper)
-    texts = [canonical(request) for request in requests]
-    assert len(texts) == 3 * TURNS
-    for earlier, later in pairwise(texts):
-        assert common(earlier, later) / len(earlier) >= 0.99
+    return requests
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_twenty_turns_with_tools_follow_ups_a_midnight_and_stops_keep_their_prefix(requests, wire):
+    """A15.9, A15.c1"""
+    assert len(requests) == 3 * TURNS
+    assert_prefixes_hold(requests, wire)
+
+
+# --- through the engine and the database -------------------------------------------------------------
+
+
+def worked(session: Session, model: Model, errand: Errand, number: int) -> None:
+    """One turn: a call, a follow-up at its boundary, an answer that is sometimes stopped."""
+    stopped = number % 5 == 4
+    model.will(Text("I look."), Call("look", {"note": f"at {number}"}), cue(2 * number + 1))
+    model.will(Text("So far "), cue(2 * number + 2), Text(f"answer {number}."))
+    turn = start(session, f"Question {number}, please.")
+    model.reaches(2 * number + 1)
+    queue(session, f"Hurry with {number}.")
+    model.give(2 * number + 1)
+    model.reaches(2 * number + 2)
+    if stopped:
+        dispatch.stop(session.owner_id, session.pk)
+    else:
+        model.give(2 * number + 2)
+    assert ended(turn).status == ("cancelled" if stopped else "succeeded")
+    quiet(session)
+
+
+def test_what_the_database_gives_back_is_what_was_sent(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A15.9: twenty turns of the real engine, each rebuilt from its rows."""
+    errand = Errand("look")
+    add_tools(monkeypatch, errand)
+    session = make.session(make.ada())
+    for number in range(TURNS):
+        worked(session, model, errand, number)
+    assert errand.runs == TURNS
+    assert len(model.requests) == 2 * TURNS
+    for wire in WIRES:
+        assert_prefixes_hold(model.requests, wire)
+
+
+def test_two_users_share_the_system_text_and_the_tools_to_the_byte(model: Model) -> None:
+    """A15.c1"""
+    for user in (make.ada(), make.bob()):
+        ended(start(make.session(user), "Hello"))
+    one, other = model.requests
+    assert (one.system, one.suffix, one.tools) == (other.system, other.suffix, other.tools)
+    parts = [
+        canonical(replace(request, messages=(UserMessage(text="x"),)), "anthropic")
+        for request in (one, other)
+    ]
+    assert parts[0] == parts[1]

@@ -10,6 +10,7 @@ from typing import assert_never
 import msgspec
 
 from copilot.events import JSON
+from copilot.providers import caching
 from copilot.providers.base import (
     AssistantMessage,
     ModelMessage,
@@ -24,6 +25,7 @@ from copilot.providers.messages import effort_of, merged, system_text
 
 _log = logging.getLogger(__name__)
 
+Message = dict[str, JSON]
 
 # --- the request -------------------------------------------------------------------------------------
 
@@ -38,13 +40,31 @@ def encode(request: Request, *, official: bool) -> bytes:
     body |= _reasoning(request)
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
-    messages: list[JSON] = []
+    messages: list[Message] = []
     if system := system_text(request):
         messages.append({"role": "system", "content": system})
     for message in merged(request.messages):
         messages += _messages(message, images=entry.supports_images)
-    body["messages"] = messages
+    if caching.takes_marks(entry):
+        _mark(request, body, messages)
+    body["messages"] = list[JSON](messages)
     return msgspec.json.encode(body)
+
+
+def _mark(request: Request, body: dict[str, JSON], messages: list[Message]) -> None:
+    """Marks stand on parts, so every text becomes one: with or without its mark a message stays the same (A15.9)."""
+    for message in messages:
+        if isinstance(text := message["content"], str):
+            message["content"] = [_text(text)]
+    if isinstance(tools := body.get("tools"), list):
+        caching.mark_last_tool(tools)
+    said = messages
+    if messages and messages[0]["role"] == "system":
+        said = messages[1:]
+        system = [_text(text) for text in (request.system, request.suffix) if text.strip()]
+        caching.mark_first(system)
+        messages[0]["content"] = system
+    caching.mark_messages(message["content"] for message in reversed(said))
 
 
 def _reasoning(request: Request) -> dict[str, JSON]:
@@ -71,12 +91,12 @@ def _tool(tool: ToolSpecification) -> JSON:
     return {"type": "function", "function": function}
 
 
-def _messages(message: ModelMessage, *, images: bool) -> list[JSON]:
+def _messages(message: ModelMessage, *, images: bool) -> list[Message]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": _user_content(message, images=images)}]
         case AssistantMessage():
-            said: dict[str, JSON] = {"role": "assistant", "content": message.text or None}
+            said: Message = {"role": "assistant", "content": message.text or None}
             if message.calls:
                 said["tool_calls"] = [_call(call) for call in message.calls]
             return [said]
@@ -91,11 +111,15 @@ def _messages(message: ModelMessage, *, images: bool) -> list[JSON]:
 def _user_content(message: UserMessage, *, images: bool) -> JSON:
     if not message.images or not images:
         return message.text
-    parts: list[JSON] = [{"type": "text", "text": message.text}] if message.text else []
+    parts: list[JSON] = [_text(message.text)] if message.text else []
     for image in message.images:
         url = f"data:{image.mime};base64,{base64.b64encode(image.data).decode()}"
         parts.append({"type": "image_url", "image_url": {"url": url}})
     return parts
+
+
+def _text(text: str) -> JSON:
+    return {"type": "text", "text": text}
 
 
 def _call(call: ToolCall) -> JSON:

@@ -10,6 +10,7 @@ from typing import assert_never
 import msgspec
 
 from copilot.events import JSON
+from copilot.providers import caching
 from copilot.providers.base import (
     AssistantMessage,
     ModelMessage,
@@ -35,7 +36,7 @@ _not_in_ids = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def body_of(request: Request) -> dict[str, JSON]:
-    """What never changes stands first and the messages last; cache markers find their seams in the lists (A15)."""
+    """What never changes stands first and the messages last, with cache marks at the seams (A15.7)."""
     thinking, max_tokens = _thinking(request)
     body: dict[str, JSON] = {"model": request.entry.model, "max_tokens": max_tokens, "stream": True}
     body |= thinking
@@ -44,7 +45,17 @@ def body_of(request: Request) -> dict[str, JSON]:
     if system := [text for text in (request.system, request.suffix) if text.strip()]:
         body["system"] = [{"type": "text", "text": text} for text in system]
     body["messages"] = _messages(request, replayed=bool(thinking))
+    if caching.takes_marks(request.entry):
+        _mark(body)
     return body
+
+
+def _mark(body: dict[str, JSON]) -> None:
+    for name, mark in (("tools", caching.mark_last_tool), ("system", caching.mark_first)):
+        if isinstance(parts := body.get(name), list):
+            mark(parts)
+    if isinstance(messages := body["messages"], list):
+        caching.mark_messages(m["content"] for m in reversed(messages) if isinstance(m, dict))
 
 
 def _thinking(request: Request) -> tuple[dict[str, JSON], int]:

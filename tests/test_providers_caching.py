@@ -1,0 +1,159 @@
+"""Cache marks stand on Anthropic's routes, four at most, and nowhere else (A15.7, A15.8)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from copilot.checks import cached_prefixes_outlive_messages
+from copilot.providers import caching, chat_wire, messages_wire, responses_wire
+from copilot.providers.base import (
+    AssistantMessage,
+    Entry,
+    Request,
+    ToolCall,
+    ToolGroup,
+    ToolResult,
+    ToolSpecification,
+    UserMessage,
+)
+from copilot.providers.caching import Caching
+
+PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+TOOLS = tuple(
+    ToolSpecification(name=name, description=name, parameters=PARAMETERS) for name in ("ls", "cat", "wc")
+)
+THOUGHT = json.dumps({"type": "thinking", "thinking": "hm", "signature": "s"})
+CALLING = AssistantMessage(
+    text="", calls=(ToolCall(call_id="c1", tool="ls", arguments={"a": 1}),), replay=(THOUGHT,)
+)
+RESULTS = ToolGroup(results=(ToolResult(call_id="c1", tool="ls", content="x"),))
+CLAUDE = Entry(name="Claude", provider="anthropic", model="claude-sonnet-5-5")
+GATEWAY = "https://openrouter.ai/api/v1"
+HOUR = {"type": "ephemeral", "ttl": "1h"}
+MINUTES = {"type": "ephemeral"}
+
+
+@pytest.fixture(autouse=True)
+def _usual_caching() -> Iterator[None]:
+    before = caching.current()
+    caching.configure(Caching())
+    yield
+    caching.configure(before)
+
+
+def request(entry: Entry, *messages: Any) -> Request:
+    said = messages or (UserMessage(text="hi"), CALLING, RESULTS)
+    return Request(entry=entry, system="Be brief.", suffix="Today.", messages=said, tools=TOOLS)
+
+
+def body(asked: Request) -> Any:
+    match asked.entry.provider:
+        case "anthropic":
+            return json.loads(json.dumps(messages_wire.body_of(asked)))
+        case "openai_chat":
+            return json.loads(chat_wire.encode(asked, official=not asked.entry.base_url))
+        case _:
+            return json.loads(responses_wire.encode(asked))
+
+
+def marks(value: Any) -> list[Any]:
+    """Every mark, in the order of the request."""
+    if isinstance(value, list):
+        return [mark for item in value for mark in marks(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value["cache_control"]] if "cache_control" in value else []
+    return own + [mark for name, item in value.items() if name != "cache_control" for mark in marks(item)]
+
+
+def test_four_marks_stand_on_a_request_to_anthropic_a15_c2() -> None:
+    sent = body(request(CLAUDE))
+    assert sent["tools"][-1]["cache_control"] == HOUR
+    assert [block.get("cache_control") for block in sent["system"]] == [HOUR, None]
+    assert sent["messages"][1]["content"][-1]["cache_control"] == MINUTES
+    assert sent["messages"][2]["content"][-1]["cache_control"] == MINUTES
+    assert len(marks(sent)) == 4
+
+
+def test_a_gateway_with_an_anthropic_model_gets_them_on_text_parts_a15_7() -> None:
+    claude = Entry(name="c", provider="openai_chat", model="anthropic/claude-opus-5", base_url=GATEWAY)
+    sent = body(request(claude))
+    system, user, calling, result = sent["messages"]
+    assert [part["text"] for part in system["content"]] == ["Be brief.", "Today."]
+    assert [part.get("cache_control") for part in system["content"]] == [HOUR, None]
+    assert sent["tools"][-1]["cache_control"] == HOUR
+    assert calling["content"] is None  # nothing to mark: the message before it is
+    assert user["content"] == [{"type": "text", "text": "hi", "cache_control": MINUTES}]
+    assert result["content"] == [{"type": "text", "text": "x", "cache_control": MINUTES}]
+    assert len(marks(sent)) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "marked"),
+    [
+        ("anthropic/claude-sonnet-5", True),
+        ("bedrock/eu.anthropic.claude-sonnet-4-5", True),
+        ("vertex_ai/claude-haiku-4-5", True),
+        ("claude-opus-5", True),
+        ("openai/gpt-5.4", False),
+        ("our-claude-like-model", False),
+        ("anthropics", False),
+    ],
+)
+def test_models_behind_gateways_are_told_apart_by_name_a15_7(model: str, marked: bool) -> None:
+    entry = Entry(name=model, provider="openai_chat", model=model, base_url=GATEWAY)
+    assert bool(marks(body(request(entry)))) == marked
+
+
+@pytest.mark.parametrize("provider", ["openai_chat", "openai_responses"])
+def test_no_other_provider_receives_a_mark_a15_c2(provider: Any) -> None:
+    for model in ("gpt-5.4-mini", "claude-opus-5"):
+        entry = Entry(name=model, provider=provider, model=model)
+        assert "cache_control" not in json.dumps(body(request(entry)))
+
+
+def test_marks_stand_on_copies_a15_7() -> None:
+    asked = request(CLAUDE)
+    first = body(asked)
+    assert PARAMETERS == {"type": "object", "properties": {}}
+    assert CALLING.calls[0].arguments == {"a": 1}
+    assert body(asked) == first
+    elsewhere = replace(asked, entry=replace(CLAUDE, provider="openai_responses"))
+    assert marks(body(elsewhere)) == []
+
+
+def test_a_conversation_of_one_message_has_three_marks_and_a_bare_one_fewer() -> None:
+    assert len(marks(body(request(CLAUDE, UserMessage(text="hi"))))) == 3
+    bare = Request(entry=CLAUDE, system="", messages=(UserMessage(text="hi"),))
+    assert len(marks(body(bare))) == 1
+
+
+def test_a_thought_at_the_end_of_a_message_is_never_marked() -> None:
+    """The API refuses a mark on a thinking block; what stands before it takes it."""
+    content: list[Any] = [{"type": "text", "text": "So"}, json.loads(THOUGHT)]
+    caching.mark_messages([content])
+    assert content[0]["cache_control"] == MINUTES
+    assert "cache_control" not in content[1]
+
+
+def test_the_lives_and_the_switch_are_the_settings_a15_8() -> None:
+    caching.configure(Caching(prefix="1h", messages="1h"))
+    assert marks(body(request(CLAUDE))) == [HOUR] * 4
+    caching.configure(Caching(prefix="5m", messages="5m"))
+    assert marks(body(request(CLAUDE))) == [MINUTES] * 4
+    caching.configure(Caching(enabled=False))
+    assert marks(body(request(CLAUDE))) == []
+
+
+def test_a_prefix_shorter_than_its_messages_is_refused_at_boot_a15_8(settings: Any) -> None:
+    assert cached_prefixes_outlive_messages(None) == []
+    settings.PROMPT_CACHE_PREFIX_LIFE, settings.PROMPT_CACHE_MESSAGES_LIFE = "5m", "1h"
+    (problem,) = cached_prefixes_outlive_messages(None)
+    assert problem.id == "copilot.E003"
+    assert "PROMPT_CACHE_PREFIX_LIFE (5m)" in problem.msg
+    assert "PROMPT_CACHE_MESSAGES_LIFE (1h)" in problem.msg
