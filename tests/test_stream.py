@@ -9,11 +9,11 @@ import pytest
 
 from copilot.bridge import in_thread
 from copilot.errors import InvalidRequest
-from copilot.events import SessionChanged, StepStarted, TextExtended
+from copilot.events import SessionChanged, StepStarted, TextExtended, decode
 from copilot.live import keys, lease, stream
 from copilot.live.client import blocking, on_loop
 from copilot.live.stream import Publisher
-from tests.cuts import cut_connections
+from tests.cuts import cut_connections, lost_answers
 from tests.rest import eventually
 
 S = "00000000-0000-4000-8000-000000000001"
@@ -33,8 +33,6 @@ def kinds():
 
 
 def deltas():
-    from copilot.events import decode
-
     return [
         decode(entry.payload).delta for entry in stream.recent(S, count=1000) if entry.kind == "text.extended"
     ]
@@ -184,10 +182,66 @@ async def test_a_connection_that_breaks_delays_events_and_loses_none():
                 await in_thread(cut_connections, listening=False)
             await asyncio.sleep(0.002)
         await desk.publisher.flush(outbox)
-        from copilot.events import decode
-
         text = ""
         for entry in await in_thread(stream.recent, S, count=1000):
             event = decode(entry.payload)
             text = text[: event.offset] + event.delta
         assert text == "0123456789" * 10
+
+
+@pytest.mark.parametrize("fence", [1, None], ids=["guarded", "ended"])
+@pytest.mark.parametrize("times", [1, 5], ids=["at once", "after a while"])
+async def test_a_batch_whose_answer_was_lost_is_logged_once(fence, times):
+    """T8.2, T8.5: and what came meanwhile follows it"""
+    await known_fence(1)
+    async with publishing() as desk:
+        outbox = desk.open()
+        outbox.fence = fence
+        with lost_answers(times):
+            for number in range(3):
+                desk.publisher.publish(outbox, StepStarted(step_id=str(number), round=1))
+                await asyncio.sleep(0)
+            await desk.publisher.flush(outbox)
+        assert await in_thread(steps) == ["0", "1", "2"]
+
+
+async def test_a_lease_renewed_in_between_forgets_no_batch():
+    """T4.2: the fence is written anew every ten seconds"""
+    await known_fence(1)
+    async with publishing() as desk:
+        outbox = desk.open()
+        desk.publisher.publish(outbox, StepStarted(step_id="0", round=1))
+        await desk.publisher.flush(outbox)
+        await known_fence(1)
+        assert await lease.renew([lease.Holding(S, "t", "k", 1)]) == ["renewed"]
+        outbox.number = 0  # as a batch that comes again
+        desk.publisher.publish(outbox, StepStarted(step_id="0", round=1))
+        await desk.publisher.flush(outbox)
+        assert await in_thread(steps) == ["0"]
+
+
+async def test_what_a_request_tells_is_logged_once():
+    """T8.2: the client tries again by itself when a connection breaks, and hears the cursor all the same"""
+    await in_thread(stream.publish_now, S, [(changed("0"), None)])  # Redis knows the script from now on
+    with lost_answers(1):
+        cursor = await in_thread(stream.publish_now, S, [(changed("1"), None), (changed("2"), None)])
+    assert len(await in_thread(kinds)) == 3
+    assert cursor == await in_thread(stream.last_cursor, S)
+
+
+async def test_a_page_is_logged_only_where_it_was_read():
+    """T8.4: what was told since would be lost behind it"""
+    cursor = await in_thread(stream.publish_now, S, [(changed("1"), None)])
+    assert (
+        await in_thread(stream.publish_now, S, [(changed("2"), None)], after=stream.NO_CURSOR) == stream.LATE
+    )
+    assert await in_thread(stream.publish_now, S, [(changed("3"), None)], after=cursor) != stream.LATE
+    assert len(await in_thread(kinds)) == 2
+
+
+def steps():
+    return [
+        decode(entry.payload).step_id
+        for entry in stream.recent(S, count=1000)
+        if entry.kind == "step.started"
+    ]

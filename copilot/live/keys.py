@@ -37,6 +37,11 @@ def log(session_id: str) -> str:
     return f"{_PREFIX}:{{{session_id}}}:log"
 
 
+def mark(session_id: str, name: str) -> str:
+    """That a batch of events came through, for whoever did not hear the answer."""
+    return f"{_PREFIX}:{{{session_id}}}:mark:{name}"
+
+
 LEASES = f"{_PREFIX}:*:lease"  # for inventory by SCAN
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ TICK_SECONDS = 0.01  # sessions that are due about the same time go out together
 UNKNOWN_SECONDS = 0.1
 SHUT = float("inf")
 NO_CURSOR = "0-0"
+LATE = "late"
 _CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _LARGEST = 2**64  # Redis counts no further
 
@@ -39,7 +41,14 @@ class Batch:
     user_id: int | None
     fence: int | None
     events: Sequence[tuple[str, bytes]]  # kind, payload
+    number: int = 0  # of a guarded batch: it is logged once, however often it is sent
+    name: str = ""  # of any other, for the same reason
+    after: str = ""  # of any other: only if the log still ends at this cursor
     renew: bool = True
+
+    @property
+    def guard(self) -> str:
+        return keys.mark(self.session_id, self.name) if self.fence is None else keys.fence(self.session_id)
 
 
 def _arguments(batches: Sequence[Batch]) -> tuple[list[str], list[str | bytes | int]]:
@@ -51,11 +60,12 @@ def _arguments(batches: Sequence[Batch]) -> tuple[list[str], list[str | bytes | 
         len(batches),
     ]
     for batch in batches:
-        names += [keys.log(batch.session_id), keys.fence(batch.session_id)]
+        names += [keys.log(batch.session_id), batch.guard]
         args += [
             batch.session_id,
             "" if batch.user_id is None else batch.user_id,
             "" if batch.fence is None else batch.fence,
+            batch.after if batch.fence is None else batch.number,
             "1" if batch.renew else "0",
             len(batch.events),
         ]
@@ -65,9 +75,16 @@ def _arguments(batches: Sequence[Batch]) -> tuple[list[str], list[str | bytes | 
 
 
 def publish_now(
-    session_id: str, happened: Iterable[tuple[Event, str | None]], *, user_id: int | None = None
+    session_id: str,
+    happened: Iterable[tuple[Event, str | None]],
+    *,
+    user_id: int | None = None,
+    after: str = "",
 ) -> str:
-    """Log events whose rows already stand, from synchronous code; the cursor of the last one."""
+    """Log events whose rows already stand, from synchronous code; the cursor of the last one.
+
+    With `after`: only if nothing was logged since that cursor, else the answer is LATE.
+    """
     batch = Batch(
         session_id=session_id,
         user_id=user_id,
@@ -76,6 +93,8 @@ def publish_now(
             (event.kind, events.encode(event, session_id=session_id, turn_id=turn_id))
             for event, turn_id in happened
         ],
+        name=secrets.token_hex(8),
+        after=after,
     )
     names, args = _arguments([batch])
     return script("publish")(keys=names, args=args)[0].decode()  # type: ignore[no-any-return]
@@ -96,6 +115,8 @@ class Outbox:
     block_id: str = ""  # of the delta told last: the first of another block goes out at once
     due_at: float = SHUT  # until the log knows our fence; the turn goes on meanwhile
     renewed_at: float = -RENEW_SECONDS - 1.0
+    number: int = 0  # of the batch sent last
+    unanswered: tuple[list[Event], Batch] | None = None  # sent, and it may have come through
 
     def add(self, event: Event) -> None:
         if isinstance(event, TextExtended | ReasoningExtended) and self.waiting:
@@ -110,7 +131,15 @@ class Outbox:
                 return
         self.waiting.append(event)
 
-    def take(self) -> list[Event]:
+    def next(self, now: float) -> tuple[list[Event], Batch]:
+        """What to send: the batch whose answer was lost, word for word, else the next one."""
+        unanswered, self.unanswered = self.unanswered, None
+        if unanswered is not None:
+            return unanswered
+        taken = self._take()
+        return taken, self._batch(taken, now)
+
+    def _take(self) -> list[Event]:
         taken, self.waiting = self.waiting[:BATCH_EVENTS], self.waiting[BATCH_EVENTS:]
         for event in taken:
             if isinstance(event, TextExtended | ReasoningExtended):
@@ -120,7 +149,8 @@ class Outbox:
     def put_back(self, taken: list[Event]) -> None:
         self.waiting = taken + self.waiting
 
-    def batch(self, taken: list[Event], now: float) -> Batch:
+    def _batch(self, taken: list[Event], now: float) -> Batch:
+        self.number += 1
         return Batch(
             session_id=self.session_id,
             user_id=self.user_id,
@@ -129,6 +159,8 @@ class Outbox:
                 (event.kind, events.encode(event, session_id=self.session_id, turn_id=self.turn_id))
                 for event in taken
             ],
+            number=self.number,
+            name=f"{self.turn_id}:{self.number}" if self.fence is None else "",
             renew=now - self.renewed_at > RENEW_SECONDS,
         )
 
@@ -215,15 +247,15 @@ class Publisher:
                 self._arm(soonest)
 
     async def _send(self, due: list[Outbox], now: float) -> None:
-        taken = [(outbox, outbox.take()) for outbox in due]
-        names, args = _arguments([outbox.batch(events_, now) for outbox, events_ in taken])
+        sending = [(outbox, outbox.next(now)) for outbox in due]
+        names, args = _arguments([batch for _, (_, batch) in sending])
         try:
             answers = await _evaluate(names, args)
         except RedisDown:
-            for outbox, events_ in taken:
-                outbox.put_back(events_)
+            for outbox, sent in sending:
+                outbox.unanswered = sent
             raise
-        for (outbox, events_), answer in zip(taken, answers, strict=True):
+        for (outbox, (events_, _)), answer in zip(sending, answers, strict=True):
             self._settle(outbox, events_, answer, now)
         self._idle.set()
 

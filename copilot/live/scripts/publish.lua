@@ -1,26 +1,57 @@
 -- Append events to the logs of several sessions, and tell the readers of all web processes at once (T8).
--- KEYS  1 live number; then per session: log, fence
+-- A batch that came through and whose answer was lost is recognised when it comes again: a guarded one by its number,
+-- kept beside the fence ("<fence>:<number>"), any other by a mark of its own that holds its last cursor.
+-- KEYS  1 live number; then per session: log, and the fence of a guarded batch or the mark of another
 -- ARGV  1 live channel  2 log length  3 log lifetime in seconds  4 number of sessions;
---       then per session: session id, user id, fence ("" = not guarded), "1" to renew the lifetime, number of events,
---       and per event: kind, payload
+--       then per session: session id, user id, fence ("" = not guarded),
+--       guarded: the batch's number; else: the cursor after which it must come ("" = wherever),
+--       "1" to renew the lifetime, number of events, and per event: kind, payload
 -- Answer per session: the last cursor | "refused" (a newer fence owns the log) | "unknown" (no fence is known here)
-local answers, news, fences, at = {}, {}, {}, 5
+--       | "done" (a guarded batch that came before) | "late" (the log has gone on from that cursor)
+local MARK_SECONDS = 60 -- longer than anybody tries again
+local answers, news, guards, at = {}, {}, {}, 5
 for index = 1, tonumber(ARGV[4]) do
-  fences[index] = KEYS[2 * index + 1]
+  guards[index] = KEYS[2 * index + 1]
 end
-local standings = redis.call('MGET', unpack(fences))
-for index = 1, tonumber(ARGV[4]) do
-  local session, user, fence, renew, count = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
-  at = at + 5
-  local log = KEYS[2 * index]
-  local answer = 'ok'
-  if fence ~= '' then
-    local standing = standings[index]
-    if not standing then
-      answer = 'unknown'
-    elseif tonumber(standing) > tonumber(fence) then
-      answer = 'refused'
+local standings = redis.call('MGET', unpack(guards))
+
+local function guarded(standing, fence, number)
+  if not standing then
+    return 'unknown'
+  end
+  local owner, last = string.match(standing, '^(%d+):?(%d*)$')
+  if tonumber(owner) > tonumber(fence) then
+    return 'refused'
+  end
+  if owner == fence and last ~= '' and tonumber(last) >= tonumber(number) then
+    return 'done'
+  end
+  return 'ok'
+end
+
+local function unguarded(standing, log, after)
+  if standing then
+    return standing
+  end
+  if after ~= '' then
+    local newest = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+    if (newest and newest[1] or '0-0') ~= after then
+      return 'late'
     end
+  end
+  return 'ok'
+end
+
+for index = 1, tonumber(ARGV[4]) do
+  local session, user, fence, place, renew = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local count = tonumber(ARGV[at + 5])
+  at = at + 6
+  local log = KEYS[2 * index]
+  local answer
+  if fence ~= '' then
+    answer = guarded(standings[index], fence, place)
+  else
+    answer = unguarded(standings[index], log, place)
   end
   if answer == 'ok' then
     local entries = {}
@@ -31,6 +62,11 @@ for index = 1, tonumber(ARGV[4]) do
     end
     if renew == '1' then
       redis.call('EXPIRE', log, ARGV[3])
+    end
+    if fence ~= '' then
+      redis.call('SET', guards[index], fence .. ':' .. place, 'KEEPTTL')
+    else
+      redis.call('SET', guards[index], answer, 'EX', MARK_SECONDS)
     end
     news[#news + 1] = {session, user, entries}
   end

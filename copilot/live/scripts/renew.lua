@@ -10,11 +10,15 @@ end
 if token and token ~= ARGV[2] then
   return 'lost'
 end
-local fence = tonumber(redis.call('GET', KEYS[2]) or '0')
+local fence = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+'))
 if fence > tonumber(ARGV[3]) then
   return 'lost'
 end
 redis.call('HSET', KEYS[1], 'turn', ARGV[1], 'token', ARGV[2], 'fence', ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
-redis.call('SET', KEYS[2], ARGV[3], 'EX', ARGV[5])
+if fence == tonumber(ARGV[3]) then
+  redis.call('EXPIRE', KEYS[2], ARGV[5]) -- the number of its last batch stands beside it
+else
+  redis.call('SET', KEYS[2], ARGV[3], 'EX', ARGV[5])
+end
 return 'renewed'
