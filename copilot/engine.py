@@ -19,8 +19,9 @@ from django.db import DatabaseError
 from copilot import providers, turns, workers
 from copilot.agent.commits import OUTAGE_SECONDS, retried
 from copilot.agent.preparing import Prepared, prepare
+from copilot.agent.runs import Interruption
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
-from copilot.agent.turn import Interruption, TurnRun
+from copilot.agent.turn import TurnRun
 from copilot.bridge import in_thread
 from copilot.live import lease, stop, wakeups
 from copilot.live.client import RedisDown

@@ -1,0 +1,188 @@
+"""A turn's one ending: decided in Postgres, told, and then the session is let go (A3.5, A3.6, T5.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import count
+from typing import TypeVar
+
+from copilot import questions, turns
+from copilot.agent import taking
+from copilot.agent.commits import retried, uncut
+from copilot.agent.parts import Answered
+from copilot.agent.runs import Run
+from copilot.bridge import in_thread
+from copilot.errors import FenceLost, TurnConflict
+from copilot.events import (
+    Ending,
+    QuestionClosed,
+    SessionChanged,
+    Tokens,
+    TurnCancelled,
+    TurnFailed,
+    TurnSucceeded,
+    TurnSummary,
+)
+from copilot.models import Turn
+from copilot.ports import after_turn
+from copilot.providers.base import UserMessage
+from copilot.turns import Ended
+
+EVERYTHING_STAYS = 2**62  # keep-through of a failed turn: all that is queued stays as chips (T7.4)
+
+T = TypeVar("T")
+
+
+async def succeed(run: Run, answered: Answered) -> bool:
+    """End as succeeded; False when something was queued that this turn goes on with (T6.3)."""
+    may_go_on = run.loop is not None and run.loop.can_go_on and answered.limit_code is None
+    try:
+        ended = await _end(
+            run, turns.SUCCEEDED, limit_code=answered.limit_code or "", unless_pending=may_go_on
+        )
+    except TurnConflict:
+        if not may_go_on:
+            raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from None
+        if await uncut(_go_on(run)):
+            return False
+        ended = await _end_or_lose(run, turns.SUCCEEDED)
+    event = TurnSucceeded(run_ids=ended.run_ids, summary=summary(run), limit_code=answered.limit_code)
+    await _over(run, event, ended, keep_through=None)
+    return True
+
+
+async def _go_on(run: Run) -> bool:
+    """Take what is queued into this turn, if it may join."""
+    taken = await in_thread(taking.at_turn_end, run.turn)
+    if not taken:
+        return False
+    await taking.tell(run.turn, run.recorder, taken)
+    assert run.loop is not None
+    run.loop.go_on([UserMessage(text=text) for text in await in_thread(taking.texts, taken)])
+    return True
+
+
+async def fail(run: Run, code: str, details: str = "") -> None:
+    notice_id = await run.recorder.notice(code, details)
+    await _close_questions(run)
+    ended = await _end_or_lose(run, turns.FAILED, failure_code=code)
+    event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id))
+    await _over(run, event, ended, keep_through=EVERYTHING_STAYS)
+
+
+async def stop(run: Run) -> None:
+    """The owner stopped it: what was queued before the stop stays as chips (T7.4)."""
+    await _close_questions(run)
+    await run.recorder.notice("stopped")
+    ended = await _end_or_lose(run, turns.CANCELLED, reason="user")
+    keep_through = EVERYTHING_STAYS if ended.stop_through is None else ended.stop_through
+    await _over(run, TurnCancelled(run_ids=ended.run_ids, reason="user"), ended, keep_through=keep_through)
+
+
+async def _close_questions(run: Run) -> None:
+    for question_id in await in_thread(questions.close_for_turn, run.turn.turn_id, "cancelled"):
+        run.recorder.publish(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
+
+
+# --- the one update ----------------------------------------------------------------------------------
+
+
+async def _end_or_lose(run: Run, to: Turn.Status, *, failure_code: str = "", reason: str = "") -> Ended:
+    try:
+        return await _end(run, to, failure_code=failure_code, reason=reason)
+    except TurnConflict as conflict:
+        raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from conflict
+
+
+async def _end(
+    run: Run,
+    to: Turn.Status,
+    *,
+    failure_code: str = "",
+    limit_code: str = "",
+    reason: str = "",
+    unless_pending: bool = False,
+) -> Ended:
+    turn_id, fence, taken = run.turn.turn_id, run.turn.fence, summary(run)
+    tries = count(1)
+
+    def end(_: None) -> Ended:
+        number = next(tries)
+        try:
+            return turns.end(
+                turn_id,
+                fence,
+                to,
+                failure_code=failure_code,
+                limit_code=limit_code,
+                reason=reason,
+                summary=taken,
+                unless_pending=unless_pending,
+            )
+        except TurnConflict:  # of a second try: the first may have come through before the database went
+            ended = turns.ended_already(turn_id, fence, to) if number > 1 else None
+            if ended is None:
+                raise
+            return ended
+
+    ended = await decided(run, end)
+    run.over = True
+    return ended
+
+
+async def decided(run: Run, act: Callable[[None], T]) -> T:
+    """A move of the turn that an interruption has to wait for; one that came meanwhile goes first if it fails."""
+    interruption, run.deciding = run.interruption, True
+    try:
+        return await retried(act, None)
+    except TurnConflict:
+        if run.interruption != interruption and asyncio.current_task() is run.task:
+            raise asyncio.CancelledError from None  # it came meanwhile, and was kept waiting
+        raise
+    finally:
+        run.deciding = False
+
+
+async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | None) -> None:
+    """Tell the ending, then let the session go or start what follows."""
+    await run.recorder.settle()
+    run.outbox.fence = None  # Postgres has decided for us: no fence, known to Redis or not, refuses it
+    run.recorder.publish(event)
+    run.recorder.publish(
+        SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")
+    )
+    await run.services.publisher.flush(run.outbox)
+    await in_thread(after_turn, run.turn.session_id, run.turn.token, keep_through)
+
+
+# --- figures -----------------------------------------------------------------------------------------
+
+
+def summary(run: Run) -> TurnSummary:
+    """What the turn took, as far as this run knows (A3.6)."""
+    loop = run.loop
+    accepted = run.turn.created_at
+    if loop is None:  # nothing was played in this run
+        duration = int((datetime.now(UTC) - accepted).total_seconds() * 1000)
+        return TurnSummary(
+            duration_ms=duration,
+            first_token_ms=None,
+            tokens_per_second=None,
+            rounds=0,
+            tokens=Tokens(),
+            model=run.recorder.model,
+        )
+    seconds = loop.generation_seconds
+    first = loop.first_token_at
+    waited = (datetime.now(UTC) - accepted).total_seconds() - (time.monotonic() - first) if first else None
+    return TurnSummary(
+        duration_ms=int((datetime.now(UTC) - accepted).total_seconds() * 1000),
+        first_token_ms=int(waited * 1000) if waited is not None else None,
+        tokens_per_second=round(loop.tokens.output / seconds, 1) if seconds > 0 else None,
+        rounds=loop.rounds,
+        tokens=loop.tokens,
+        model=loop.entry.name,
+    )

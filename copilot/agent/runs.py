@@ -1,0 +1,37 @@
+"""One run of a turn in this process: what its beginning, its endings and its interruptions share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Literal
+
+from copilot.agent.loop import Loop
+from copilot.agent.recorder import Recorder
+from copilot.agent.services import Services
+from copilot.turns import Claimed
+
+log = logging.getLogger(__name__)
+
+Interruption = Literal["stop", "hand_over", "lost", "idle_timeout"]
+
+
+class Run:
+    """A takeover or a hand-over makes another; so does what goes on after a pause."""
+
+    def __init__(self, turn: Claimed, services: Services) -> None:
+        self.turn = turn
+        self.services = services
+        self.outbox = services.publisher.open(
+            session_id=str(turn.session_id), turn_id=str(turn.turn_id), user_id=turn.user_id, fence=turn.fence
+        )
+        self.recorder = Recorder(turn, services, self.outbox, model="")
+        self.loop: Loop | None = None
+        self.interruption: Interruption | None = "stop" if turn.stopped else None
+        self.task: asyncio.Task[None] | None = None
+        self.deciding = False  # whether it ends is being decided in Postgres: nothing may cut that short
+        self.over = False
+
+    def leave(self) -> None:
+        log.warning("turn %s belongs to another worker now", self.turn.turn_id)
+        self.recorder.abandon()
