@@ -244,6 +244,9 @@ PROMPT_CACHING = env.flag("PROMPT_CACHING", True)  # marks for Anthropic's model
 PROMPT_CACHE_PREFIX_LIFE = env.choice("PROMPT_CACHE_PREFIX_LIFE", "1h", ("5m", "1h"))  # system text and tools
 PROMPT_CACHE_MESSAGES_LIFE = env.choice("PROMPT_CACHE_MESSAGES_LIFE", "5m", ("5m", "1h"))
 
+# --- titles (A18) ------------------------------------------------------------------------------------
+TITLE_REFRESH_EXCHANGES = env.integer("TITLE_REFRESH_EXCHANGES", 0)  # a new title every so often; 0: never
+
 # --- tools (A23, A24) --------------------------------------------------------------------------------
 WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
 SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs

@@ -19,6 +19,7 @@ class CopilotConfig(AppConfig):
             send_turn=tasks.send,
             say=dispatch.say,
             stop_turn=dispatch.stop_turn,
+            send_errand=tasks.send_errand,
         )
 
         redaction.register(

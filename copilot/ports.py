@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 from uuid import UUID
 
 from copilot.permissions import Permissions
@@ -47,18 +47,34 @@ class StopTurn(Protocol):
     def __call__(self, user_id: int, session_id: UUID, turn_id: UUID) -> bool: ...
 
 
+Errand = Literal["title"]
+
+
+class SendErrand(Protocol):
+    def __call__(self, errand: Errand, turn_id: UUID) -> None: ...
+
+
 class _Bound:
     after_turn: AfterTurn
     send_turn: SendTurn
     say: Say
     stop_turn: StopTurn
+    send_errand: SendErrand
 
 
-def bind(*, after_turn: AfterTurn, send_turn: SendTurn, say: Say, stop_turn: StopTurn) -> None:
+def bind(
+    *,
+    after_turn: AfterTurn,
+    send_turn: SendTurn,
+    say: Say,
+    stop_turn: StopTurn,
+    send_errand: SendErrand,
+) -> None:
     _Bound.after_turn = staticmethod(after_turn)
     _Bound.send_turn = staticmethod(send_turn)
     _Bound.say = staticmethod(say)
     _Bound.stop_turn = staticmethod(stop_turn)
+    _Bound.send_errand = staticmethod(send_errand)
 
 
 def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
@@ -79,3 +95,8 @@ def say(said: Said) -> Heard:
 def stop_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
     """Stop this turn alone; False when it had ended (dispatch)."""
     return _Bound.stop_turn(user_id, session_id, turn_id)
+
+
+def send_errand(errand: Errand, turn_id: UUID) -> None:
+    """What an ended turn leaves to be done in the background (tasks)."""
+    _Bound.send_errand(errand, turn_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -10,7 +11,7 @@ from django.db.models.functions import Now
 
 from copilot import queries
 from copilot.errors import FenceLost, InvalidRequest, NotFound
-from copilot.events import SessionChanged, TitleChanged, Todo
+from copilot.events import Event, SessionChanged, TitleChanged, Todo
 from copilot.live import stream
 from copilot.models import Session
 from copilot.tags import strip_server_tags
@@ -77,6 +78,30 @@ def restore(owner_id: int, session_id: UUID) -> Session:
     return session
 
 
+def name_automatically(session_id: UUID, title: str, *, instead_of: str) -> bool:
+    """A title of the server's own, unless a person has named the session since (A18.4).
+
+    `instead_of` is the origin it was made for. An empty title settles only that there will be no better one.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_session s
+            SET title_origin = 'auto',
+                title = CASE WHEN lower(%(title)s) IN ('', lower(s.title)) THEN s.title ELSE %(title)s END
+            FROM copilot_session old
+            WHERE s.id = %(id)s AND old.id = s.id AND s.title_origin = %(instead_of)s AND s.deleted_at IS NULL
+            RETURNING s.title <> old.title
+            """,
+            {"id": session_id, "title": title, "instead_of": instead_of},
+        )
+        row = cursor.fetchone()
+    changed = row is not None and bool(row[0])
+    if changed:
+        publish_change(Session.objects.get(pk=session_id), titled=True)
+    return changed
+
+
 def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:
     """Replace the list, as long as the turn that does so still holds the session."""
     with connection.cursor() as cursor:
@@ -100,9 +125,10 @@ def publish_change(session: Session, *, titled: bool = False) -> str:
         state=state,
         deleted=session.deleted_at is not None,
     )
-    happened = [(change, None)]
+    happened: list[tuple[Event, str | None]] = [(change, None)]
     if titled:
-        happened.insert(0, (TitleChanged(title=session.title, origin="manual"), None))  # type: ignore[arg-type]
+        origin: Literal["auto", "manual"] = "auto" if session.title_origin == "auto" else "manual"
+        happened.insert(0, (TitleChanged(title=session.title, origin=origin), None))
     return stream.publish_now(str(session.pk), happened, user_id=session.owner_id)
 
 

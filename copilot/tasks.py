@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import assert_never
 from uuid import UUID
 
 from celery import shared_task
 from django.conf import settings
 from kombu.exceptions import OperationalError
 
+from copilot import ports
 from copilot.live import wakeups
 from copilot.live.client import RedisDown
 
@@ -32,6 +34,28 @@ def purge_files() -> None:
 
     while files.purge_due(PURGE_BATCH):
         pass
+
+
+@shared_task(name="copilot.tasks.run_errand", ignore_result=True)
+def run_errand(errand: ports.Errand, turn_id: str) -> None:
+    """What an ended turn left to be done: nobody waits for it, and a failure is ours alone (A3.7)."""
+    from copilot.agent import titles
+
+    match errand:
+        case "title":
+            titles.name(UUID(turn_id))
+        case unreachable:
+            assert_never(unreachable)
+
+
+def send_errand(errand: ports.Errand, turn_id: UUID) -> None:
+    """Lost with the broker, it is made up for by a later turn of the session."""
+    try:
+        run_errand.apply_async(args=(errand, str(turn_id)), retry=False)
+    except (OperationalError, OSError) as problem:
+        log.warning(
+            "the broker is unreachable, no %s for turn %s: %s", errand, turn_id, type(problem).__name__
+        )
 
 
 def send(turn_id: UUID) -> None:

@@ -239,6 +239,7 @@ class Ended:
     title: str
     pinned: bool
     archived: bool
+    title_origin: str = ""
 
 
 _END = """
@@ -254,7 +255,7 @@ WITH ended AS (
 )
 UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s)
 FROM ended WHERE s.id = ended.session_id
-RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL
+RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL, s.title_origin
 """
 
 
@@ -298,7 +299,12 @@ def end(
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
     return Ended(
-        run_ids=_loaded(row[0], list[str]), stop_through=row[1], title=row[2], pinned=row[3], archived=row[4]
+        run_ids=_loaded(row[0], list[str]),
+        stop_through=row[1],
+        title=row[2],
+        pinned=row[3],
+        archived=row[4],
+        title_origin=row[5],
     )
 
 
@@ -313,6 +319,7 @@ def ended_already(turn_id: UUID, fence: int, to: Turn.Status) -> Ended | None:
         title=turn.session.title,
         pinned=turn.session.pinned,
         archived=turn.session.archived_at is not None,
+        title_origin=turn.session.title_origin,
     )
 
 

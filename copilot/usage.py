@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 from django.db import connection
 from django.db.models import Q, Sum
@@ -38,6 +38,7 @@ class Spent:
     latency_ms: int
     first_token_ms: int | None
     response_id: str
+    purpose: str = "reply"
 
 
 def call_id(turn_id: UUID, number: int) -> UUID:
@@ -55,6 +56,30 @@ def begin(turn_id: UUID, number: int, provider: str, model: str) -> None:
             """,
             [call_id(turn_id, number), turn_id, number, provider, model],
         )
+
+
+def begin_afterwards(turn_id: UUID, purpose: str, provider: str, model: str) -> UUID:
+    """The same for a call that a turn causes once it has ended: the next number is nobody else's for long."""
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """
+                INSERT INTO copilot_modelcall (id, turn_id, number, purpose, provider, model)
+                SELECT %(id)s, %(turn)s, COALESCE(MAX(number), 0) + 1, %(purpose)s, %(provider)s, %(model)s
+                FROM copilot_modelcall WHERE turn_id = %(turn)s
+                ON CONFLICT DO NOTHING RETURNING id
+                """,
+                {
+                    "id": uuid4(),
+                    "turn": turn_id,
+                    "purpose": purpose,
+                    "provider": provider,
+                    "model": model,
+                },
+            )
+            row = cursor.fetchone()
+        if row is not None:
+            return row[0]  # type: ignore[no-any-return]
 
 
 _FINISH = """
@@ -184,6 +209,7 @@ def _record(spent: Spent) -> billing_usage.Recorded:
                 cache_write_1h=spent.tokens.cache_write_1h,
             ),
             reported=spent.cost,
+            purpose=spent.purpose,
             session_ref=str(spent.session_id),
             turn_ref=str(spent.turn_id),
             estimated=spent.estimated,

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TypeVar
 
 from copilot import questions, turns
-from copilot.agent import taking
+from copilot.agent import errands, taking
 from copilot.agent.commits import retried, uncut
 from copilot.agent.parts import Answered
 from copilot.agent.runs import Run
@@ -27,7 +27,7 @@ from copilot.events import (
     TurnSummary,
 )
 from copilot.models import Turn
-from copilot.ports import after_turn
+from copilot.ports import after_turn, send_errand
 from copilot.providers.base import UserMessage
 from copilot.turns import Ended
 
@@ -51,6 +51,8 @@ async def succeed(run: Run, answered: Answered) -> bool:
         ended = await _end_or_lose(run, turns.SUCCEEDED)
     event = TurnSucceeded(run_ids=ended.run_ids, summary=summary(run), limit_code=answered.limit_code)
     await _over(run, event, ended, keep_through=None)
+    for errand in errands.after(ended):
+        run.services.in_background(in_thread(send_errand, errand, run.turn.turn_id))
     return True
 
 

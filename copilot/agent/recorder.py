@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 from copilot import history, queries, usage
@@ -22,6 +21,7 @@ from copilot.agent.parts import (
     ResultMade,
 )
 from copilot.agent.services import CHECKPOINT_CHARACTERS, OpenRow, Services
+from copilot.agent.spending import spent_on
 from copilot.bridge import in_thread
 from copilot.errors import FenceLost
 from copilot.events import (
@@ -329,23 +329,8 @@ class Recorder:
             await in_thread(usage.begin, self.turn.turn_id, call.number, entry.provider, entry.model)
 
     def _end_call(self, call: ModelCallEnded) -> None:
-        spent = usage.Spent(
-            call_id=call.id,
-            turn_id=self.turn.turn_id,
-            session_id=self.turn.session_id,
-            user_id=self.turn.user_id,
-            ended_at=datetime.now(UTC),
-            provider=call.entry.provider,
-            model=call.entry.model,
-            tokens=call.tokens,
-            cost=call.cost,
-            estimated=call.estimated,
-            aborted=call.aborted,
-            refused_before_work=call.refused_before_work,
-            latency_ms=call.latency_ms,
-            first_token_ms=call.first_token_ms,
-            response_id=call.response_id,
-        )
+        turn = self.turn
+        spent = spent_on(call, turn_id=turn.turn_id, session_id=turn.session_id, user_id=turn.user_id)
         self._recordings.append(self.services.in_background(self._finish_call(spent)))
 
     async def _finish_call(self, spent: usage.Spent) -> None:

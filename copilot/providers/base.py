@@ -116,6 +116,13 @@ class Request:
     thinking_tokens: int = 0  # 0 = no reasoning parameter at all (A14.5)
     suffix: str = ""  # the per-session part of the system text (A15.1)
     effort: Effort | None = None  # instead of the level that thinking_tokens mean (A7.4)
+    temperature: float | None = None  # of models that take one
+
+    @property
+    def sampling(self) -> float | None:
+        """The temperature to send: models that decide themselves how much to think refuse any."""
+        entry = self.entry
+        return None if entry.can_reason and entry.reasoning_style != "budget" else self.temperature
 
 
 # --- items -------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ def encode(request: Request, *, official: bool) -> bytes:
     if entry.max_output_tokens:
         name = "max_completion_tokens" if official else "max_tokens"
         body[name] = entry.max_output_tokens
+    if request.sampling is not None:
+        body["temperature"] = request.sampling
     body |= _reasoning(request)
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]

@@ -39,6 +39,8 @@ def body_of(request: Request) -> dict[str, JSON]:
     """What never changes stands first and the messages last, with cache marks at the seams (A15.7)."""
     thinking, max_tokens = _thinking(request)
     body: dict[str, JSON] = {"model": request.entry.model, "max_tokens": max_tokens, "stream": True}
+    if request.sampling is not None and not thinking:
+        body["temperature"] = request.sampling
     body |= thinking
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]

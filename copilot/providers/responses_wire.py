@@ -33,6 +33,8 @@ def encode(request: Request) -> bytes:
     body: dict[str, JSON] = {"model": entry.model, "stream": True, "store": False}
     if entry.max_output_tokens:
         body["max_output_tokens"] = entry.max_output_tokens
+    if request.sampling is not None:
+        body["temperature"] = request.sampling
     reasoning = _reasoning(request)
     body |= reasoning
     if request.tools:

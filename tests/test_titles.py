@@ -1,0 +1,295 @@
+"""Titles: a model's, or the user's own words; never in the way of an answer or of a person's name (A18)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from celery.exceptions import OperationalError
+
+from billing.models import UsageRecord
+from config.celery import app
+from copilot import queries, sessions, tasks
+from copilot.agent import titles
+from copilot.events import Tokens
+from copilot.models import ModelCall, Session
+from copilot.providers import catalogue, scripted
+from copilot.providers.base import Entry, Request
+from copilot.providers.scripted import Call, Fail, Finish, Reasoning, ScriptItem, Text, Usage
+from tests import make
+from tests.engine import Errand, Model, Rig, add_tools, ended, log_of, start, told
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+STANDARD = Entry(name="Standard", provider="scripted", model="standard", max_output_tokens=4_096)
+SMALL = Entry(name="Small", provider="scripted", model="small", max_output_tokens=4_096)
+
+
+@pytest.fixture(name="small")
+def small_fixture(rig: Rig) -> Iterator[Model]:
+    """The rig's own model is the standard one; titles ask this one first."""
+    small = Model()
+    before = catalogue.current()
+    scripted.install("standard", rig.model)
+    scripted.install("small", small)
+    catalogue.configure(
+        catalogue.Catalogue(
+            entries=(STANDARD, SMALL),
+            tiers={"standard": (STANDARD,), "advanced": (STANDARD,), "small": (SMALL,)},
+        )
+    )
+    yield small
+    catalogue.configure(before)
+    scripted.uninstall("standard")
+    scripted.uninstall("small")
+
+
+@pytest.fixture(name="session")
+def session_fixture(rig: Rig) -> Session:
+    return make.session()
+
+
+def named(session: Session) -> tuple[str, str]:
+    session.refresh_from_db()
+    return session.title, session.title_origin
+
+
+def test_after_the_first_answer_the_small_model_names_the_conversation(rig, small, session):
+    """A18.1, A18.6: without server context, cheaply, recorded with its purpose, told to session and sidebar"""
+    small.will(Text('Title: "Resetting a home router".'), Usage(Tokens(input=40, output=6)))
+    turn = ended(start(session, "How do I reset my router? " + "x" * 600))
+    rig.run_errands()
+    assert named(session) == ("Resetting a home router", "auto")
+    [request] = small.requests
+    given = request.messages[0].text
+    assert "How do I reset my router?" in given
+    assert "Aye." in given
+    assert "env_context" not in given
+    assert "x" * 480 not in given
+    assert (request.temperature, request.thinking_tokens, request.tools) == (0.2, 0, ())
+    assert request.entry.max_output_tokens == 512
+    call = ModelCall.objects.get(turn=turn, purpose="title")
+    assert (call.number, call.input_tokens, call.output_tokens, call.model) == (2, 40, 6, "small")
+    assert call.ended_at is not None
+    assert UsageRecord.objects.get(pk=call.pk).purpose == "title"
+    assert [event.title for event in told(session.pk, "title.changed")] == ["Resetting a home router"]
+    assert told(session.pk, "session.changed")[-1].title == "Resetting a home router"
+
+
+def test_the_answer_is_told_before_a_title_is_asked_for(rig, small, session):
+    """A3.7, A18.c1: the ending precedes the request, and the order of the sidebar stays"""
+    seen: list[list[str]] = []
+
+    def reply(request: Request) -> list[ScriptItem]:
+        seen.append([one.kind for one in log_of(session.pk)])
+        return [Text("Hats")]
+
+    small.otherwise = reply
+    other = make.session()
+    ended(start(session, "Which hat?"))
+    ended(start(other, "Which coat?"))
+    rig.errands.sort(key=lambda errand: errand[1] != session.turns.get().pk)
+    before = [view.id for view in queries.sessions_page(session.owner_id).items]
+    active_at = Session.objects.get(pk=session.pk).active_at
+    rig.run_errands(2)
+    assert "turn.succeeded" in seen[0]
+    assert named(session)[0] == "Hats"
+    assert Session.objects.get(pk=session.pk).active_at == active_at
+    assert [view.id for view in queries.sessions_page(session.owner_id).items] == before
+
+
+def test_a_name_given_while_a_title_is_made_stays(rig, small, session):
+    """A18.4, A18.c1: the barrier stands between the model's reply and the write"""
+    small.will(Text("A title of ours"))
+    turn = ended(start(session, "Which hat?"))
+    arrived, go = threading.Event(), threading.Event()
+    write = sessions.name_automatically
+
+    def held(*args: object, **kwargs: object) -> bool:
+        arrived.set()
+        assert go.wait(20)
+        return write(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sessions, "name_automatically", held)
+        naming = threading.Thread(target=titles.name, args=[turn.pk])
+        naming.start()
+        assert arrived.wait(20)
+        sessions.update(session.owner_id, session.pk, title="Mine")
+        go.set()
+        naming.join(20)
+    assert named(session) == ("Mine", "manual")
+    assert [event.title for event in told(session.pk, "title.changed")] == ["Mine"]
+
+
+def test_a_named_conversation_is_never_asked_about(rig, small, session):
+    """A18.4"""
+    sessions.update(session.owner_id, session.pk, title="Mine")
+    ended(start(session))
+    rig.worker.leave(grace_seconds=5)
+    assert rig.errands == []
+    assert small.requests == []
+
+
+def test_when_both_models_fail_the_users_words_name_it(rig, small, model, session):
+    """A18.1, A18.3, A18.c1"""
+    small.always(Fail("overloaded"))
+    ended(start(session, "How do I reset my router?"))
+    model.always(Fail("auth_failed"))
+    rig.run_errands()
+    assert named(session) == ("Reset router", "auto")
+    assert len(small.requests) == 1
+    assert [call.aborted for call in ModelCall.objects.filter(purpose="title")] == [True, True]
+
+
+def test_an_acknowledgement_is_no_title(rig, small, model, session):
+    """A18.2, A18.c1: two wordings, then the standard model"""
+    small.always(Text("OK."))
+    ended(start(session, "How do I reset my router?"))
+    model.will(Text("Router reset steps"))
+    rig.run_errands()
+    assert named(session)[0] == "Router reset steps"
+    assert len({request.system for request in small.requests}) == len(small.requests) == 2
+
+
+def test_a_reply_that_only_thought_gets_more_room_once(rig, small, session):
+    """A18.1"""
+    small.will(Reasoning("Hm, what is this about …"), Finish("length"))
+    small.will(Text("Choosing a hat"))
+    ended(start(session, "Which hat?"))
+    rig.run_errands()
+    assert named(session)[0] == "Choosing a hat"
+    assert [request.entry.max_output_tokens for request in small.requests] == [512, 1_024]
+
+
+def test_words_before_a_tool_call_are_not_the_answer(rig, small, model, session, monkeypatch):
+    """A18.1"""
+    add_tools(monkeypatch, Errand("fetch"))
+    model.will(Text("Let me look that up."), Call("fetch"))
+    model.will(Text("Felt is warmest."))
+    ended(start(session, "Which hat?"))
+    rig.run_errands()
+    given = small.requests[0].messages[0].text
+    assert "Felt is warmest." in given
+    assert "look that up" not in given
+
+
+def test_with_the_demo_model_no_model_is_asked(rig, model, session):
+    """A18.1: the local title, without a request"""
+    ended(start(session, "How do I reset my router?"))
+    rig.run_errands()
+    assert named(session) == ("Reset router", "auto")
+    assert len(model.requests) == 1
+
+
+def test_where_nothing_says_anything_the_first_words_stay_and_nobody_asks_again(rig, model, session):
+    """A18.3, A18.6"""
+    ended(start(session, "hi"))
+    rig.run_errands()
+    assert named(session) == ("hi", "auto")
+    assert told(session.pk, "title.changed") == []
+    ended(start(session, "How do I reset my router?"))
+    rig.worker.leave(grace_seconds=5)
+    assert rig.errands == []
+
+
+def test_a_failed_turn_is_no_exchange(rig, small, model, session):
+    """A18.1: the first exchange with an answer"""
+    model.will(Fail("auth_failed"))
+    ended(start(session, "Which hat?"))
+    small.will(Text("Hats for winter"))
+    ended(start(session, "And now?"))
+    rig.run_errands()
+    assert named(session)[0] == "Hats for winter"
+    assert "Which hat?" in small.requests[0].messages[0].text
+
+
+def test_titles_are_renewed_every_so_many_exchanges(rig, small, session, settings):
+    """A18.5: from the latest exchange; the same title is not written again"""
+    settings.TITLE_REFRESH_EXCHANGES = 2
+    for title in ("Hats", "Coats", "COATS"):
+        small.will(Text(title))
+    for number, text in enumerate(("first", "second", "third", "fourth")):
+        ended(start(session, text))
+        rig.run_errands()
+        assert named(session)[0] == ("Hats", "Coats", "Coats", "Coats")[number]
+    assert [event.title for event in told(session.pk, "title.changed")] == ["Hats", "Coats"]
+    assert "second" in small.requests[1].messages[0].text
+    assert "first" not in small.requests[1].messages[0].text
+
+
+def test_an_automatic_title_that_is_none_is_replaced(rig, small, session):
+    """A18.4"""
+    Session.objects.filter(pk=session.pk).update(title="The user wants a hat", title_origin="auto")
+    small.will(Text("Choosing a hat"))
+    ended(start(session, "Which hat?"))
+    rig.run_errands()
+    assert named(session) == ("Choosing a hat", "auto")
+
+
+def test_a_broker_that_is_away_costs_a_title_and_nothing_else(rig, session, monkeypatch):
+    """A18.6: the next answer asks again"""
+
+    def away(*args: object, **kwargs: object) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(tasks.run_errand, "apply_async", away)
+    turn = ended(start(session, "How do I reset my router?"))
+    tasks.send_errand("title", turn.pk)
+    assert named(session)[1] == "default"
+
+
+def test_the_task_names_the_conversation(rig, session):
+    """A3.7: the way a background worker goes"""
+    turn = ended(start(session, "How do I reset my router?"))
+    assert app.conf.task_always_eager
+    tasks.send_errand("title", turn.pk)
+    assert named(session)[0] == "Reset router"
+
+
+@pytest.mark.parametrize(
+    ("reply", "title"),
+    [
+        ("**Router reset**", "Router reset"),
+        ("# Router reset\n", "Router reset"),
+        ("<think>It is about\nrouters</think>Router reset", "Router reset"),
+        ("<think>never closed", ""),
+        ("“Title: 'Router reset'”", "Router reset"),
+        ("Router\nreset   at home", "Router reset at home"),
+        ("C# and snake_case names", "C# and snake_case names"),
+        ("word " * 30, ("word " * 16).strip()),
+        ("The user asks about routers", ""),
+        ("I should name this", ""),
+        ("Let me think", ""),
+        ("Here is my thinking", ""),
+        ("<b>Router</b>", ""),
+        ("OK.", ""),
+        ("all set!", ""),
+        ("", ""),
+    ],
+)
+def test_replies_become_titles_or_nothing(reply: str, title: str) -> None:
+    """A18.2"""
+    assert titles.clean(reply) == title
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("How do I reset my router?", "Reset router"),
+        ("Please write a polite email to my landlord about heating. Thanks!", "Write polite email landlord"),
+        ("Как сбросить мой роутер до заводских настроек?", "Как сбросить мой роутер"),
+        (
+            "ルーターをリセットするにはどうすればいいですか。教えて",
+            "ルーターをリセットするにはどうすればいいですか",
+        ),
+        ("hi there", ""),
+        ("   ", ""),
+        ("?!", ""),
+    ],
+)
+def test_local_titles(text: str, title: str) -> None:
+    """A18.3"""
+    assert titles.local(text) == title
+    assert len(titles.local(text * 20)) <= 60
