@@ -1,4 +1,4 @@
-"""Staff pages of conversations: everything is looked at, nothing changed but an API key that must go."""
+"""Staff pages of conversations: everything is looked at, little is changed: personalities, and an API key that must go."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.http import HttpRequest
 
 from copilot import api_keys
 from copilot.errors import NotFound
-from copilot.models import ApiKey, Message, ModelCall, Session, Turn, WorkerBeat, WorkspaceFile
+from copilot.models import ApiKey, Message, ModelCall, Personality, Session, Turn, WorkerBeat, WorkspaceFile
 
 if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
     AnyAdmin = admin.ModelAdmin[Model]
@@ -186,6 +186,15 @@ class ApiKeyAdmin(ViewOnly):
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         """Looking takes the right to view, revoking the right to change."""
         return request.user.has_perm("copilot.change_apikey")
+
+
+@admin.register(Personality)
+class PersonalityAdmin(AnyAdmin):
+    """Written here and nowhere else; what is switched off speaks no more, from the next turn on (A30.1)."""
+
+    list_display = ["name", "tone", "style", "enabled"]
+    list_filter = ["enabled"]
+    search_fields = ["name"]
 
 
 @admin.register(WorkerBeat)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypedDict
 from uuid import UUID
 
 import msgspec
 from django.db import connection
 from django.db.models.functions import Now
 
-from copilot import queries
+from copilot import preferences, queries
 from copilot.errors import FenceLost, InvalidRequest, NotFound
 from copilot.events import Event, SessionChanged, TitleChanged, Todo
 from copilot.live import stream
@@ -54,6 +54,23 @@ def update(
         session.refresh_from_db()
         publish_change(session, titled=title is not None)
     return session
+
+
+class Shape(TypedDict, total=False):
+    """What shapes its answers; what is absent stays as it is (A30.1)."""
+
+    personality_id: int | None
+    instructions: str
+    allowed_tools: list[str] | None
+
+
+def shape(owner_id: int, session_id: UUID, changes: Shape) -> None:
+    """From the next turn on."""
+    preferences.check_instructions(changes.get("instructions", ""))
+    preferences.check_personality(changes.get("personality_id"))
+    mine = Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None)
+    if not (mine.update(**changes) if changes else mine.exists()):
+        raise NotFound
 
 
 def delete(owner_id: int, session_id: UUID) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
@@ -17,6 +17,7 @@ from copilot.errors import TurnConflict
 from copilot.events import TurnSummary
 from copilot.models import Turn
 from copilot.permissions import Permissions, PermissionsJSON
+from copilot.shaping import Shaping
 
 QUEUED, RUNNING, WAITING = Turn.Status.QUEUED, Turn.Status.RUNNING, Turn.Status.WAITING
 SUCCEEDED, FAILED, CANCELLED = Turn.Status.SUCCEEDED, Turn.Status.FAILED, Turn.Status.CANCELLED
@@ -167,6 +168,7 @@ class Claimed:
     running_seconds: float
     pending: int
     calls: int  # model calls made so far
+    shaping: Shaping
 
 
 _CLAIM = """
@@ -174,13 +176,24 @@ UPDATE copilot_turn t
 SET status = 'running', worker = %s, begun_at = now(), attempts = GREATEST(attempts, 1),
     started_at = COALESCE(started_at, now())
 FROM copilot_session s
+LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
+LEFT JOIN copilot_personality y ON y.id = COALESCE(s.personality_id, p.personality_id) AND y.enabled
+LEFT JOIN copilot_agentversion v ON v.id = s.agent_version_id
 WHERE t.id = ANY(%s) AND t.status = 'queued' AND s.id = t.session_id
 RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handovers, t.origin, t.tier, t.mode,
           t.permissions, t.run_ids, t.accepted_through, t.stop_requested_at IS NOT NULL,
           t.started_at < t.begun_at, t.created_at, extract(epoch FROM now() - t.started_at)::float8,
           (SELECT count(*) FROM copilot_message m
            WHERE m.session_id = t.session_id AND m.sequence IS NULL AND m.dropped_at IS NULL),
-          (SELECT COALESCE(MAX(number), 0) FROM copilot_modelcall c WHERE c.turn_id = t.id)
+          (SELECT COALESCE(MAX(number), 0) FROM copilot_modelcall c WHERE c.turn_id = t.id),
+          jsonb_strip_nulls(jsonb_build_object(
+              'voice', CASE WHEN y.id IS NOT NULL
+                       THEN jsonb_build_object('prompt', y.prompt, 'tone', y.tone, 'style', y.style) END,
+              'standing', p.instructions, 'instructions', s.instructions,
+              'agent', CASE WHEN v.id IS NOT NULL
+                       THEN jsonb_build_object('instructions', v.instructions, 'tools', v.tools) END,
+              'builds', s.builds_id IS NOT NULL, 'allowed_tools', s.allowed_tools,
+              'timezone', NULLIF(p.timezone, '')))
 """
 
 
@@ -188,30 +201,32 @@ def claim(turn_ids: Sequence[UUID], worker: str) -> list[Claimed]:
     """Take queued turns for a worker; those already taken or ended are left out (T5.1)."""
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, [worker, list(turn_ids)])
-        return [
-            Claimed(
-                turn_id=row[0],
-                session_id=row[1],
-                user_id=row[2],
-                fence=row[3],
-                token=row[4],
-                attempts=row[5],
-                handovers=row[6],
-                origin=row[7],
-                tier=row[8],
-                mode=row[9],
-                permissions=Permissions.from_json(_loaded(row[10], PermissionsJSON)),
-                run_ids=_loaded(row[11], list[str]),
-                accepted_through=row[12],
-                stopped=row[13],
-                resumed=row[14],
-                created_at=row[15],
-                running_seconds=row[16],
-                pending=row[17],
-                calls=row[18],
-            )
-            for row in cursor.fetchall()
-        ]
+        return [_claimed(row, _loaded(row[19], Shaping)) for row in cursor.fetchall()]
+
+
+def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
+    return Claimed(
+        turn_id=row[0],
+        session_id=row[1],
+        user_id=row[2],
+        fence=row[3],
+        token=row[4],
+        attempts=row[5],
+        handovers=row[6],
+        origin=row[7],
+        tier=row[8],
+        mode=row[9],
+        permissions=shaping.permitted(Permissions.from_json(_loaded(row[10], PermissionsJSON))),
+        run_ids=_loaded(row[11], list[str]),
+        accepted_through=row[12],
+        stopped=row[13],
+        resumed=row[14],
+        created_at=row[15],
+        running_seconds=row[16],
+        pending=row[17],
+        calls=row[18],
+        shaping=shaping,
+    )
 
 
 T = TypeVar("T")

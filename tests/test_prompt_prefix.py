@@ -58,7 +58,9 @@ def replies(number):
 
 async def played_turn(number, keeper):
     """The requests of one turn; every seventh is stopped amid its answer."""
-    context = server_context(now=MIDNIGHT + timedelta(minutes=5 * number), timezone="Europe/Berlin")
+    context = server_context(
+        sent=f"{MIDNIGHT + timedelta(minutes=5 * number):%A, %Y-%m-%d %H:%M} (Europe/Berlin)"
+    )
     keeper.add(Row(id=str(uuid4()), kind="user", content=f"Question {number}", server_context=context))
     *work, answer = replies(number)
     stopped = number % 7 == 6

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import cache
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from copilot.agent import conversation
 from copilot.agent.rebuilding import rebuilt
@@ -49,25 +47,20 @@ def interrupted_note() -> UserMessage:
 
 def server_context(
     *,
-    now: datetime,
-    timezone: str,
+    sent: str,
     page_url: str = "",
     page_text: str = "",
     attachments: Sequence[AttachmentView] = (),
 ) -> str:
     """What stands in front of a message, frozen on its row and never shown to people (A15.3, A29.4)."""
-    blocks = [_environment(now, timezone, page_url, page_text)]
+    blocks = [_environment(sent, page_url, page_text)]
     if attachments:
         blocks.append(_attached(attachments))
     return conversation.join_text(*blocks)
 
 
-def _environment(now: datetime, timezone: str, page_url: str, page_text: str) -> str:
-    try:
-        zone = ZoneInfo(timezone)
-    except (ZoneInfoNotFoundError, ValueError):
-        timezone, zone = "UTC", ZoneInfo("UTC")
-    lines = [f"sent: {now.astimezone(zone):%A, %Y-%m-%d %H:%M} ({timezone})"]
+def _environment(sent: str, page_url: str, page_text: str) -> str:
+    lines = [f"sent: {sent}"]
     if page_url:
         lines.append(f"page: {escape(page_url)}")
     if page_text:

@@ -22,6 +22,7 @@ from copilot.agent.preparing import Prepared, prepare
 from copilot.agent.replies import Continuing
 from copilot.agent.runs import Interruption, Run
 from copilot.agent.services import Services
+from copilot.agent.suffix import suffix_text
 from copilot.agent.toolbox import TurnToolbox
 from copilot.bridge import in_thread
 from copilot.errors import FenceLost
@@ -97,6 +98,7 @@ class TurnRun(Run):
             origin=turn.origin,
             permissions=turn.permissions,
             channel=context.CHANNELS[turn.origin],
+            timezone=turn.shaping.timezone,
         )
 
     async def _play(self) -> None:
@@ -147,6 +149,7 @@ class TurnRun(Run):
             continuing = Continuing(row_id=row_uuid(mended.continuing), length=len(mended.continuing.content))
         return Loop(
             system=prompt.system_text(),
+            suffix=suffix_text(self.turn.shaping),
             messages=list(prompt.build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry)),
             chain=prepared.chain,
             ports=Ports(

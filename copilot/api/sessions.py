@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from copilot import queries, sessions
+from copilot import preferences, queries, sessions
 from copilot.api.doors import Door, answer, nothing
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
 from copilot.api.schema import operation
@@ -20,6 +20,8 @@ from copilot.live import stream
 from copilot.models import Session
 
 Title = Annotated[Clean, Field(max_length=200)]
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+MAX_TOOLS = 500  # names on a list of what is allowed
 
 
 class NewSession(Body):
@@ -32,6 +34,19 @@ class SessionChanges(Body):
     title: Title | None = None
     pinned: bool | None = None
     archived: bool | None = None
+    personality: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    instructions: Annotated[Clean, Field(max_length=preferences.MAX_INSTRUCTIONS)] = ""
+    allowed_tools: Annotated[list[ToolName], Field(max_length=MAX_TOOLS)] | None = None
+
+    def shape(self) -> sessions.Shape:
+        given: sessions.Shape = {}
+        if "personality" in self.model_fields_set:
+            given["personality_id"] = self.personality
+        if "instructions" in self.model_fields_set:
+            given["instructions"] = self.instructions
+        if "allowed_tools" in self.model_fields_set:
+            given["allowed_tools"] = self.allowed_tools
+        return given
 
 
 class SessionsQuery(Query):
@@ -53,6 +68,9 @@ class OpenSession:
     created_at: str
     active_at: str
     cursor: str
+    personality: int | None
+    instructions: str
+    allowed_tools: list[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +90,9 @@ def opened(session: Session) -> OpenSession:
         created_at=view.created_at,
         active_at=view.active_at,
         cursor=stream.last_cursor(view.id),
+        personality=session.personality_id,
+        instructions=session.instructions,
+        allowed_tools=session.allowed_tools,
     )
 
 
@@ -95,9 +116,10 @@ class SessionView(Door):
     def get(self, request: Request, session_id: UUID) -> HttpResponse:
         return answer(opened(queries.session_of(self.caller_id, session_id)))
 
-    @operation("Rename, pin or archive a session", answers={200: OpenSession}, body=SessionChanges)
+    @operation("Rename, pin, archive or shape a session", answers={200: OpenSession}, body=SessionChanges)
     def patch(self, request: Request, session_id: UUID) -> HttpResponse:
         asked = body_of(request, SessionChanges)
+        sessions.shape(self.caller_id, session_id, asked.shape())
         changed = sessions.update(
             self.caller_id, session_id, title=asked.title, pinned=asked.pinned, archived=asked.archived
         )

@@ -10,6 +10,7 @@ from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsag
 from copilot.api.keys import KeysView, KeyView
 from copilot.api.messages import MessagesView, StopView
 from copilot.api.models import ModelsView
+from copilot.api.preferences import PersonalitiesView, PreferencesView
 from copilot.api.questions import AnswerView
 from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
 from copilot.api.sessions import SessionRestoreView, SessionsView, SessionView
@@ -42,6 +43,8 @@ urlpatterns = [
     path(f"{FILE}/restore", FileRestoreView.as_view()),
     path(f"{FILE}/download", DownloadView.as_view()),
     path("v1/models", ModelsView.as_view()),
+    path("v1/preferences", PreferencesView.as_view()),
+    path("v1/personalities", PersonalitiesView.as_view()),
     path("v1/api-keys", KeysView.as_view()),
     path("v1/api-keys/<uuid:key_id>", KeyView.as_view()),
     path("v1/ws-tickets", TicketsView.as_view()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 from django.db import DatabaseError, IntegrityError
@@ -37,8 +36,7 @@ def submit(command: SendMessage) -> Started | Queued:
     attachments, ignored = _resolve(command)
     message_id, turn_id, token = uuid4(), uuid4(), uuid4()
     context = prompt.server_context(
-        now=datetime.now(UTC),
-        timezone="UTC",
+        sent=history.SENT,
         page_url=command.page_context.url if command.page_context else "",
         page_text=command.page_context.text if command.page_context else "",
         attachments=attachments,

@@ -1,6 +1,6 @@
 """The transcript: the only writer of Message. Rows are appended; what was said is never rewritten (T2.4)."""
 
-from copilot.history.arriving import Accepted, accept, discard
+from copilot.history.arriving import SENT, Accepted, accept, discard
 from copilot.history.reading import rows_for_model
 from copilot.history.waiting import (
     Pending,
@@ -31,6 +31,7 @@ from copilot.history.writing import (
 )
 
 __all__ = [
+    "SENT",
     "Accepted",
     "ClosedRows",
     "Draft",

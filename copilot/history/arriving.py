@@ -16,6 +16,10 @@ from copilot.models import Message
 
 _json = msgspec.json.Encoder()
 
+SENT = (
+    "\x00"  # in a message's context: where its statement writes the sender's local time; no text can hold it
+)
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -26,16 +30,21 @@ class Accepted:
 # The session is held while its number is drawn: numbers of one session become visible in their order (T6.1).
 _ACCEPT = """
 WITH held AS (
-    SELECT s.id FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id
+    SELECT s.id, COALESCE(NULLIF(p.timezone, ''), 'UTC') AS zone
+    FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id
+    LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
     WHERE s.id = %(session_id)s AND s.owner_id = %(user_id)s AND s.deleted_at IS NULL AND u.is_active
     FOR NO KEY UPDATE OF s
 ), numbered AS (
-    SELECT held.id, nextval('copilot_accept_numbers') AS number FROM held
+    SELECT held.id, nextval('copilot_accept_numbers') AS number,
+           to_char(now() AT TIME ZONE held.zone, 'FMDay, YYYY-MM-DD HH24:MI') || ' (' || held.zone || ')' AS sent
+    FROM held
 )
 INSERT INTO copilot_message (id, session_id, kind, content, author, attachments, accept_number, queue_order,
                              run_id, origin, tier, mode, page_context, permissions, server_context)
 SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
-       %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s, %(server_context)s
+       %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s,
+       array_to_string(%(server_context)s::text[], n.sent)
 FROM numbered n
 ON CONFLICT (session_id, run_id) DO NOTHING
 RETURNING accept_number, created_at
@@ -45,7 +54,7 @@ RETURNING accept_number, created_at
 def accept(
     message_id: UUID, command: SendMessage, attachments: Sequence[AttachmentView], server_context: str
 ) -> Accepted | None:
-    """Store a message without a place; None when the session is not the user's, or the run_id is taken."""
+    """Store a message without a place, `SENT` in its context filled in; None when the session is not the user's, or the run_id is taken."""
     with connection.cursor() as cursor:
         cursor.execute(
             _ACCEPT,
@@ -62,7 +71,7 @@ def accept(
                 "mode": command.mode,
                 "page_context": _json.encode(command.page_context).decode() if command.page_context else None,
                 "permissions": _json.encode(command.permissions.to_json()).decode(),
-                "server_context": server_context,
+                "server_context": server_context.split(SENT),
             },
         )
         row = cursor.fetchone()
