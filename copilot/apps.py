@@ -15,7 +15,7 @@ class CopilotConfig(AppConfig):
         from copilot.providers import caching, catalogue
 
         ports.bind(
-            after_turn=dispatch.after_turn,
+            follow=dispatch.follow,
             send_turn=tasks.send,
             say=dispatch.say,
             stop_turn=dispatch.stop_turn,

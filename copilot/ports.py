@@ -9,8 +9,8 @@ from uuid import UUID
 from copilot.permissions import Permissions
 
 
-class AfterTurn(Protocol):
-    def __call__(self, session_id: UUID, token: UUID, keep_through: int | None) -> None: ...
+class Follow(Protocol):
+    def __call__(self, session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None: ...
 
 
 class SendTurn(Protocol):
@@ -55,7 +55,7 @@ class SendErrand(Protocol):
 
 
 class _Bound:
-    after_turn: AfterTurn
+    follow: Follow
     send_turn: SendTurn
     say: Say
     stop_turn: StopTurn
@@ -64,22 +64,22 @@ class _Bound:
 
 def bind(
     *,
-    after_turn: AfterTurn,
+    follow: Follow,
     send_turn: SendTurn,
     say: Say,
     stop_turn: StopTurn,
     send_errand: SendErrand,
 ) -> None:
-    _Bound.after_turn = staticmethod(after_turn)
+    _Bound.follow = staticmethod(follow)
     _Bound.send_turn = staticmethod(send_turn)
     _Bound.say = staticmethod(say)
     _Bound.stop_turn = staticmethod(stop_turn)
     _Bound.send_errand = staticmethod(send_errand)
 
 
-def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
-    """Let the session go, or start what must follow (dispatch)."""
-    _Bound.after_turn(session_id, token, keep_through)
+def follow(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
+    """A turn ended and the session was kept for the next one: start it (dispatch)."""
+    _Bound.follow(session_id, turn_id, token, keep_through)
 
 
 def send_turn(turn_id: UUID) -> None:

@@ -60,7 +60,7 @@ def send_errand(errand: ports.Errand, turn_id: UUID) -> None:
 
 def send(turn_id: UUID) -> None:
     """Wake a worker for a turn whose row stands; what is away costs time, not the turn (T9.2)."""
-    if settings.TURN_WAKEUPS == "broker":
+    if not wakes_by_list():
         send_by_broker(turn_id)
         return
     try:
@@ -69,6 +69,10 @@ def send(turn_id: UUID) -> None:
         log.warning(
             "no worker could be woken, turn %s waits for the sweep: %s", turn_id, type(problem).__name__
         )
+
+
+def wakes_by_list() -> bool:
+    return settings.TURN_WAKEUPS == "list"
 
 
 def send_by_broker(turn_id: UUID) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
 from typing import TypeVar
+from uuid import uuid4
 
 from copilot import questions, turns
 from copilot.agent import errands, taking
@@ -26,8 +27,9 @@ from copilot.events import (
     TurnSucceeded,
     TurnSummary,
 )
+from copilot.live.lease import Release
 from copilot.models import Turn
-from copilot.ports import after_turn, send_errand
+from copilot.ports import follow, send_errand
 from copilot.providers.base import UserMessage
 from copilot.turns import Ended
 
@@ -156,8 +158,16 @@ async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | No
     run.recorder.publish(
         SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")
     )
-    await run.services.publisher.flush(run.outbox)
-    await in_thread(after_turn, run.turn.session_id, run.turn.token, keep_through)
+    next_turn, next_token = uuid4(), uuid4()
+    release = Release(
+        session_id=str(run.turn.session_id),
+        token=str(run.turn.token),
+        keep_through=keep_through,
+        next_turn_id=str(next_turn),
+        next_token=str(next_token),
+    )
+    if await run.services.publisher.finish(run.outbox, release) == "kept":
+        await in_thread(follow, run.turn.session_id, next_turn, next_token, keep_through)
 
 
 # --- figures -----------------------------------------------------------------------------------------

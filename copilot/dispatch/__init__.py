@@ -8,7 +8,7 @@ from copilot import questions
 from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
-from copilot.dispatch.following import after_turn, restore, start_stranded
+from copilot.dispatch.following import after_turn, follow, restore, start_stranded
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
 from copilot.dispatch.stopping import stop
 from copilot.dispatch.telling import (
@@ -31,6 +31,7 @@ __all__ = [
     "became_idle",
     "closed",
     "edit_queued",
+    "follow",
     "move_queued",
     "notice_posted",
     "publish",

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from django.db import DatabaseError, IntegrityError
 
-from copilot import history, queries, questions, tasks, turns
+from copilot import history, queries, questions, turns
 from copilot.agent import prompt
 from copilot.commands import LIMITS, SendMessage
 from copilot.dispatch.answers import Queued, Started
@@ -154,7 +154,6 @@ def _start(
         after_turn(opening.session_id, opening.token, None)
         return outcome_of(Message.objects.get(pk=opening.message_id)) or _taken(opening, ignored)
     cursor = announce(opening, opened, user_id, view)
-    tasks.send(opening.turn_id)
     return Started(
         message_id=opening.message_id,
         turn_id=opening.turn_id,

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from django.db import IntegrityError
 
-from copilot import history, queries, tasks, turns
+from copilot import history, queries, turns
 from copilot.dispatch.limits import may_go_on
 from copilot.dispatch.telling import announce, owner_of
 from copilot.live import lease, stop
@@ -20,15 +20,23 @@ def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
     while True:
         next_turn, next_token = uuid4(), uuid4()
         verdict = lease.take_or_release(
-            str(session_id),
-            token=str(token),
-            keep_through=keep_through,
-            next_turn_id=str(next_turn),
-            next_token=str(next_token),
+            lease.Release(
+                session_id=str(session_id),
+                token=str(token),
+                keep_through=keep_through,
+                next_turn_id=str(next_turn),
+                next_token=str(next_token),
+            )
         )
         if verdict != "kept" or _start_next(session_id, next_turn, next_token, keep_through):
             return
         token = next_token
+
+
+def follow(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
+    """The session was kept for this turn: start it, or let the session go after all."""
+    if not _start_next(session_id, turn_id, token, keep_through):
+        after_turn(session_id, token, keep_through)
 
 
 def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> bool:
@@ -71,7 +79,6 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
         return False
     lease.forget(str(session_id), [member_of(head)])
     announce(opening, opened, owner_id, queries.message_view(message), queue_changed=True)
-    tasks.send(turn_id)
     return True
 
 

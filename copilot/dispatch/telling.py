@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from uuid import UUID
 
-from copilot import history, queries, questions, turns, usage
+from copilot import history, queries, questions, tasks, turns, usage
 from copilot.agent import mending
 from copilot.events import (
     Event,
@@ -28,10 +28,12 @@ log = logging.getLogger(__name__)
 STOPPED = "Stopped by the user before it finished."
 
 
-def publish(session_id: UUID, user_id: int, happened: list[tuple[Event, str | None]]) -> str:
+def publish(
+    session_id: UUID, user_id: int, happened: list[tuple[Event, str | None]], *, wake: UUID | None = None
+) -> str:
     """A failing log never undoes what is stored: clients catch up from the rows."""
     try:
-        return stream.publish_now(str(session_id), happened, user_id=user_id)
+        return stream.publish_now(str(session_id), happened, user_id=user_id, wake=wake)
     except RedisDown:
         log.warning("the event log is unreachable; clients will catch up from the rows")
         return stream.NO_CURSOR
@@ -45,7 +47,7 @@ def announce(
     *,
     queue_changed: bool = False,
 ) -> str:
-    """Tell clients of a turn that waits for a worker."""
+    """Tell clients of a turn that waits for a worker, and wake one: in the same breath where it can be."""
     turn_id = str(opening.turn_id)
     placed = replace(
         view, sequence=opened.sequence, turn_id=turn_id, created_at=queries.instant(opened.created_at)
@@ -62,7 +64,11 @@ def announce(
             None,
         ),
     ]
-    return publish(opening.session_id, user_id, happened)
+    together = tasks.wakes_by_list()
+    cursor = publish(opening.session_id, user_id, happened, wake=opening.turn_id if together else None)
+    if not together:
+        tasks.send(opening.turn_id)
+    return cursor
 
 
 def publish_page(session_id: UUID) -> None:

@@ -64,14 +64,33 @@ def claim_or_queue(
             return Full(turn_id=holder.decode())
 
 
-def take_or_release(
-    session_id: str, *, token: str, keep_through: int | None, next_turn_id: str, next_token: str
-) -> Literal["kept", "released", "lost"]:
-    """Keep the session for the turn that must follow, or let it go. Chips up to `keep_through` do not count."""
-    answer = script("take_or_release")(
-        keys=[keys.lease(session_id), keys.queue(session_id), keys.stopped_through(session_id)],
-        args=[token, "" if keep_through is None else keep_through, next_turn_id, next_token],
-    )
+Verdict = Literal["kept", "released", "lost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """The last act of a turn: keep the session for the turn that must follow, or let it go (T4.4).
+
+    Chips up to `keep_through` start nothing.
+    """
+
+    session_id: str
+    token: str
+    keep_through: int | None
+    next_turn_id: str
+    next_token: str
+
+    def keys(self) -> list[str]:
+        session_id = self.session_id
+        return [keys.lease(session_id), keys.queue(session_id), keys.stopped_through(session_id)]
+
+    def args(self) -> list[str | int]:
+        keep_through = "" if self.keep_through is None else self.keep_through
+        return [self.token, keep_through, self.next_turn_id, self.next_token]
+
+
+def take_or_release(release: Release) -> Verdict:
+    answer = script("take_or_release")(keys=release.keys(), args=release.args())
     return answer.decode()  # type: ignore[no-any-return]
 
 

@@ -10,14 +10,16 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from django.conf import settings
 
 from copilot import events
 from copilot.errors import InvalidRequest
 from copilot.events import Event, ReasoningExtended, TextExtended
-from copilot.live import keys
-from copilot.live.client import RedisDown, blocking, on_loop, script, script_on_loop
+from copilot.live import keys, wakeups
+from copilot.live.client import RedisDown, blocking, on_loop, script, script_on_loop, source
+from copilot.live.lease import Release, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +82,12 @@ def publish_now(
     *,
     user_id: int | None = None,
     after: str = "",
+    wake: UUID | None = None,
 ) -> str:
     """Log events whose rows already stand, from synchronous code; the cursor of the last one.
 
     With `after`: only if nothing was logged since that cursor, else the answer is LATE.
+    `wake` names a turn that wants a worker: it is woken in the same round trip, after the news.
     """
     batch = Batch(
         session_id=session_id,
@@ -97,7 +101,13 @@ def publish_now(
         after=after,
     )
     names, args = _arguments([batch])
-    return script("publish")(keys=names, args=args)[0].decode()  # type: ignore[no-any-return]
+    if wake is None:
+        return script("publish")(keys=names, args=args)[0].decode()  # type: ignore[no-any-return]
+    with blocking().pipeline(transaction=False) as pipe:
+        pipe.eval(source("publish"), len(names), *names, *args)
+        pipe.eval(source("wake"), 1, keys.WAKEUPS, *wakeups.arguments(wake))
+        answers, _ = pipe.execute()
+    return answers[0].decode()  # type: ignore[no-any-return]
 
 
 # --- the publisher of a worker process ---------------------------------------------------------------
@@ -113,6 +123,8 @@ class Outbox:
     fence: int | None  # None: what it tells is decided, and no newer fence may refuse it
     waiting: list[Event] = field(default_factory=list)
     block_id: str = ""  # of the delta told last: the first of another block goes out at once
+    release: Release | None = None  # let the session go with the last events, in one transaction
+    released: asyncio.Future[Verdict] | None = None
     due_at: float = SHUT  # until the log knows our fence; the turn goes on meanwhile
     renewed_at: float = -RENEW_SECONDS - 1.0
     number: int = 0  # of the batch sent last
@@ -145,6 +157,11 @@ class Outbox:
             if isinstance(event, TextExtended | ReasoningExtended):
                 self.block_id = event.block_id
         return taken
+
+    def released_as(self, verdict: Verdict) -> None:
+        self.release = None
+        if self.released is not None and not self.released.done():
+            self.released.set_result(verdict)
 
     def put_back(self, taken: list[Event]) -> None:
         self.waiting = taken + self.waiting
@@ -198,6 +215,15 @@ class Publisher:
         elif self._timer is None:
             self._arm(outbox.due_at)
 
+    async def finish(self, outbox: Outbox, release: Release) -> Verdict:
+        """Tell what is left and let the session go: whoever hears the ending finds the session free (T4.4)."""
+        outbox.released = asyncio.get_running_loop().create_future()
+        outbox.release = release
+        self._ready[outbox.turn_id] = outbox
+        if outbox.due_at != SHUT:
+            self._hurry(outbox)
+        return await outbox.released
+
     async def flush(self, outbox: Outbox) -> None:
         """Wait until everything this turn had to tell is in the log."""
         self._hurry(outbox)
@@ -249,14 +275,17 @@ class Publisher:
     async def _send(self, due: list[Outbox], now: float) -> None:
         sending = [(outbox, outbox.next(now)) for outbox in due]
         names, args = _arguments([batch for _, (_, batch) in sending])
+        releasing = [outbox for outbox in due if outbox.release is not None and not outbox.waiting]
         try:
-            answers = await _evaluate(names, args)
+            answers, verdicts = await _evaluate(names, args, [outbox.release for outbox in releasing])
         except RedisDown:
             for outbox, sent in sending:
                 outbox.unanswered = sent
             raise
         for (outbox, (events_, _)), answer in zip(sending, answers, strict=True):
             self._settle(outbox, events_, answer, now)
+        for outbox, verdict in zip(releasing, verdicts, strict=True):
+            outbox.released_as(verdict)
         self._idle.set()
 
     def _settle(self, outbox: Outbox, sent: list[Event], answer: bytes, now: float) -> None:
@@ -287,8 +316,20 @@ def _tick_after(moment: float) -> float:
     return math.ceil(moment / TICK_SECONDS) * TICK_SECONDS
 
 
-async def _evaluate(names: list[str], args: list[str | bytes | int]) -> list[bytes]:
-    return await script_on_loop("publish")(keys=names, args=args)  # type: ignore[no-any-return]
+async def _evaluate(
+    names: list[str], args: list[str | bytes | int], releases: Sequence[Release | None]
+) -> tuple[list[bytes], list[Verdict]]:
+    """Publish, and let sessions go in the same transaction: nobody sees the one without the other."""
+    if not releases:
+        return await script_on_loop("publish")(keys=names, args=args), []
+    pipe = on_loop().pipeline(transaction=True)
+    pipe.eval(source("publish"), len(names), *names, *args)
+    for release in releases:
+        assert release is not None
+        held = release.keys()
+        pipe.eval(source("take_or_release"), len(held), *held, *release.args())
+    answers, *verdicts = await pipe.execute()
+    return answers, [verdict.decode() for verdict in verdicts]
 
 
 # --- reading -----------------------------------------------------------------------------------------

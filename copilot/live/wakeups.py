@@ -16,7 +16,11 @@ LIFE_SECONDS = 24 * 3600
 
 
 def push(turn_id: UUID) -> None:
-    script("wake")(keys=[keys.WAKEUPS], args=[str(turn_id), LIFE_SECONDS])
+    script("wake")(keys=[keys.WAKEUPS], args=arguments(turn_id))
+
+
+def arguments(turn_id: UUID) -> list[str | int]:
+    return [str(turn_id), LIFE_SECONDS]
 
 
 class Bell:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import aiohttp
 import httpx2
 
 from copilot.providers import failures
-from copilot.providers.base import Item, ProviderFailure
+from copilot.providers.base import Item, ProviderFailure, TextDelta
 from copilot.providers.sse import EventReader
 
 CONNECT_SECONDS = 10.0
@@ -68,18 +68,37 @@ async def play(opened: Opener, reply: Reply, *, first_seconds: float) -> AsyncGe
     reader = EventReader()
     try:
         while chunk := await reading.next(chunks, reply):
-            for payload in reader.feed(chunk):
-                for item in reply.feed(payload):
-                    yield item
-        for payload in reader.flush():
-            for item in reply.feed(payload):
+            for item in _joined(reply, reader.feed(chunk)):
                 yield item
+        for item in _joined(reply, reader.flush()):
+            yield item
     finally:
         if isinstance(chunks, AsyncGenerator):
             await chunks.aclose()
         await response.aclose()
     for item in reply.end():
         yield item
+
+
+def _joined(reply: Reply, payloads: Iterable[bytes]) -> Iterator[Item]:
+    """Words that came in one read go on as one: under load a read holds many, and each item costs its way."""
+    words = ""
+    try:
+        for payload in payloads:
+            for item in reply.feed(payload):
+                if type(item) is TextDelta:
+                    words += item.text
+                    continue
+                if words:
+                    yield TextDelta(words)
+                    words = ""
+                yield item
+    except ProviderFailure:
+        if words:
+            yield TextDelta(words)  # it was said before the stream broke
+        raise
+    if words:
+        yield TextDelta(words)
 
 
 def broken_opening(error: Exception) -> ProviderFailure:

@@ -4,7 +4,11 @@
 --       3 id and 4 token of the turn that would follow
 -- Answer "kept" (the lease now belongs to the turn that follows) | "released" | "lost" (somebody else's lease)
 -- A queue member is "<accept number>:<r if it bears a run_id, else ->:<message id>".
+-- Repeating it with the same arguments changes nothing, so a retry after a lost answer is safe.
 local token = redis.call('HGET', KEYS[1], 'token')
+if token == ARGV[4] and token ~= ARGV[1] then
+  return 'kept'
+end
 if token and token ~= ARGV[1] then
   return 'lost'
 end
