@@ -1,4 +1,4 @@
-"""A turn's life: the only writer of Turn. Every move is one conditional update on status and fence (T2.2, T4.3)."""
+"""A turn from its opening to its one ending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 import msgspec
 from django.db import connection
-from django.db.models import F
 from django.db.models.functions import Now
 
 from copilot.errors import TurnConflict
@@ -30,8 +29,6 @@ REACHED_FROM = {
     FAILED: (QUEUED, RUNNING, WAITING),
     CANCELLED: (QUEUED, RUNNING, WAITING),
 }
-MAX_ATTEMPTS = 3
-MAX_HANDOVERS = 5  # planned shutdowns that do not count as losses (A3.9)
 ROOM_BEFORE = 10  # places left free before a starting message, for those accepted before it (T6.2)
 
 _json = msgspec.json.Encoder()
@@ -165,7 +162,7 @@ class Claimed:
     stopped: bool
     resumed: bool
     created_at: datetime
-    running_seconds: float
+    running_seconds: float  # what it waited for a person does not count (A10.5)
     pending: int
     calls: int  # model calls made so far
     shaping: Shaping
@@ -182,7 +179,7 @@ LEFT JOIN copilot_agentversion v ON v.id = s.agent_version_id
 WHERE t.id = ANY(%s) AND t.status = 'queued' AND s.id = t.session_id
 RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handovers, t.origin, t.tier, t.mode,
           t.permissions, t.run_ids, t.accepted_through, t.stop_requested_at IS NOT NULL,
-          t.started_at < t.begun_at, t.created_at, extract(epoch FROM now() - t.started_at)::float8,
+          t.started_at < t.begun_at, t.created_at, extract(epoch FROM now() - t.started_at)::float8 - t.paused_seconds,
           (SELECT count(*) FROM copilot_message m
            WHERE m.session_id = t.session_id AND m.sequence IS NULL AND m.dropped_at IS NULL),
           (SELECT COALESCE(MAX(number), 0) FROM copilot_modelcall c WHERE c.turn_id = t.id),
@@ -335,76 +332,4 @@ def ended_already(turn_id: UUID, fence: int, to: Turn.Status) -> Ended | None:
         pinned=turn.session.pinned,
         archived=turn.session.archived_at is not None,
         title_origin=turn.session.title_origin,
-    )
-
-
-# --- stopping ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stopping:
-    turn_id: UUID
-    status: str
-    fence: int
-    token: UUID
-    through: int
-
-
-def request_stop(session_id: UUID, turn_id: UUID | None = None) -> Stopping | None:
-    """Mark the unfinished turn as stopped, durably; None when the session is idle (T7.3)."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            UPDATE copilot_turn SET stop_requested_at = COALESCE(stop_requested_at, now()),
-                   stop_through = (SELECT MAX(accept_number) FROM copilot_message WHERE session_id = %s)
-            WHERE session_id = %s AND status IN ('queued', 'running', 'waiting') AND (%s::uuid IS NULL OR id = %s)
-            RETURNING id, status, fence, token, stop_through
-            """,
-            [session_id, session_id, turn_id, turn_id],
-        )
-        row = cursor.fetchone()
-    if row is None:
-        return None
-    return Stopping(turn_id=row[0], status=row[1], fence=row[2], token=row[3], through=row[4])
-
-
-# --- changing hands ----------------------------------------------------------------------------------
-
-_REQUEUE = """
-WITH fenced AS (
-    UPDATE copilot_session s SET fence = s.fence + 1 FROM copilot_turn t
-    WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running' AND s.id = t.session_id
-    RETURNING s.fence
-)
-UPDATE copilot_turn t
-SET status = 'queued', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
-    dispatch_count = dispatch_count + 1, attempts = attempts + %(lost)s, handovers = handovers + %(planned)s,
-    recovered_at = CASE WHEN %(lost)s = 1 THEN now() ELSE recovered_at END
-FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running'
-RETURNING t.fence, t.attempts
-"""
-
-
-@dataclass(frozen=True)
-class Requeued:
-    fence: int
-    attempts: int
-
-
-def requeue(turn_id: UUID, fence: int, *, lost: bool) -> Requeued | None:
-    """Give a running turn to another worker under a higher fence; None when somebody else acted first."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _REQUEUE, {"turn": turn_id, "fence": fence, "lost": 1 if lost else 0, "planned": 0 if lost else 1}
-        )
-        row = cursor.fetchone()
-    return Requeued(*row) if row else None
-
-
-def note_sent_again(turn_id: UUID) -> bool:
-    """A queued turn's task is sent once more (T9.2)."""
-    return bool(
-        Turn.objects.filter(pk=turn_id, status=QUEUED).update(
-            dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1
-        )
     )

@@ -1,0 +1,153 @@
+"""A turn is stopped, changes hands, or waits for a person and goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Now
+
+from copilot.errors import TurnConflict
+from copilot.models import Turn
+from copilot.turns.running import QUEUED, WAITING
+
+MAX_ATTEMPTS = 3
+MAX_HANDOVERS = 5  # planned shutdowns that do not count as losses (A3.9)
+
+
+# --- stopping ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping:
+    turn_id: UUID
+    status: str
+    fence: int
+    token: UUID
+    through: int
+
+
+def request_stop(session_id: UUID, turn_id: UUID | None = None) -> Stopping | None:
+    """Mark the unfinished turn as stopped, durably; None when the session is idle (T7.3)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE copilot_turn SET stop_requested_at = COALESCE(stop_requested_at, now()),
+                   stop_through = (SELECT MAX(accept_number) FROM copilot_message WHERE session_id = %s)
+            WHERE session_id = %s AND status IN ('queued', 'running', 'waiting') AND (%s::uuid IS NULL OR id = %s)
+            RETURNING id, status, fence, token, stop_through
+            """,
+            [session_id, session_id, turn_id, turn_id],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    return Stopping(turn_id=row[0], status=row[1], fence=row[2], token=row[3], through=row[4])
+
+
+# --- changing hands ----------------------------------------------------------------------------------
+
+_REQUEUE = """
+WITH fenced AS (
+    UPDATE copilot_session s SET fence = s.fence + 1 FROM copilot_turn t
+    WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running' AND s.id = t.session_id
+    RETURNING s.fence
+)
+UPDATE copilot_turn t
+SET status = 'queued', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
+    dispatch_count = dispatch_count + 1, attempts = attempts + %(lost)s, handovers = handovers + %(planned)s,
+    recovered_at = CASE WHEN %(lost)s = 1 THEN now() ELSE recovered_at END
+FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running'
+RETURNING t.fence, t.attempts
+"""
+
+
+@dataclass(frozen=True)
+class Requeued:
+    fence: int
+    attempts: int
+
+
+def requeue(turn_id: UUID, fence: int, *, lost: bool) -> Requeued | None:
+    """Give a running turn to another worker under a higher fence; None when somebody else acted first."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _REQUEUE, {"turn": turn_id, "fence": fence, "lost": 1 if lost else 0, "planned": 0 if lost else 1}
+        )
+        row = cursor.fetchone()
+    return Requeued(*row) if row else None
+
+
+def note_sent_again(turn_id: UUID) -> bool:
+    """A queued turn's task is sent once more (T9.2)."""
+    return bool(
+        Turn.objects.filter(pk=turn_id, status=QUEUED).update(
+            dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1
+        )
+    )
+
+
+# --- waiting for a person ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    """A turn that waits, held against everybody else until the transaction ends."""
+
+    turn_id: UUID
+    session_id: UUID
+    fence: int
+    token: UUID
+    stopping: bool
+
+
+def pause(turn_id: UUID, fence: int) -> None:
+    """No worker waits for a person; a stop that came before goes first."""
+    moved = Turn.objects.filter(
+        pk=turn_id, fence=fence, status=Turn.Status.RUNNING, stop_requested_at=None
+    ).update(status=WAITING, paused_at=Now())
+    if not moved:
+        raise TurnConflict(f"turn {turn_id} cannot wait under fence {fence}")
+
+
+def hold_waiting(*, turn_id: UUID | None = None, session_id: UUID | None = None) -> Paused | None:
+    """Lock the turn if it waits: whoever decides, abandons, stops or lets it expire does so first (A11.5)."""
+    found = Turn.objects.select_for_update().filter(status=WAITING)
+    found = found.filter(pk=turn_id) if turn_id is not None else found.filter(session=session_id)
+    turn = found.only("session_id", "fence", "token", "stop_requested_at").first()
+    if turn is None:
+        return None
+    return Paused(
+        turn_id=turn.pk,
+        session_id=turn.session_id,
+        fence=turn.fence,
+        token=turn.token,
+        stopping=turn.stop_requested_at is not None,
+    )
+
+
+_RESUME = """
+WITH fenced AS (
+    UPDATE copilot_session s SET fence = s.fence + 1 FROM copilot_turn t
+    WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'waiting' AND s.id = t.session_id
+    RETURNING s.fence
+)
+UPDATE copilot_turn t
+SET status = 'queued', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
+    dispatch_count = dispatch_count + 1, paused_at = NULL,
+    paused_seconds = paused_seconds + extract(epoch FROM now() - COALESCE(paused_at, now()))
+FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'waiting'
+RETURNING t.fence
+"""
+
+
+def resume(turn_id: UUID, fence: int) -> int:
+    """Everything is decided: the turn waits for a worker, under a higher fence, which is the answer."""
+    with connection.cursor() as cursor:
+        cursor.execute(_RESUME, {"turn": turn_id, "fence": fence})
+        row = cursor.fetchone()
+    if row is None:
+        raise TurnConflict(f"turn {turn_id} does not wait under fence {fence}")
+    return int(row[0])
