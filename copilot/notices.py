@@ -67,7 +67,11 @@ NOTICES: dict[str, Notice] = {
         "Unusable tool calls", "The model kept sending calls that cannot run.", "retry"
     ),
     "budget_reached": Notice("Budget of this turn used up", "Continue to grant another turn.", "continue"),
-    "limit_reached": Notice("Usage limit reached", "It lifts with the next window or a larger plan.", "none"),
+    "limit_reached": Notice(
+        "Usage limit reached",
+        "Continue once it lifts: with the next window, or with a larger plan.",
+        "continue",
+    ),
     "time_limit": Notice("Time limit reached", "The turn took too long. Continue to go on.", "continue"),
     "output_truncated": Notice("Answer cut off", "The model reached its output limit.", "continue"),
     "context_full": Notice(

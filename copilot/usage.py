@@ -16,6 +16,8 @@ from billing import usage as billing_usage
 from copilot.events import Tokens
 from copilot.models import Message, ModelCall, Turn
 
+REPLY, TOOL = "reply", "tool"
+TOOL_NUMBERS = 2**30  # calls of tools are numbered from here on: they come side by side, models' in turn
 CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
 
 
@@ -38,7 +40,7 @@ class Spent:
     latency_ms: int
     first_token_ms: int | None
     response_id: str
-    purpose: str = "reply"
+    purpose: str = REPLY
 
 
 def call_id(turn_id: UUID, number: int) -> UUID:
@@ -66,7 +68,7 @@ def begin_afterwards(turn_id: UUID, purpose: str, provider: str, model: str) -> 
                 """
                 INSERT INTO copilot_modelcall (id, turn_id, number, purpose, provider, model)
                 SELECT %(id)s, %(turn)s, COALESCE(MAX(number), 0) + 1, %(purpose)s, %(provider)s, %(model)s
-                FROM copilot_modelcall WHERE turn_id = %(turn)s
+                FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose <> 'tool'
                 ON CONFLICT DO NOTHING RETURNING id
                 """,
                 {
@@ -117,6 +119,41 @@ def finish(spent: Spent) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Spending:
+    """What a turn and its children took, in microdollars; what it promised to those that run; what it was given."""
+
+    spent: int
+    reserved: int
+    given: int  # by its parent; 0 = nothing of its own
+
+
+# A child pays for its own children, so what one was given is promised once: at the turn that gave it (A21.6).
+_SPENDING = """
+WITH RECURSIVE family AS (
+    SELECT id, budget_microdollars AS given, id AS heir, ended_at IS NULL AS runs FROM copilot_turn WHERE id = %(turn)s
+    UNION ALL
+    SELECT t.id, t.budget_microdollars, CASE WHEN f.id = %(turn)s THEN t.id ELSE f.heir END, t.ended_at IS NULL
+    FROM copilot_turn t JOIN family f ON t.parent_id = f.id
+), costs AS (
+    SELECT f.heir, SUM(c.cost_microdollars) AS cost FROM family f JOIN copilot_modelcall c ON c.turn_id = f.id
+    GROUP BY f.heir
+)
+SELECT (SELECT COALESCE(SUM(cost), 0) FROM costs)::bigint,
+       COALESCE(SUM(GREATEST(0, f.given - COALESCE(costs.cost, 0)))
+                FILTER (WHERE f.runs AND f.id = f.heir AND f.id <> %(turn)s), 0)::bigint,
+       COALESCE(MAX(f.given) FILTER (WHERE f.id = %(turn)s), 0)::bigint
+FROM family f LEFT JOIN costs ON costs.heir = f.heir
+"""
+
+
+def spending(turn_id: UUID) -> Spending:
+    """As recorded now, in one statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SPENDING, {"turn": turn_id})
+        return Spending(*cursor.fetchone())
+
+
 def record_tool(
     turn_id: UUID,
     tool_call_id: str,
@@ -127,20 +164,38 @@ def record_tool(
     cost_microdollars: int,
 ) -> None:
     """What a tool's call outside costs, as settings price it; repeating the call changes nothing (A24.3, B5)."""
-    billing_usage.record(
+    row_id = uuid5(turn_id, f"tool {tool_call_id}")
+    recorded = billing_usage.record(
         billing_usage.UsageCall(
-            call_id=uuid5(turn_id, f"tool {tool_call_id}"),
+            call_id=row_id,
             user_id=user_id,
             occurred_at=datetime.now(UTC),
             provider=provider,
             model="",
             tokens=None,
             reported=f"{Decimal(cost_microdollars).scaleb(-6):f}",
-            purpose="tool",
+            purpose=TOOL,
             session_ref=str(session_id),
             turn_ref=str(turn_id),
         )
     )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_modelcall (id, turn_id, number, purpose, provider, model, cost_microdollars,
+                                           cost_source, ended_at)
+            VALUES (%s, %s, %s, %s, %s, '', %s, %s, now()) ON CONFLICT DO NOTHING
+            """,
+            [
+                row_id,
+                turn_id,
+                TOOL_NUMBERS + row_id.int % TOOL_NUMBERS,
+                TOOL,
+                provider,
+                recorded.cost_microdollars,
+                recorded.source,
+            ],
+        )
 
 
 def settle_lost(turn_id: UUID) -> None:
@@ -182,14 +237,14 @@ def _estimate(turn: Turn) -> Tokens:
 
 def last_model(turn_id: UUID) -> tuple[str, str] | None:
     """Provider and model that the turn asked last."""
-    calls = ModelCall.objects.filter(turn=turn_id).order_by("-number")
+    calls = ModelCall.objects.filter(turn=turn_id, purpose=REPLY).order_by("-number")
     return calls.values_list("provider", "model").first()
 
 
 def was_whole(turn_id: UUID, number: int) -> bool:
     """Whether this call's reply came to its end."""
     return ModelCall.objects.filter(
-        turn=turn_id, number=number, aborted=False, ended_at__isnull=False
+        turn=turn_id, number=number, purpose=REPLY, aborted=False, ended_at__isnull=False
     ).exists()
 
 

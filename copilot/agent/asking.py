@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from copilot.agent.conversation import call_ids, extend_last_reply, without_images, without_replay
 from copilot.agent.fallback import Fallback, Needs
-from copilot.agent.guards import State
+from copilot.agent.guards import Limit, State
 from copilot.agent.healing import Healing
 from copilot.agent.metering import Meter, add, estimate, size
 from copilot.agent.parts import ModelCallEnded, Produced
 from copilot.agent.ports import Ports, closed
+from copilot.agent.purse import Purse
 from copilot.agent.replies import Attempt, Block, Continuing, Step
 from copilot.agent.retries import Retries, Wait
 from copilot.agent.steps import Answer, Halt, Nudge, Reply, RunTools, next_step
@@ -39,6 +40,7 @@ class Asker:
     suffix: str
     chain: tuple[Entry, ...]
     ports: Ports
+    purse: Purse
     thinking_tokens: int
     retries: Retries
     deadline: float  # on the ports' clock; no wait passes it
@@ -49,6 +51,7 @@ class Asker:
     attempt: Attempt | None = field(init=False, default=None)
     outcome: Outcome = field(init=False, default_factory=Answer)
     waiting: bool = field(init=False, default=False)
+    limit: Limit | None = field(init=False, default=None)  # why a failed call was not tried again
     tokens: Tokens = field(init=False, default_factory=Tokens)
     first_token_at: float | None = field(init=False, default=None)
     generation_seconds: float = field(init=False, default=0.0)
@@ -76,7 +79,8 @@ class Asker:
                 return
             self._keep_resumed(attempt, messages)
             remedy = await self._remedy(self.outcome, attempt, messages, in_tool_loop=state.ran_tools)
-            if remedy is None:
+            self.limit = await self.purse.inside_round() if remedy is not None else None
+            if remedy is None or self.limit is not None:
                 self.outcome = self._final(self.outcome)
                 return
             for event in _announced(attempt, self.outcome, remedy):

@@ -48,7 +48,7 @@ async def succeed(run: Run, answered: Answered) -> bool:
     except TurnConflict:
         if not may_go_on:
             raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from None
-        if await uncut(_go_on(run)):
+        if await _can_pay(run) and await uncut(_go_on(run)):
             return False
         ended = await _end_or_lose(run, turns.SUCCEEDED)
     event = TurnSucceeded(run_ids=ended.run_ids, summary=summary(run), limit_code=answered.limit_code)
@@ -56,6 +56,11 @@ async def succeed(run: Run, answered: Answered) -> bool:
     for errand in errands.after(ended):
         run.services.in_background(in_thread(send_errand, errand, run.turn.turn_id))
     return True
+
+
+async def _can_pay(run: Run) -> bool:
+    """A spent budget is this turn's: what is queued gets a turn, and a budget, of its own (A10.4)."""
+    return run.loop is not None and await run.loop.can_pay()
 
 
 async def _go_on(run: Run) -> bool:

@@ -13,7 +13,9 @@ from copilot.providers.base import ToolCall, ToolSpecification
 from copilot.tools.base import CallOutcome
 from copilot.tools.calls import lacks_required
 
-LimitCode = Literal["round_limit", "time_limit", "loop_detected", "tool_calls_broken"]
+LimitCode = Literal[
+    "round_limit", "time_limit", "loop_detected", "tool_calls_broken", "budget_reached", "limit_reached"
+]
 
 LAST_ROUND = (
     "This is the last round of this turn: tools end now and calls will not be executed. "
@@ -45,6 +47,14 @@ class Limits:
     loop_repeats: int = 5
     loop_warn_at: int = 3
     unusable_in_a_row: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """Why no further model call may be made."""
+
+    code: LimitCode
+    details: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

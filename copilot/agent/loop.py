@@ -10,9 +10,10 @@ from uuid import uuid4
 
 from copilot.agent.asking import Asker
 from copilot.agent.conversation import append, last_reply, note, replace_results
-from copilot.agent.guards import CUT_OFF, LAST_ROUND, Guards, LimitCode, Limits, State
+from copilot.agent.guards import CUT_OFF, LAST_ROUND, Guards, Limit, Limits, State
 from copilot.agent.parts import Answered, Failed, ModelCallEnded, NoteMade, NoticeMade, Produced, ReplayKept
 from copilot.agent.ports import Ports, closed
+from copilot.agent.purse import Purse
 from copilot.agent.replies import Attempt, Continuing, Step
 from copilot.agent.retries import Retries
 from copilot.agent.steps import Answer, Halt, Nudge, Reply, RunTools
@@ -52,11 +53,13 @@ class Loop:
         began_at = self.ports.clock.now() - self.elapsed_seconds
         self.rounds = self.first_round - 1
         self._began_at = began_at
+        self._purse = Purse(self.ports.budget, resumed=self.first_call_number > 1)
         self._asker = Asker(
             system=self.system,
             suffix=self.suffix,
             chain=self.chain,
             ports=self.ports,
+            purse=self._purse,
             thinking_tokens=self.thinking_tokens,
             retries=Retries(requests_beyond_rounds=max(0, self.first_call_number - self.first_round)),
             deadline=began_at + self.limits.max_seconds,
@@ -122,8 +125,11 @@ class Loop:
 
     @property
     def can_go_on(self) -> bool:
-        """Another round may begin; if not, what is queued needs a turn of its own (T6.3)."""
+        """Another round may begin, unless money is short; if not, what is queued needs its own turn (T6.3)."""
         return self._limit() is None
+
+    async def can_pay(self) -> bool:
+        return await self._purse.inside_round() is None
 
     def go_on(self, messages: Sequence[UserMessage]) -> None:
         """Take up what was said after the answer, so that `play` can be called again in the same turn."""
@@ -138,15 +144,19 @@ class Loop:
             async for part in parts:
                 yield part
         while self._ending is None:
-            code = self._limit()
-            async with closed(self._round() if code is None else self._end_at(code)) as parts:
+            limit = self._limit() or await self._short_of_money()
+            async with closed(self._round() if limit is None else self._end_at(limit)) as parts:
                 async for part in parts:
                     yield part
         yield self._ending
 
-    def _limit(self) -> LimitCode | None:
+    def _limit(self) -> Limit | None:
         seconds = self.ports.clock.now() - self._began_at
-        return self._guards.limit(next_round=self.rounds + 1, seconds=seconds)
+        code = self._guards.limit(next_round=self.rounds + 1, seconds=seconds)
+        return None if code is None else Limit(code=code)
+
+    async def _short_of_money(self) -> Limit | None:
+        return await self._purse.before_round() if self._asker.call_number > 1 else None
 
     async def _round(self) -> AsyncIterator[Produced]:
         self.rounds += 1
@@ -220,7 +230,7 @@ class Loop:
 
     async def _refuse_tools(self, calls: Sequence[ToolCall]) -> AsyncIterator[Produced]:
         """The last permitted round asked for more: its calls are answered, and the turn ends (A10.1)."""
-        for parts in (self._run_tools(calls, refused=NOT_EXECUTED), self._end_at("round_limit")):
+        for parts in (self._run_tools(calls, refused=NOT_EXECUTED), self._end_at(Limit(code="round_limit"))):
             async with closed(parts):
                 async for part in parts:
                     yield part
@@ -236,15 +246,17 @@ class Loop:
                 yield part
         for part in self._end_tools(run, failure.code):
             yield part
-        self._ending = Failed(code=failure.code, details=failure.details)
+        limit = self._asker.limit
+        self._ending = Failed(code=limit.code if limit else failure.code, details=failure.details)
 
-    async def _end_at(self, code: LimitCode) -> AsyncIterator[Produced]:
+    async def _end_at(self, limit: Limit) -> AsyncIterator[Produced]:
         """A limit of A10 ends the turn: as answered when something was said, else as failed (A10.6)."""
         for event in self._asker.end_interrupted():
             yield event
         if self._spoke:
-            yield NoticeMade(row_id=uuid4(), code=code)
-        self._ending = Answered(limit_code=code) if self._spoke else Failed(code=code)
+            yield NoticeMade(row_id=uuid4(), code=limit.code, details=limit.details)
+        spoke, code = self._spoke, limit.code
+        self._ending = Answered(limit_code=code) if spoke else Failed(code=code, details=limit.details)
 
     async def _run_pending(self) -> AsyncIterator[Produced]:
         """Calls that a lost worker left open and that may run twice (A3.9); their rows stand."""

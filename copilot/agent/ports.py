@@ -48,6 +48,22 @@ class FollowUps(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """What a turn and its children have taken, and what they may take, in microdollars (A10.4)."""
+
+    spent: int = 0
+    reserved: int = 0  # promised to children that still run
+    budget: int = 0  # 0 = none
+    limit: str = ""  # why the user's own limit lets nothing more be spent, in words for people (B6.10)
+
+
+class Budget(Protocol):
+    async def spending(self) -> Spending:
+        """As recorded now: the cost of every call that has ended is in it."""
+        ...
+
+
 class Learned(Protocol):
     def recall(self, entry: Entry) -> Lesson: ...
 
@@ -59,12 +75,30 @@ async def same_credential(entry: Entry) -> str:
     return entry.credential
 
 
+class MemoryBudget:
+    """Costs as a list: each look finds one more of them spent."""
+
+    def __init__(self, *costs: int, budget: int = 0, limit_after: int | None = None) -> None:
+        self.looks = 0
+        self._costs = costs
+        self._budget = budget
+        self._limit_after = limit_after  # looks after which the user's own limit is reached
+
+    async def spending(self) -> Spending:
+        self.looks += 1
+        reached = self._limit_after is not None and self.looks > self._limit_after
+        return Spending(
+            spent=sum(self._costs[: self.looks]), budget=self._budget, limit="Reached." if reached else ""
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ports:
     provider: Callable[[Entry], Provider]
     toolbox: Toolbox
     follow_ups: FollowUps
     clock: Clock
+    budget: Budget = field(default_factory=MemoryBudget)
     call_id: Callable[[int], UUID] = lambda number: uuid4()  # the id of the model call of this number
     learned: Learned = field(default_factory=Lessons)
     credential: Callable[[Entry], Awaitable[str]] = same_credential  # as the store has it now (A7.4)

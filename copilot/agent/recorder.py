@@ -337,6 +337,11 @@ class Recorder:
         await retried(usage.finish, spent)
         self.publish(UsageRecorded(purpose="reply", tokens=spent.tokens))
 
+    async def recorded(self) -> None:
+        """Wait until the cost of every call that has ended is known."""
+        if unknown := [task for task in self._recordings if not task.done()]:
+            await asyncio.wait(unknown)
+
     async def settle(self) -> None:
         """Costs are recorded before the ending is told; a database that is slow delays it a second at most."""
         if self._recordings:

@@ -11,6 +11,7 @@ from django.conf import settings
 
 from copilot import context, usage
 from copilot.agent import endings, interruptions, prompt, taking
+from copilot.agent.budgets import TurnBudget
 from copilot.agent.commits import retried, uncut
 from copilot.agent.guards import Limits
 from copilot.agent.learned import LESSONS
@@ -157,6 +158,7 @@ class TurnRun(Run):
                 toolbox=TurnToolbox(context.current()),
                 follow_ups=taking.Boundary(self.turn, self.recorder),
                 clock=SystemClock(),
+                budget=TurnBudget(self.turn, self.recorder),
                 call_id=partial(usage.call_id, self.turn.turn_id),
                 learned=LESSONS,
                 credential=_credential_now,

@@ -182,7 +182,8 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
           t.started_at < t.begun_at, t.created_at, extract(epoch FROM now() - t.started_at)::float8 - t.paused_seconds,
           (SELECT count(*) FROM copilot_message m
            WHERE m.session_id = t.session_id AND m.sequence IS NULL AND m.dropped_at IS NULL),
-          (SELECT COALESCE(MAX(number), 0) FROM copilot_modelcall c WHERE c.turn_id = t.id),
+          (SELECT COALESCE(MAX(number), 0) FROM copilot_modelcall c
+           WHERE c.turn_id = t.id AND c.purpose <> 'tool'),
           jsonb_strip_nulls(jsonb_build_object(
               'voice', CASE WHEN y.id IS NOT NULL
                        THEN jsonb_build_object('prompt', y.prompt, 'tone', y.tone, 'style', y.style) END,
