@@ -51,6 +51,7 @@ class Transcript:
 
     rows: Mapping[str, MessageView] = field(default_factory=dict)
     queue: tuple[QueueItem, ...] = ()
+    queue_version: int = 0
     turn: TurnView | None = None
     todos: tuple[Todo, ...] = ()
     questions: tuple[QuestionView, ...] = ()
@@ -73,6 +74,7 @@ def from_snapshot(snapshot: SessionSnapshot) -> Transcript:
     return Transcript(
         rows={row.id: row for row in (*snapshot.messages, *in_flight)},
         queue=tuple(snapshot.queue),
+        queue_version=snapshot.queue_version,
         turn=replace(snapshot.turn, messages=[]) if snapshot.turn else None,
         todos=tuple(snapshot.todos),
         questions=tuple(snapshot.questions),
@@ -152,9 +154,8 @@ class _Folder:
                 self._remove(event.row_ids)
             case SessionSnapshot():
                 self._begin(from_snapshot(event))
-            case QueueChanged():  # news may overtake each other: what has its place no longer waits
-                waiting = tuple(item for item in event.items if item.id not in self._rows)
-                self._state = replace(self._state, queue=waiting)
+            case QueueChanged():
+                self._wait(event)
             case _:
                 self._state = _changed(self._state, event, turn_id)
 
@@ -168,6 +169,12 @@ class _Folder:
         starts = isinstance(event, TextStarted | ReasoningStarted)
         if not (starts and row.id in self._rows):  # a checkpoint may know more of it than its beginning
             self._rows[row.id] = row
+
+    def _wait(self, event: QueueChanged) -> None:
+        """News may overtake each other: an older list says nothing, and what has its place no longer waits."""
+        if event.version >= self._state.queue_version:
+            waiting = tuple(item for item in event.items if item.id not in self._rows)
+            self._state = replace(self._state, queue=waiting, queue_version=event.version)
 
     def _extend(self, row_id: str, offset: int, delta: str) -> None:
         text = self._growing.get(row_id)

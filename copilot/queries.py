@@ -10,6 +10,7 @@ from typing import Generic, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
+from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
 from copilot.commands import LIMITS
@@ -21,6 +22,7 @@ from copilot.events import (
     MessageView,
     NoticeContent,
     QuestionView,
+    QueueChanged,
     QueueItem,
     ReasoningExtended,
     Role,
@@ -224,13 +226,32 @@ def views(message_ids: Iterable[UUID]) -> list[MessageView]:
     return [message_view(row) for row in rows]
 
 
-def queue_items(session_id: UUID) -> list[QueueItem]:
-    rows = Message.objects.filter(session=session_id, sequence=None, dropped_at=None)
-    ordered = rows.order_by("queue_order", "accept_number").values_list("pk", "content", "run_id")
-    return [
+# The version grows with every transaction that this reading sees and an earlier one did not: the newest that
+# has ended, less those before it that have not.
+_QUEUE = """
+SELECT pg_snapshot_xmax(seen)::text::bigint * 1024 - LEAST((SELECT count(*) FROM pg_snapshot_xip(seen)), 1023),
+       m.id, m.content, m.run_id
+FROM (SELECT pg_current_snapshot() AS seen) s
+LEFT JOIN copilot_message m ON m.session_id = %s AND m.sequence IS NULL AND m.dropped_at IS NULL
+ORDER BY m.queue_order, m.accept_number
+"""
+
+
+def queue_now(session_id: UUID) -> QueueChanged:
+    """What waits, in order, and how new that is."""
+    with connection.cursor() as cursor:
+        cursor.execute(_QUEUE, [session_id])
+        rows = cursor.fetchall()
+    waiting = [row[1:] for row in rows if row[1] is not None]
+    items = [
         QueueItem(id=str(pk), text=text, run_id=run_id, position=place)
-        for place, (pk, text, run_id) in enumerate(ordered, start=1)
+        for place, (pk, text, run_id) in enumerate(waiting, start=1)
     ]
+    return QueueChanged(items=items, version=rows[0][0])
+
+
+def queue_items(session_id: UUID) -> list[QueueItem]:
+    return queue_now(session_id).items
 
 
 def open_questions(session_id: UUID) -> list[QuestionView]:
@@ -277,10 +298,12 @@ def snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot,
         messages = [message for message in messages if message.turn_id != turn.id]
         turn = replace(turn, messages=own)
     questions = open_questions(session_id) if turn is not None else []
+    queue = queue_now(session_id)
     found = SessionSnapshot(
         messages=messages,
         turn=turn,
-        queue=queue_items(session_id),
+        queue=queue.items,
+        queue_version=queue.version,
         questions=questions,
         todos=[msgspec.convert(item, Todo) for item in session.todos],
         title=session.title,

@@ -17,12 +17,12 @@ from django.db import connection
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from copilot import dispatch, history, queries, tasks, turns, usage, workers
+from copilot import dispatch, history, queries, sessions, tasks, turns, usage, workers
 from copilot.errors import TurnConflict
 from copilot.events import Ending, TurnCancelled, TurnFailed, TurnRecovering, TurnSucceeded, TurnSummary
 from copilot.live import beats, lease
 from copilot.live.client import RedisDown
-from copilot.models import Turn
+from copilot.models import Session, Turn
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +136,26 @@ def tell_lost_endings() -> int:
     for worker in gone:
         workers.forget(worker)
     return told
+
+
+def tell_untold() -> int:
+    """Sessions of which something was stored while the log was away: the page as it stands, to all who watch."""
+    told = 0
+    for one in sessions.untold():
+        if dispatch.publish_page(one.session_id):
+            sessions.publish_change(Session.objects.get(pk=one.session_id))
+            _tell_endings_before(one)
+            sessions.note_told(one)
+            told += 1
+    return told
+
+
+def _tell_endings_before(one: sessions.Untold) -> None:
+    """Endings that a request gave; those that workers give wait in their outboxes."""
+    endings = Turn.objects.filter(session=one.session_id, worker="", status__in=Turn.ENDINGS)
+    recent = endings.filter(ended_at__lte=one.at, ended_at__gt=one.at - MEMORY).select_related("session")
+    for turn in recent:
+        _tell_ending(turn)
 
 
 def _tell_ending(turn: Turn) -> bool:

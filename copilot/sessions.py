@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal, TypedDict
 from uuid import UUID
 
 import msgspec
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 
 from copilot import preferences, queries
 from copilot.errors import FenceLost, InvalidRequest, NotFound
 from copilot.events import Event, SessionChanged, TitleChanged, Todo
 from copilot.live import stream
+from copilot.live.client import RedisDown
 from copilot.models import Session
 from copilot.tags import strip_server_tags
+
+log = logging.getLogger(__name__)
 
 TITLE_CHARACTERS = 200
 UNDO_DAYS = 30
@@ -133,6 +140,46 @@ def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:
             raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
 
 
+def tell(
+    session_id: UUID,
+    user_id: int,
+    happened: Sequence[tuple[Event, str | None]],
+    *,
+    wake: UUID | None = None,
+) -> str:
+    """Log what stands in the rows; when the log is away, the sweep tells the whole page once it is back."""
+    try:
+        return stream.publish_now(str(session_id), happened, user_id=user_id, wake=wake)
+    except RedisDown:
+        log.warning("the event log is unreachable; clients will catch up from the rows")
+        note_untold(session_id)
+        return stream.NO_CURSOR
+
+
+def note_untold(session_id: UUID) -> None:
+    """Something of this session stands in its rows and not in its log."""
+    try:
+        Session.objects.filter(pk=session_id).update(untold_at=Now())
+    except DatabaseError:
+        log.warning("what was not told could not be noted either: the database is away too")
+
+
+@dataclass(frozen=True)
+class Untold:
+    session_id: UUID
+    at: datetime
+
+
+def untold(limit: int = 200) -> list[Untold]:
+    rows = Session.objects.filter(untold_at__isnull=False).order_by("untold_at")
+    return [Untold(pk, at) for pk, at in rows.values_list("pk", "untold_at")[:limit] if at is not None]
+
+
+def note_told(one: Untold) -> None:
+    """Unless something went untold again meanwhile."""
+    Session.objects.filter(pk=one.session_id, untold_at=one.at).update(untold_at=None)
+
+
 def publish_change(session: Session, *, titled: bool = False) -> str:
     state = queries.state_of(session.pk)
     change = SessionChanged(
@@ -146,7 +193,7 @@ def publish_change(session: Session, *, titled: bool = False) -> str:
     if titled:
         origin: Literal["auto", "manual"] = "auto" if session.title_origin == "auto" else "manual"
         happened.insert(0, (TitleChanged(title=session.title, origin=origin), None))
-    return stream.publish_now(str(session.pk), happened, user_id=session.owner_id)
+    return tell(session.pk, session.owner_id, happened)
 
 
 def _clean(title: str) -> str:

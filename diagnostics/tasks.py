@@ -73,6 +73,7 @@ def probe() -> int:
 def sweep() -> None:
     """Stops not obeyed, tasks lost, messages stranded, and what Redis forgot."""
     recovery.restore_if_forgotten()
+    recovery.tell_untold()
     recovery.override_stops()
     recovery.send_again()
     now = time.monotonic()

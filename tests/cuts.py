@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 import redis
+from django.test import override_settings
 from redis.asyncio.connection import AbstractConnection as LoopConnection
 from redis.connection import Connection
 
+from copilot.live import client
 from copilot.live.client import blocking
 
 
 def cut_connections(*, listening: bool) -> None:
     """Those that listen to a channel, or those that do not."""
-    client = blocking()
-    number = client.connection_pool.connection_kwargs.get("db", 0)
-    for one in client.client_list():
+    server = blocking()
+    number = server.connection_pool.connection_kwargs.get("db", 0)
+    for one in server.client_list():
         if int(one["db"]) == number and (int(one["sub"]) > 0) == listening:
-            client.client_kill_filter(_id=one["id"], skipme=True)
+            server.client_kill_filter(_id=one["id"], skipme=True)
 
 
 @contextlib.contextmanager
@@ -81,3 +83,19 @@ class _Losing:
 
         patch.setattr(LoopConnection, "send_command", send_command)
         patch.setattr(LoopConnection, "read_response", read_response)
+
+
+@contextlib.contextmanager
+def redis_away() -> Iterator[None]:
+    """Redis does not answer those who ask from now on: nobody listens on this port."""
+    with override_settings(REDIS_URL="redis://127.0.0.1:1/0"):
+        _forget_connections()
+        try:
+            yield
+        finally:
+            _forget_connections()
+
+
+def _forget_connections() -> None:
+    client.blocking.cache_clear()
+    client.script.cache_clear()

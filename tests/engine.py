@@ -404,6 +404,8 @@ def fresh(session: Session) -> folding.Transcript:
 
 def folded(state: folding.Transcript, session: Session, *, after: str = "0-0") -> folding.Transcript:
     """The session as a client sees it that followed the log from a cursor on."""
+    if after == "0-0":
+        state = replace(state, queue_version=0)  # before its first event nothing is known of its queue
     place = Entry(after, "", "").place
     later = [one for one in log_of(session.pk) if one.place > place]
     return folding.fold_all(state, [(events.decode(one.payload), turn_of(one)) for one in later])

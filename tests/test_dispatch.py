@@ -8,11 +8,12 @@ from django.test.utils import CaptureQueriesContext
 
 from copilot import dispatch, sessions
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, TooMany, Unavailable
-from copilot.live import client, counters, keys, lease
+from copilot.live import counters, keys, lease
 from copilot.live.client import blocking
 from copilot.models import Message, Turn
 from copilot.providers.scripted import Hang, Text
 from tests import make
+from tests.cuts import redis_away
 from tests.engine import (
     command,
     cue,
@@ -183,15 +184,9 @@ def test_run_ids_are_unique_per_session_not_over_all(session):
 
 
 @pytest.fixture
-def no_redis(monkeypatch, settings):
-    """Redis does not answer: nobody listens on this port."""
-    settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    caches = (client.blocking, client.script)
-    for cache in caches:
-        cache.cache_clear()
-    yield
-    for cache in caches:
-        cache.cache_clear()
+def no_redis():
+    with redis_away():
+        yield
 
 
 def test_without_redis_a_message_is_refused_and_nothing_is_written(transactional_db, no_redis):

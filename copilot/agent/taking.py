@@ -17,7 +17,7 @@ from copilot.agent.recorder import Recorder
 from copilot.bridge import in_thread
 from copilot.commands import LIMITS
 from copilot.errors import Unavailable
-from copilot.events import FollowUpDelivered, MessageAdded, QueueChanged
+from copilot.events import FollowUpDelivered, MessageAdded
 from copilot.history import Pending, Taking
 from copilot.live import lease
 from copilot.live.client import RedisDown
@@ -96,7 +96,7 @@ async def tell(turn: Claimed, recorder: Recorder, taken: list[Taking]) -> None:
     views = await in_thread(queries.views, [one.message.id for one in taken])
     for view in views:
         recorder.publish(MessageAdded(message=view))
-    recorder.publish(QueueChanged(items=await in_thread(queries.queue_items, turn.session_id)))
+    recorder.publish(await in_thread(queries.queue_now, turn.session_id))
 
 
 def texts(taken: list[Taking]) -> list[str]:

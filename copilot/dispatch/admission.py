@@ -16,7 +16,7 @@ from copilot.dispatch.limits import check_limit
 from copilot.dispatch.repetition import first_outcome, outcome_of
 from copilot.dispatch.telling import announce, publish
 from copilot.errors import InvalidRequest, TooMany, Unavailable
-from copilot.events import AttachmentView, MessageView, QueueChanged
+from copilot.events import AttachmentView, MessageView
 from copilot.live import counters, lease, stream
 from copilot.live.client import RedisDown
 from copilot.live.lease import Member
@@ -172,8 +172,7 @@ def _queue(
         raise TooMany("Too many messages in a short time.", retry_after_seconds=wait)
     running = UUID(waiting.turn_id)
     questions.close_for_turn(running, "superseded")
-    items = queries.queue_items(opening.session_id)
-    cursor = publish(opening.session_id, user_id, [(QueueChanged(items=items), None)])
+    cursor = publish(opening.session_id, user_id, [(queries.queue_now(opening.session_id), None)])
     return Queued(
         message_id=opening.message_id,
         turn_id=running,

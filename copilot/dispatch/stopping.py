@@ -12,7 +12,7 @@ from copilot.dispatch.answers import Stopped
 from copilot.dispatch.following import after_turn, member_of
 from copilot.dispatch.telling import announce_cancelled, owner_of, publish
 from copilot.errors import Conflict, TurnConflict
-from copilot.events import Event, QueueChanged, TurnCancelled
+from copilot.events import Event, TurnCancelled
 from copilot.live import lease
 from copilot.live import stop as stops
 from copilot.live.client import RedisDown
@@ -84,7 +84,7 @@ def drop_queue(session_id: UUID, through: int | None, message_id: UUID | None = 
             raise Conflict("This message is no longer queued.", code="not_queued")
         return
     lease.forget(str(session_id), [member_of(one) for one in dropped])
-    happened: list[tuple[Event, str | None]] = [(QueueChanged(items=queries.queue_items(session_id)), None)]
+    happened: list[tuple[Event, str | None]] = [(queries.queue_now(session_id), None)]
     for one in dropped:
         if one.run_id:
             message = Message.objects.get(pk=one.id)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from uuid import UUID
 
-from copilot import history, queries, questions, tasks, turns, usage
+from copilot import history, queries, questions, sessions, tasks, turns, usage
 from copilot.agent import mending
 from copilot.events import (
     Event,
@@ -14,7 +14,6 @@ from copilot.events import (
     MessageView,
     NoticePosted,
     QuestionClosed,
-    QueueChanged,
     SessionChanged,
     TurnCancelled,
     TurnQueued,
@@ -25,6 +24,7 @@ from copilot.models import Session
 
 log = logging.getLogger(__name__)
 
+PAGE_TRIES = 5  # a turn that streams tells something every 30 ms, and a page is read in a few
 STOPPED = "Stopped by the user before it finished."
 
 
@@ -32,11 +32,7 @@ def publish(
     session_id: UUID, user_id: int, happened: list[tuple[Event, str | None]], *, wake: UUID | None = None
 ) -> str:
     """A failing log never undoes what is stored: clients catch up from the rows."""
-    try:
-        return stream.publish_now(str(session_id), happened, user_id=user_id, wake=wake)
-    except RedisDown:
-        log.warning("the event log is unreachable; clients will catch up from the rows")
-        return stream.NO_CURSOR
+    return sessions.tell(session_id, user_id, happened, wake=wake)
 
 
 def announce(
@@ -54,7 +50,7 @@ def announce(
     )
     happened: list[tuple[Event, str | None]] = [(MessageAdded(message=placed), turn_id)]
     if queue_changed:
-        happened.append((QueueChanged(items=queries.queue_items(opening.session_id)), None))
+        happened.append((queries.queue_now(opening.session_id), None))
     happened += [
         (TurnQueued(origin=opening.origin, run_ids=[opening.run_id] if opening.run_id else []), turn_id),
         (
@@ -71,18 +67,26 @@ def announce(
     return cursor
 
 
-def publish_page(session_id: UUID) -> None:
-    """The whole page anew, in the log itself: whoever died may have stored what it never told (T8.3)."""
+def publish_page(session_id: UUID) -> bool:
+    """The whole page anew, in the log itself: whoever died may have stored what it never told (T8.3).
+
+    It stands in the log right behind the last event it knows of: what came since would be hidden by it.
+    """
+    owner_id = owner_of(session_id)
     try:
-        snapshot, _ = queries.snapshot(session_id, reset=True)
+        for _ in range(PAGE_TRIES):
+            snapshot, cursor = queries.snapshot(session_id, reset=True)
+            told = stream.publish_now(str(session_id), [(snapshot, None)], user_id=owner_id, after=cursor)
+            if told != stream.LATE:
+                return True
     except RedisDown:
         log.warning("a page could not be told anew: Redis is away")
-        return
-    publish(session_id, owner_of(session_id), [(snapshot, None)])
+    sessions.note_untold(session_id)
+    return False
 
 
 def publish_queue(session_id: UUID) -> None:
-    publish(session_id, owner_of(session_id), [(QueueChanged(items=queries.queue_items(session_id)), None)])
+    publish(session_id, owner_of(session_id), [(queries.queue_now(session_id), None)])
 
 
 def announce_cancelled(session_id: UUID, turn_id: UUID, ended: turns.Ended) -> None:

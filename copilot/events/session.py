@@ -28,6 +28,7 @@ class SessionSnapshot:
     reset: bool
     has_older: bool
     approvals: list[ApprovalView] = field(default_factory=list)
+    queue_version: int = 0
     kind: Literal["session.snapshot"] = "session.snapshot"
 
 
@@ -49,7 +50,10 @@ class MessageAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueChanged:
+    """The whole queue. News may overtake each other: a list of a lower version than the one known says nothing."""
+
     items: list[QueueItem]
+    version: int = 0
     kind: Literal["queue.changed"] = "queue.changed"
 
 

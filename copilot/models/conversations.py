@@ -34,6 +34,9 @@ class Session(models.Model):
     deleted_at = models.DateTimeField(null=True, blank=True)
     todos = models.JSONField(default=list, blank=True)
     fence = models.BigIntegerField(default=0, help_text="Grows with every turn and takeover; never falls.")
+    untold_at = models.DateTimeField(
+        null=True, blank=True, help_text="Something stands in the rows that the log could not be told then."
+    )
 
     # A child of another session (A21):
     parent = models.ForeignKey(
@@ -91,6 +94,7 @@ class Session(models.Model):
             models.Index(
                 F("owner"), F("pinned").desc(), F("active_at").desc(), F("id"), name="sessions_of_an_owner"
             ),
+            models.Index(fields=["untold_at"], condition=Q(untold_at__isnull=False), name="untold_sessions"),
         ]
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ export function emptyState() {
     order: [], // ids by sequence
     turn: null, // {id, status, origin, run_ids, attempt, model, activity}
     queue: [],
+    queueVersion: 0,
     questions: [],
     todos: [],
     calls: new Map(), // call id → {tool, state, progress} of the turn in flight
@@ -46,7 +47,9 @@ const STEPS = {
     state.queue = state.queue.filter((item) => item.id !== event.message.id);
   },
   "queue.changed": (state, event) => {
-    state.queue = event.items.filter((item) => !state.rows.has(item.id)); // news may overtake each other
+    if (event.version < state.queueVersion) return; // news may overtake each other
+    state.queue = event.items.filter((item) => !state.rows.has(item.id));
+    state.queueVersion = event.version;
   },
   "todos.changed": (state, event) => {
     state.todos = event.items;
@@ -116,6 +119,7 @@ function takeSnapshot(state, event) {
   state.order = [...state.rows.values()].sort((a, b) => a.sequence - b.sequence).map((row) => row.id);
   state.turn = turn && { ...turn, messages: undefined };
   state.queue = event.queue;
+  state.queueVersion = event.queue_version;
   state.questions = event.questions;
   state.todos = event.todos;
   state.title = event.title;

@@ -1,0 +1,172 @@
+"""What was stored while the log was away, or told out of turn: connected clients see it without a reload (T8, E1)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from copilot import dispatch, queries, sessions
+from copilot.live import stream
+from copilot.live.client import RedisDown
+from copilot.models import Session
+from copilot.providers.scripted import Hang, Text
+from diagnostics import tasks as reaper
+from tests import make
+from tests.cuts import redis_away
+from tests.engine import (
+    assert_same_page,
+    endings,
+    folded,
+    fresh,
+    log_of,
+    queue,
+    start,
+    status,
+    together,
+    told,
+    until,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+
+@pytest.fixture
+def session(rig):
+    return make.session()
+
+
+@pytest.fixture
+def busy(session, model):
+    """A session whose turn says nothing more."""
+    model.will(Text("Talking"), Hang())
+    start(session, "One")
+    until(lambda: told(session.pk, "text.extended"))
+    return session
+
+
+def followed(session):
+    return folded(fresh(make.session()), session)
+
+
+# --- told later --------------------------------------------------------------------------------------
+
+
+def test_what_changed_while_redis_was_away_is_told_when_it_is_back(busy):
+    """T8.5: the queue, and the name in every sidebar"""
+    chip = queue(busy, "Tow")
+    with redis_away():
+        dispatch.edit_queued(busy.owner_id, busy.pk, chip, "Two")
+        sessions.update(busy.owner_id, busy.pk, title="Renamed")
+    assert [item.text for item in followed(busy).queue] == ["Tow"]
+    reaper.sweep()
+    assert [item.text for item in followed(busy).queue] == ["Two"]
+    assert told(busy.pk, "session.changed")[-1].title == "Renamed"
+    assert_same_page(followed(busy), fresh(busy))
+
+
+def test_it_is_told_once(busy):
+    with redis_away():
+        sessions.update(busy.owner_id, busy.pk, title="Renamed")
+    reaper.sweep()
+    before = len(log_of(busy.pk))
+    reaper.sweep()
+    assert len(log_of(busy.pk)) == before
+
+
+def test_nothing_is_forgotten_while_redis_stays_away(busy):
+    with redis_away():
+        sessions.update(busy.owner_id, busy.pk, title="Renamed")
+        with pytest.raises(RedisDown):
+            reaper.sweep()
+    reaper.sweep()
+    assert told(busy.pk, "session.changed")[-1].title == "Renamed"
+
+
+def test_a_turn_cancelled_while_redis_was_away_has_its_one_ending(rig, session):
+    """T2, T7.3: the request gave it, so no worker tells it"""
+    rig.hold_tasks()
+    turn_id = start(session, "One")
+    with redis_away(), contextlib.suppress(*RedisDown):
+        dispatch.stop(session.owner_id, session.pk)
+    assert (status(turn_id), endings(session.pk)) == ("cancelled", [])
+    reaper.sweep()
+    reaper.sweep()
+    assert endings(session.pk) == ["turn.cancelled"]
+    assert_same_page(followed(session), fresh(session))
+
+
+def test_a_conversation_can_be_begun_while_redis_is_away(transactional_db):
+    """T9.3: its rows are all it needs"""
+    with redis_away():
+        made = sessions.create(make.ada().pk, "Hello")
+    reaper.sweep()
+    assert told(made.pk, "session.changed")[-1].title == "Hello"
+    assert not Session.objects.filter(untold_at__isnull=False).exists()
+
+
+# --- told out of turn --------------------------------------------------------------------------------
+
+
+def test_a_page_hides_nothing_that_was_told_while_it_was_read(busy, monkeypatch):
+    """T8.4"""
+    read = queries.snapshot
+    news: list[object] = []
+
+    def slow(session_id, *, reset=False):
+        found = read(session_id, reset=reset)
+        if not news:
+            news.append(queue(busy, "Meanwhile"))
+        return found
+
+    monkeypatch.setattr(queries, "snapshot", slow)
+    assert dispatch.publish_page(busy.pk)
+    monkeypatch.undo()
+    assert [item.text for item in followed(busy).queue] == ["Meanwhile"]
+
+
+def test_a_page_that_never_catches_up_is_left_to_the_sweep(busy, monkeypatch):
+    """T8.4"""
+    read = queries.snapshot
+
+    def overtaken(session_id, *, reset=False):
+        found = read(session_id, reset=reset)
+        dispatch.publish(session_id, busy.owner_id, [(queries.queue_now(session_id), None)])
+        return found
+
+    monkeypatch.setattr(queries, "snapshot", overtaken)
+    assert not dispatch.publish_page(busy.pk)
+    monkeypatch.undo()
+    assert not told(busy.pk, "session.snapshot")
+    reaper.sweep()
+    assert told(busy.pk, "session.snapshot")
+
+
+def test_an_older_queue_told_last_brings_no_chip_back(busy):
+    """T6.6: two publishers, and the slower one read first"""
+    chip = queue(busy, "Two")
+    older = queries.queue_now(busy.pk)
+    dispatch.remove_queued(busy.owner_id, busy.pk, chip)
+    stream.publish_now(str(busy.pk), [(older, None)])
+    assert followed(busy).queue == ()
+    newer = fresh(busy)
+    after = stream.last_cursor(str(busy.pk))
+    stream.publish_now(str(busy.pk), [(older, None)])
+    assert folded(newer, busy, after=after).queue == ()
+
+
+def test_many_changes_of_a_queue_at_once_end_in_the_same_page(busy):
+    """T6.6, T8.4"""
+    for round_ in range(5):
+        chips = [queue(busy, f"{round_} {number}") for number in range(5)]
+        together(*(lambda chip=chip: dispatch.remove_queued(busy.owner_id, busy.pk, chip) for chip in chips))
+        assert followed(busy).queue == ()
+
+
+def test_a_version_grows_with_what_is_seen(busy):
+    """T6.6: and reading alone does not age it"""
+    first = queries.queue_now(busy.pk).version
+    queue(busy, "Two")
+    second = queries.queue_now(busy.pk).version
+    assert second > first
+    assert queries.queue_now(busy.pk).version >= second
