@@ -7,15 +7,14 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from uuid import UUID
 
 from django.db import DatabaseError, transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from copilot.models import MemoryItem, MemorySwitch
-from copilot.permissions import Permissions
 from copilot.rows import storable
 from copilot.tags import block, escape, strip_server_tags
 
@@ -57,6 +56,23 @@ def forget(owner_id: int, item_id: UUID) -> None:
         raise NotFound("There is no such memory.")
 
 
+def edit(owner_id: int, item_id: UUID, text: str) -> MemoryItem:
+    """Say it differently; what then says the same as another becomes one with it."""
+    clean = _clean(text)
+    digest = hashlib.sha256(clean.encode()).hexdigest()
+    with transaction.atomic():
+        mine = MemoryItem.objects.select_for_update().filter(owner_id=owner_id)
+        found = {item.pk: item for item in mine.filter(Q(pk=item_id) | Q(digest=digest)).order_by("pk")}
+        if item_id not in found:
+            raise NotFound("There is no such memory.")
+        same = next((item for item in found.values() if item.digest == digest), None)
+        if same is not None and same.pk != item_id:
+            found[item_id].delete()
+            return same
+        mine.filter(pk=item_id).update(text=clean, digest=digest, remembered_at=Now())
+        return mine.get(pk=item_id)
+
+
 def switch(owner_id: int, *, on: bool) -> None:
     """Off keeps what is there, and neither adds to it nor shows it to a model."""
     MemorySwitch.objects.update_or_create(owner_id=owner_id, defaults={"on": on})
@@ -83,13 +99,6 @@ def _clean(text: str) -> str:
 
 def is_on(owner_id: int) -> bool:
     return not MemorySwitch.objects.filter(owner_id=owner_id, on=False).exists()
-
-
-def permitted(owner_id: int, permissions: Permissions) -> Permissions:
-    """What a turn may do, less memory where the user has switched it off (A25.1, A20.3)."""
-    if permissions.memory and not is_on(owner_id):
-        return replace(permissions, memory=False)
-    return permissions
 
 
 def listed(owner_id: int) -> list[MemoryItem]:

@@ -37,12 +37,13 @@ class Shaping:
     builds: bool = False
     allowed_tools: list[str] | None = None
     timezone: str = "UTC"
+    memory: bool = True  # whether the user wants to be remembered (A25.1)
 
     def permitted(self, permissions: Permissions) -> Permissions:
-        """What the session's and the agent's lists leave of a turn's permissions (A20.3)."""
+        """What the session's and the agent's lists and the user's wishes leave of a turn's permissions (A20.3)."""
         for names in (self.allowed_tools, self.agent.tools if self.agent else None):
             if names is not None:
                 permissions = intersect(permissions, replace(UNRESTRICTED, tools=frozenset(names)))
         if self.builds:
             permissions = intersect(permissions, replace(UNRESTRICTED, denied_tools=BUILDER_DENIES))
-        return permissions
+        return permissions if self.memory else replace(permissions, memory=False)

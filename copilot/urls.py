@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from copilot import preference_views, views
+from copilot import memory_views, preference_views, views
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -13,6 +13,10 @@ urlpatterns = [
     path("chat/<uuid:session_id>/", views.chat_session, name="chat_session"),
     path("chat/<uuid:session_id>/send/", views.chat_send, name="chat_send"),
     path("settings/", preference_views.settings, name="settings"),
+    path("settings/memories/", memory_views.memories, name="memories"),
+    path("settings/memories/switch/", memory_views.switch_memory, name="memory_switch"),
+    path("settings/memories/<uuid:memory_id>/edit/", memory_views.edit_memory, name="memory_edit"),
+    path("settings/memories/<uuid:memory_id>/forget/", memory_views.forget_memory, name="memory_forget"),
     path("settings/keys/", views.keys, name="api_keys"),
     path("settings/keys/<uuid:key_id>/revoke/", views.revoke_key, name="api_key_revoke"),
 ]

@@ -17,9 +17,10 @@ from copilot.context import CHANNELS, TurnContext
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from copilot.events import JSON
 from copilot.models import MemoryItem, Turn
-from copilot.permissions import NOTHING, UNRESTRICTED
+from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
 from copilot.redaction import register
+from copilot.shaping import Shaping
 from copilot.tools import execution, registry
 from copilot.tools.base import CallOutcome
 from tests import make
@@ -157,13 +158,13 @@ def test_switched_off_nothing_is_added_shown_or_permitted_and_nothing_is_lost(ad
     for act in (lambda: memories.add(ada.pk, "x"), lambda: memories.search(ada.pk, "tea")):
         with pytest.raises(Forbidden):
             act()
-    assert memories.permitted(ada.pk, UNRESTRICTED) == replace(UNRESTRICTED, memory=False)
-    offered = registry.offered(memories.permitted(ada.pk, UNRESTRICTED), CHANNELS["web"])
+    offered = registry.offered(
+        Shaping(memory=memories.is_on(ada.pk)).permitted(UNRESTRICTED), CHANNELS["web"]
+    )
     assert not [tool.name for tool in offered if tool.name.startswith("memory_")]
     memories.switch(ada.pk, on=True)
     assert texts(memories.listed(ada.pk)) == ["Likes tea."]
-    assert memories.permitted(ada.pk, UNRESTRICTED) == UNRESTRICTED
-    assert memories.permitted(ada.pk, NOTHING) == NOTHING
+    assert Shaping(memory=memories.is_on(ada.pk)).permitted(UNRESTRICTED) == UNRESTRICTED
 
 
 # --- the tools -------------------------------------------------------------------------------------

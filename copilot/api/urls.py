@@ -8,6 +8,7 @@ from copilot.api.documents import DocumentView, ViewerView
 from copilot.api.doors import Nowhere
 from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView
 from copilot.api.keys import KeysView, KeyView
+from copilot.api.memories import MemoriesView, MemoryView
 from copilot.api.messages import MessagesView, StopView
 from copilot.api.models import ModelsView
 from copilot.api.preferences import PersonalitiesView, PreferencesView
@@ -42,6 +43,8 @@ urlpatterns = [
     path(FILE, FileView.as_view()),
     path(f"{FILE}/restore", FileRestoreView.as_view()),
     path(f"{FILE}/download", DownloadView.as_view()),
+    path("v1/memories", MemoriesView.as_view()),
+    path("v1/memories/<uuid:memory_id>", MemoryView.as_view()),
     path("v1/models", ModelsView.as_view()),
     path("v1/preferences", PreferencesView.as_view()),
     path("v1/personalities", PersonalitiesView.as_view()),

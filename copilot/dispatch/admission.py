@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from django.db import DatabaseError, IntegrityError
 
-from copilot import history, queries, questions, turns
+from copilot import history, memories, queries, questions, turns
 from copilot.agent import prompt
 from copilot.commands import LIMITS, SendMessage
 from copilot.dispatch.answers import Queued, Started
@@ -44,6 +44,8 @@ def submit(command: SendMessage) -> Started | Queued:
     accepted = history.accept(message_id, command, attachments, context)
     if accepted is None:
         return first_outcome(command) or submit(command)
+    if accepted.recalls and command.permissions.memory:
+        _recall(message_id, command)
     number = accepted.accept_number
     member = Member(number, command.run_id is not None, str(message_id))
     opening = turns.Opening(
@@ -61,6 +63,17 @@ def submit(command: SendMessage) -> Started | Queued:
     )
     view = _view(message_id, command, attachments)
     return _admit(opening, member, command.user_id, view, ignored)
+
+
+def _recall(message_id: UUID, command: SendMessage) -> None:
+    """What is known of the user goes with a session's first message, judged before any is merged (A25.2)."""
+    warm = memories.warm(command.user_id, command.text)
+    if not warm:
+        return
+    try:
+        history.add_context(message_id, warm)
+    except DatabaseError:
+        log.warning("memories could not be added to a message; it goes without them")
 
 
 def _view(message_id: UUID, command: SendMessage, attachments: list[AttachmentView]) -> MessageView:

@@ -1,6 +1,6 @@
 """The transcript: the only writer of Message. Rows are appended; what was said is never rewritten (T2.4)."""
 
-from copilot.history.arriving import SENT, Accepted, accept, discard
+from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
 from copilot.history.reading import rows_for_model
 from copilot.history.waiting import (
     Pending,
@@ -42,6 +42,7 @@ __all__ = [
     "Taking",
     "accept",
     "accept_again",
+    "add_context",
     "append",
     "close_open_rows",
     "discard",

@@ -9,6 +9,8 @@ from uuid import UUID
 
 import msgspec
 from django.db import connection
+from django.db.models import Value
+from django.db.models.functions import Concat
 
 from copilot.commands import SendMessage
 from copilot.events import AttachmentView
@@ -25,6 +27,7 @@ SENT = (
 class Accepted:
     accept_number: int
     created_at: datetime
+    recalls: bool = False  # the session's first, of a user with memories (A25.2)
 
 
 # The session is held while its number is drawn: numbers of one session become visible in their order (T6.1).
@@ -47,7 +50,9 @@ SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number,
        array_to_string(%(server_context)s::text[], n.sent)
 FROM numbered n
 ON CONFLICT (session_id, run_id) DO NOTHING
-RETURNING accept_number, created_at
+RETURNING accept_number, created_at,
+          NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = %(session_id)s)
+          AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s)
 """
 
 
@@ -76,6 +81,13 @@ def accept(
         )
         row = cursor.fetchone()
     return Accepted(*row) if row else None
+
+
+def add_context(message_id: UUID, block: str) -> None:
+    """One more block of server context, unless a turn has taken the message: then it is frozen (A15.3)."""
+    Message.objects.filter(pk=message_id, sequence=None).update(
+        server_context=Concat("server_context", Value(f"\n\n{block}"))
+    )
 
 
 def discard(message_id: UUID) -> bool:

@@ -191,7 +191,9 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
               'agent', CASE WHEN v.id IS NOT NULL
                        THEN jsonb_build_object('instructions', v.instructions, 'tools', v.tools) END,
               'builds', s.builds_id IS NOT NULL, 'allowed_tools', s.allowed_tools,
-              'timezone', NULLIF(p.timezone, '')))
+              'timezone', NULLIF(p.timezone, ''),
+              'memory', NOT EXISTS (SELECT 1 FROM copilot_memoryswitch w
+                                    WHERE w.owner_id = s.owner_id AND NOT w."on")))
 """
 
 

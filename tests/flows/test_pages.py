@@ -167,3 +167,26 @@ def test_a_page_that_does_not_exist_says_so_kindly(browser: Browser, site: Site)
     assert answer.status == 404
     expect(page.get_by_role("heading", level=1)).to_have_text("Not here")
     page.close()
+
+
+def test_a_memory_is_changed_and_forgotten(ada: Visitor, stored: Callable[[Callable[[], str]], str]) -> None:
+    """A25.1: seen, edited, deleted and switched off by its user."""
+
+    def memory() -> str:
+        from django.contrib.auth.models import User
+
+        from copilot import memories
+
+        return str(memories.add(User.objects.get(email=ada.email).pk, "Drinks tea.").pk)
+
+    page = ada.log_in()
+    stored(memory)
+    page.goto(ada.site.url + "/settings/memories/")
+    page.get_by_role("textbox", name="Memory").fill("Drinks coffee.")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("textbox", name="Memory")).to_have_value("Drinks coffee.")
+    page.get_by_role("button", name="Switch memory off").click()
+    expect(page.get_by_role("button", name="Switch memory on")).to_be_visible()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Forget").click()
+    expect(page.get_by_text("Nothing is remembered yet.")).to_be_visible()
