@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from yarl import URL
 
 # Python's own tables differ between patch releases, so the refused networks are spelled out (IANA's registries).
 _REFUSED_V4 = tuple(
@@ -39,6 +42,7 @@ _REFUSED_V6 = tuple(
 )
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # tunnels that carry an IPv4 address in their last half
 
+NOT_PUBLIC = "Only public addresses of the internet are reached."
 _LOCAL_NAMES = frozenset({"localhost", "metadata", "instance-data"})
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".localdomain")
 
@@ -66,6 +70,18 @@ def is_local_name(host: str) -> bool:
     """Names that mean this machine, this network or a cloud's metadata, whatever they resolve to."""
     name = host.rstrip(".").lower()
     return name in _LOCAL_NAMES or name.endswith(_LOCAL_ENDINGS)
+
+
+def objection(url: URL, ports: Collection[int]) -> tuple[str, str] | None:
+    """Why this URL is not reached, as a code and a sentence; what its name resolves to is yet to be seen."""
+    if url.scheme not in {"http", "https"} or not url.host:
+        return "invalid_url", "Only http and https URLs with a host can be fetched."
+    if url.user is not None or url.password is not None:
+        return "invalid_url", "URLs with a user name or password are not fetched."
+    if url.port not in ports:
+        listed = ", ".join(str(port) for port in sorted(ports))
+        return "address_refused", f"Only these ports are reached: {listed}; not {url.port}."
+    return ("address_refused", NOT_PUBLIC) if is_local_name(url.host) else None
 
 
 def _is_public_v6(number: IPv6Address) -> bool:

@@ -315,6 +315,7 @@ class Engine:
             await asyncio.wait(runs)
         assert self._services is not None
         await self._services.settle()
+        await self._services.connections.close()
         await aclose_all()
 
 

@@ -7,6 +7,7 @@ megabytes costs a few quick scans, and a hostile one cannot make a pattern run b
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ SHORTEST_SECRET = 8  # shorter values occur by chance in ordinary text
 LONGEST_KEY_BLOCK = 20_000  # characters between the first and the last line of a private key
 
 _secrets: list[str] = []  # the longest first, so that none is left in half
+_borrowed: Counter[str] = Counter()  # those known for a while only, and how often
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,23 @@ def register(values: Iterable[str]) -> None:
     """Remember configured secrets; called once at boot."""
     known = {*_secrets, *(value for value in values if len(value) >= SHORTEST_SECRET)}
     _secrets[:] = sorted(known, key=lambda value: (-len(value), value))
+
+
+def borrow(values: Iterable[str]) -> None:
+    """Remember secrets for as long as they are in use; each `borrow` is undone by one `give_back`."""
+    usable = [value for value in values if len(value) >= SHORTEST_SECRET]
+    _borrowed.update(value for value in usable if value in _borrowed or value not in _secrets)
+    register(usable)
+
+
+def give_back(values: Iterable[str]) -> None:
+    for value in values:
+        if value not in _borrowed:
+            continue  # configured at boot, too
+        _borrowed[value] -= 1
+        if not _borrowed[value]:
+            del _borrowed[value]
+            _secrets.remove(value)
 
 
 def redact(text: str) -> str:

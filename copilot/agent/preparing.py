@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from copilot import context, history, queries, usage
+from copilot import context, history, mcp, queries, usage
 from copilot.agent import taking
 from copilot.agent.mending import Mended, mend
 from copilot.agent.toolbox import TurnToolbox
@@ -21,6 +21,7 @@ class Prepared:
     mended: Mended
     taken: list[history.Taking]
     calls_begun: int  # the first model call's row stands already
+    servers: tuple[mcp.Server, ...] = ()  # MCP servers the turn may use
 
 
 def prepare(turn: Claimed) -> Prepared:
@@ -32,7 +33,8 @@ def prepare(turn: Claimed) -> Prepared:
     number = turn.calls + 1
     if not mended.answered:
         usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
-    return Prepared(chain=chain, mended=mended, taken=taken, calls_begun=number)
+    servers = mcp.usable(turn.user_id, turn.permissions) if turn.has_servers else ()
+    return Prepared(chain=chain, mended=mended, taken=taken, calls_begun=number, servers=servers)
 
 
 def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:

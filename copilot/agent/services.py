@@ -13,6 +13,7 @@ from copilot.agent.commits import GroupCommit
 from copilot.errors import FenceLost
 from copilot.history import Draft, NewRow, Placed
 from copilot.live.stream import Outbox, Publisher
+from copilot.tools.mcp_client import Connections
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Services:
 
     def __init__(self, refused: Callable[[Outbox, str], None], recovered: Callable[[], None]) -> None:
         self.publisher = Publisher(refused, recovered)
+        self.connections = Connections()
         self.open_rows: set[OpenRow] = set()
         self._rows: GroupCommit[NewRow, Placed | None] = GroupCommit(_append)
         self._drafts: GroupCommit[Draft, bool] = GroupCommit(_save)

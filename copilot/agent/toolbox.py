@@ -9,13 +9,16 @@ from copilot.context import Channel, TurnContext
 from copilot.permissions import Permissions
 from copilot.providers.base import ToolCall, ToolSpecification
 from copilot.tools import execution, registry
-from copilot.tools.base import CallOutcome
+from copilot.tools.base import AnyTool, CallOutcome
 
 
 class TurnToolbox:
-    def __init__(self, turn: TurnContext) -> None:
+    """Shipped tools, then those that MCP servers brought; the same from the first round to the last."""
+
+    def __init__(self, turn: TurnContext, outside: Sequence[AnyTool] = ()) -> None:
         self._context = turn
-        self._tools = registry.offered(turn.permissions, turn.channel)
+        self._outside = outside
+        self._tools = registry.offered(turn.permissions, turn.channel, outside)
         self._specifications = tuple(tool.specification() for tool in self._tools)
 
     def specifications(self) -> tuple[ToolSpecification, ...]:
@@ -25,7 +28,7 @@ class TurnToolbox:
         return frozenset(tool.name for tool in self._tools if tool.polling)
 
     def run(self, calls: Sequence[ToolCall], emit: Emit) -> AsyncIterator[CallOutcome]:
-        return execution.run_group(calls, context=self._context, emit=emit)
+        return execution.run_group(calls, context=self._context, emit=emit, outside=self._outside)
 
     @staticmethod
     def repeatable(permissions: Permissions, channel: Channel) -> frozenset[str]:

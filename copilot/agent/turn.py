@@ -17,6 +17,7 @@ from copilot.agent.guards import Limits
 from copilot.agent.learned import LESSONS
 from copilot.agent.loop import Loop
 from copilot.agent.mending import row_uuid
+from copilot.agent.outside import gathered
 from copilot.agent.parts import Answered, Failed
 from copilot.agent.ports import Ports, SystemClock
 from copilot.agent.preparing import Prepared, prepare
@@ -38,6 +39,7 @@ from copilot.events import (
 from copilot.providers import catalogue, provider_for
 from copilot.providers.base import Entry
 from copilot.rows import Row
+from copilot.tools.mcp_client import Outside
 from copilot.turns import Claimed
 
 
@@ -110,7 +112,8 @@ class TurnRun(Run):
         if prepared.mended.answered:
             await endings.succeed(self, Answered())
             return
-        self.loop = loop = self._loop(prepared)
+        outside = await gathered(prepared.servers, self.recorder, self.services.connections)
+        self.loop = loop = self._loop(prepared, outside)
         while True:
             ending = await self._play_once(loop)
             if isinstance(ending, Failed):
@@ -141,7 +144,7 @@ class TurnRun(Run):
                     await uncut(self.recorder.record(part))
         raise AssertionError("the loop ended without saying how")
 
-    def _loop(self, prepared: Prepared) -> Loop:
+    def _loop(self, prepared: Prepared, outside: Outside) -> Loop:
         mended = prepared.mended
         entry = prepared.chain[0]
         continuing = None
@@ -150,12 +153,12 @@ class TurnRun(Run):
             continuing = Continuing(row_id=row_uuid(mended.continuing), length=len(mended.continuing.content))
         return Loop(
             system=prompt.system_text(),
-            suffix=suffix_text(self.turn.shaping),
+            suffix=suffix_text(self.turn.shaping, mcp_instructions=outside.instructions),
             messages=list(prompt.build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry)),
             chain=prepared.chain,
             ports=Ports(
                 provider=provider_for,
-                toolbox=TurnToolbox(context.current()),
+                toolbox=TurnToolbox(context.current(), outside.tools),
                 follow_ups=taking.Boundary(self.turn, self.recorder),
                 clock=SystemClock(),
                 budget=TurnBudget(self.turn, self.recorder),

@@ -1,7 +1,7 @@
 """The transcript: the only writer of Message. Rows are appended; what was said is never rewritten (T2.4)."""
 
 from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
-from copilot.history.reading import rows_for_model
+from copilot.history.reading import noticed, rows_for_model
 from copilot.history.waiting import (
     Pending,
     Start,
@@ -51,6 +51,7 @@ __all__ = [
     "has_pending",
     "keep_replay",
     "last_accepted",
+    "noticed",
     "order_pending",
     "pending",
     "post_notice",

@@ -8,6 +8,7 @@ import msgspec
 from django.db import connection
 
 from copilot.events import AttachmentView
+from copilot.models import Message
 from copilot.rows import Row
 
 _ROWS = """
@@ -44,3 +45,9 @@ def rows_for_model(session_id: UUID) -> list[Row]:
             )
             for row in cursor.fetchall()
         ]
+
+
+def noticed(session_id: UUID, code: str) -> set[str]:
+    """What notices of this code have told the session about already."""
+    rows = Message.objects.filter(session_id=session_id, kind="notice", data__code=code)
+    return {str(details) for details in rows.values_list("data__details", flat=True)}

@@ -152,6 +152,8 @@ class McpServer(models.Model):
     failures = models.PositiveSmallIntegerField(default=0)
     retry_at = models.DateTimeField(null=True, blank=True)
     last_error = models.CharField(max_length=500, blank=True)
+    tools = models.JSONField(default=list, blank=True, help_text="What it listed last, for people.")
+    listed_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

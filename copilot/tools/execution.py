@@ -30,10 +30,15 @@ _abandoned: set[asyncio.Task[ToolOutput]] = set()  # nobody waits for them; the 
 
 
 async def run_group(
-    calls: Sequence[ToolCall], *, context: TurnContext, emit: Callable[[Event], None]
+    calls: Sequence[ToolCall],
+    *,
+    context: TurnContext,
+    emit: Callable[[Event], None],
+    outside: Sequence[AnyTool] = (),
 ) -> AsyncGenerator[CallOutcome, None]:
     """One outcome per call, as they finish. Closing the iterator cancels what still runs."""
-    group = _Group(calls, context, emit)
+    offered = registry.offered(context.permissions, context.channel, outside)
+    group = _Group(calls, offered, context, emit)
     tasks = [asyncio.create_task(group.run(call)) for call in calls]
     try:
         for finished in asyncio.as_completed(tasks):
@@ -49,12 +54,16 @@ class _Group:
     """What the calls of one reply share: the places to run in, the order of exclusive ones, the room for output."""
 
     def __init__(
-        self, calls: Sequence[ToolCall], context: TurnContext, emit: Callable[[Event], None]
+        self,
+        calls: Sequence[ToolCall],
+        offered: Sequence[AnyTool],
+        context: TurnContext,
+        emit: Callable[[Event], None],
     ) -> None:
         self.open = True
         self._context = context
         self._emit = emit
-        self._offered = {tool.name: tool for tool in registry.offered(context.permissions, context.channel)}
+        self._offered = {tool.name: tool for tool in offered}
         self._places = asyncio.Semaphore(RUNNING_AT_ONCE)
         self._exclusive = asyncio.Lock()  # first come, first served: call order, because tasks start in it
         self._room = results.Room(len(calls))

@@ -97,6 +97,19 @@ class Client:
         except (aiohttp.ClientError, OSError) as problem:
             raise _named(problem) from problem
 
+    async def addresses_of(self, url: str) -> tuple[str, ...]:
+        """Where `url` leads, every address checked; for those who connect by themselves to one of exactly these."""
+        try:
+            checked = self._checked(url)
+            if addresses.is_numeric(checked.host or ""):
+                return (checked.host or "",)
+            resolver = _Resolver(self._resolver(), self)
+            found = await resolver.resolve(checked.host or "", checked.port or 0)
+        except OSError as problem:
+            raise _named(problem) from problem
+        await resolver.close()
+        return tuple(result["host"] for result in found)
+
     def check_address(self, address: str) -> None:
         if address not in self._unchecked and not addresses.is_public(address):
             raise NotPublic
@@ -114,21 +127,14 @@ class Client:
         """The URL that will be requested, parsed once: what is checked is what is used."""
         try:
             url = base.join(URL(text)) if base is not None else URL(text)
-            port, host = url.port, url.host
+            objection = addresses.objection(url, self._ports)
         except ValueError as problem:
             raise ToolFailed("invalid_url", "This is not a URL.") from problem
-        if url.scheme not in {"http", "https"} or not host:
-            raise ToolFailed("invalid_url", "Only http and https URLs with a host can be fetched.")
-        if url.user is not None or url.password is not None:
-            raise ToolFailed("invalid_url", "URLs with a user name or password are not fetched.")
-        if port not in self._ports:
-            raise ToolFailed(
-                "address_refused", f"Only these ports are reached: {_listed(self._ports)}; not {port}."
-            )
-        if addresses.is_local_name(host):
-            raise _refused()
-        if addresses.is_numeric(host):
-            self.check_address(host)
+        if objection is not None:
+            raise ToolFailed(*objection)
+        assert url.host is not None  # one without is objected to
+        if addresses.is_numeric(url.host):
+            self.check_address(url.host)
         return url.with_fragment(None)
 
     def _session(self) -> aiohttp.ClientSession:
@@ -216,7 +222,7 @@ class _Inflater:
 
 
 def _refused() -> ToolFailed:
-    return ToolFailed("address_refused", "Only public addresses of the internet are reached.")
+    return ToolFailed("address_refused", addresses.NOT_PUBLIC)
 
 
 def _named(problem: aiohttp.ClientError | OSError) -> ToolFailed:
@@ -242,7 +248,3 @@ def _not_public(problem: BaseException | None) -> bool:
             return True
         problem = problem.__cause__ or problem.__context__
     return False
-
-
-def _listed(ports: Collection[int]) -> str:
-    return ", ".join(str(port) for port in sorted(ports))

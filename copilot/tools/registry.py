@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from copilot.context import Channel
 from copilot.permissions import Permissions
 from copilot.tools import (
@@ -45,12 +47,18 @@ def get(name: str) -> AnyTool | None:
     return _BY_NAME.get(name)
 
 
-def offered(permissions: Permissions, channel: Channel) -> tuple[AnyTool, ...]:
-    """What this turn may use, in registry order; with anything at all comes the way to read results (A20.5)."""
+def offered(
+    permissions: Permissions, channel: Channel, outside: Sequence[AnyTool] = ()
+) -> tuple[AnyTool, ...]:
+    """What this turn may use: shipped tools in registry order, then those of MCP servers (A15.2).
+
+    With anything at all comes the way to read results (A20.5).
+    """
     chosen = {tool.name for tool in TOOLS if _allowed(tool, permissions, channel) and not tool.missing()}
-    if chosen:
+    others = tuple(tool for tool in outside if _allowed(tool, permissions, channel))
+    if chosen or others:
         chosen.add(read_tool_result.TOOL.name)
-    return tuple(tool for tool in TOOLS if tool.name in chosen)
+    return (*(tool for tool in TOOLS if tool.name in chosen), *others)
 
 
 def unavailable() -> dict[str, str]:

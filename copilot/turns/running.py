@@ -166,6 +166,7 @@ class Claimed:
     pending: int
     calls: int  # model calls made so far
     shaping: Shaping
+    has_servers: bool  # MCP servers of the user's own, or of everybody's
 
 
 _CLAIM = """
@@ -193,7 +194,9 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
               'builds', s.builds_id IS NOT NULL, 'allowed_tools', s.allowed_tools,
               'timezone', NULLIF(p.timezone, ''),
               'memory', NOT EXISTS (SELECT 1 FROM copilot_memoryswitch w
-                                    WHERE w.owner_id = s.owner_id AND NOT w."on")))
+                                    WHERE w.owner_id = s.owner_id AND NOT w."on"))),
+          EXISTS (SELECT 1 FROM copilot_mcpserver m
+                  WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL))
 """
 
 
@@ -226,6 +229,7 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
         pending=row[17],
         calls=row[18],
         shaping=shaping,
+        has_servers=row[20],
     )
 
 

@@ -1,0 +1,27 @@
+"""The MCP servers of a turn: asked once before its first request, and missed aloud once per session (A28.2, A28.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from copilot import history
+from copilot.agent.commits import uncut
+from copilot.agent.recorder import Recorder
+from copilot.bridge import in_thread
+from copilot.mcp import Server
+from copilot.tools.mcp_client import NOTHING_OUTSIDE, Connections, Outside
+
+UNAVAILABLE = "server_unavailable"
+
+
+async def gathered(servers: Sequence[Server], recorder: Recorder, connections: Connections) -> Outside:
+    """What the servers bring. A user without servers waits for nothing here."""
+    if not servers:
+        return NOTHING_OUTSIDE
+    outside = await connections.gather(servers, recorder.turn.permissions)
+    if outside.absent:
+        told = await in_thread(history.noticed, recorder.turn.session_id, UNAVAILABLE)
+        for name in dict.fromkeys(outside.absent):
+            if name not in told:
+                await uncut(recorder.notice(UNAVAILABLE, name))
+    return outside

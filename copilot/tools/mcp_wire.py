@@ -1,0 +1,188 @@
+"""How an MCP server is reached: over HTTP to a checked address, or as a child that dies with us (A28.1)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+
+import httpx2
+from django.conf import settings
+from mcp import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.message import SessionMessage
+
+from copilot.mcp import Server
+from copilot.tools import net
+from copilot.tools.base import MAX_TOOL_WAIT_SECONDS
+
+CONNECT_SECONDS = 10.0
+ANSWER_BYTES = 16 * 1024 * 1024  # of one message; what a tool may say is cut far below it
+LEASH = Path(__file__).with_name("leash.py")
+
+Read = ReadStream[SessionMessage | Exception]
+Streams = tuple[Read, WriteStream[SessionMessage]]
+
+
+def way_out() -> net.Client:
+    """The rules of `web_fetch`: which ports and addresses a user's own server may have (A24.1)."""
+    return net.Client(ports=settings.WEB_FETCH_PORTS)
+
+
+@asynccontextmanager
+async def reached(server: Server, gone: Callable[[], None]) -> AsyncIterator[Streams]:
+    """The server's two streams; `gone` is called when it hangs up."""
+    inner = _over_http(server) if server.transport == "http" else _as_child(server)
+    async with inner as (read, write):
+        yield _Watched(read, gone), write
+
+
+class _Watched:
+    """A stream that tells of its end: a server that left while idle is known to have left before it is called."""
+
+    def __init__(self, inner: Read, gone: Callable[[], None]) -> None:
+        self._inner = inner
+        self._gone = gone
+
+    async def receive(self) -> SessionMessage | Exception:
+        return await self._inner.receive()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> _Watched:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self._inner.__anext__()
+        except StopAsyncIteration:
+            self._gone()
+            raise
+
+    async def __aenter__(self) -> _Watched:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, problem, trace)
+
+
+# --- a child -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _as_child(server: Server) -> AsyncIterator[Streams]:
+    """Only the harmless part of our environment goes along, and what the administrator set."""
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-I", "-S", str(LEASH), str(os.getpid()), *server.command],
+        env=dict(server.secrets),
+        encoding_error_handler="replace",
+    )
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: ASYNC230 - it never blocks
+        async with stdio_client(parameters, errlog=nowhere) as streams:
+            yield streams
+
+
+# --- HTTP --------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _over_http(server: Server) -> AsyncIterator[Streams]:
+    plain = httpx2.AsyncHTTPTransport(trust_env=False)
+    transport = _Bounded(plain if server.owner_id is None else _Checked(plain, way_out()))
+    client = httpx2.AsyncClient(
+        transport=transport,
+        headers={**server.secrets, "Accept-Encoding": "identity"},
+        timeout=httpx2.Timeout(CONNECT_SECONDS, read=MAX_TOOL_WAIT_SECONDS + 10.0),
+        max_redirects=net.MAX_REDIRECTS,
+        trust_env=False,
+    )
+    opened = streamable_http_client(server.url, http_client=client, max_sse_event_size=ANSWER_BYTES)
+    async with client, opened as streams:
+        yield streams
+
+
+class _Checked(httpx2.AsyncBaseTransport):
+    """Every request, redirected ones too, goes to an address that was checked, under the name that was asked for."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, client: net.Client) -> None:
+        self._inner = inner
+        self._client = client
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        found = await self._client.addresses_of(str(request.url))
+        for address in found[:-1]:
+            try:
+                return await self._inner.handle_async_request(_to(request, address))
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                continue  # nothing was sent yet; the next address may answer
+        return await self._inner.handle_async_request(_to(request, found[-1]))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _to(request: httpx2.Request, address: str) -> httpx2.Request:
+    return httpx2.Request(
+        request.method,
+        request.url.copy_with(host=address),
+        headers=request.headers,  # the host's name among them
+        stream=request.stream,
+        extensions={**request.extensions, "sni_hostname": request.url.host},
+    )
+
+
+class _Bounded(httpx2.AsyncBaseTransport):
+    """No answer is larger than a message may be, and none is compressed: a bomb has nowhere to go off."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("an answer in a compression that was not asked for")
+        if _streams(response.headers):
+            return response  # its messages are bounded one by one
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        return httpx2.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_Counted(response.stream),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _streams(headers: Mapping[str, str]) -> bool:
+    return headers.get("Content-Type", "").lower().startswith("text/event-stream")
+
+
+class _Counted(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        received = 0
+        async for piece in self._inner:
+            received += len(piece)
+            if received > ANSWER_BYTES:
+                raise httpx2.RemoteProtocolError("an answer larger than any message may be")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -1,0 +1,64 @@
+"""MCP servers as tests need them: real processes over HTTP or stdio, and their rows."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from django.contrib.auth.models import User
+
+from config.servers import dies_with_parent, free_port
+from copilot import mcp
+from copilot.models import McpServer
+from tests.engine import until
+
+UNASKED = ("label", "greet", "headers", "big", "die", "wait", "fail", "picture", "ask", "spawn")
+PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
+
+
+def words(transport: str, label: str = "test", manner: str = "plain") -> tuple[str, ...]:
+    return (sys.executable, "-I", PROGRAM, transport, label, manner)
+
+
+@contextlib.contextmanager
+def process(label: str = "test", manner: str = "plain", port: int | None = None) -> Iterator[int]:
+    """A server over HTTP; its port."""
+    port = port or free_port()
+    child = subprocess.Popen(words(str(port), label, manner), preexec_fn=dies_with_parent(signal.SIGKILL))
+    try:
+        until(lambda: _answers(port))
+        yield port
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def url(port: int) -> str:
+    return f"http://127.0.0.1:{port}/mcp"
+
+
+def everybodys(name: str, port: int, **fields: object) -> McpServer:
+    """A server an administrator added; its tools ask nobody unless told to."""
+    given = {"never_ask": UNASKED} | fields
+    return mcp.add(None, mcp.Draft(name=name, url=url(port), **given))  # type: ignore[arg-type]
+
+
+def stdio(name: str, label: str = "test", manner: str = "plain", **fields: object) -> McpServer:
+    given = {"never_ask": UNASKED} | fields
+    command = words("stdio", label, manner)
+    return mcp.add(None, mcp.Draft(name=name, transport="stdio", command=command, **given))  # type: ignore[arg-type]
+
+
+def users(user: User, name: str, url: str, **fields: object) -> McpServer:
+    """A user's own, whatever its address: the row alone, as if it had been fine when it was saved."""
+    return McpServer.objects.create(owner=user, name=name, transport="http", url=url, **fields)
