@@ -272,10 +272,6 @@ def test_an_earlier_message_that_needs_its_own_turn_goes_first(rig, session):
     assert Turn.objects.filter(session=session, run_ids=["early"]).exists()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="T6.2: a turn that is stopped before it starts gives its own message a place, and no earlier chip",
-)
 def test_a_chip_goes_before_a_later_message_whose_turn_never_started(rig, session, model):
     """T6.2, T7.4"""
     model.will(Text("Talking"), Hang())
@@ -291,6 +287,44 @@ def test_a_chip_goes_before_a_later_message_whose_turn_never_started(rig, sessio
     ended(start(session, "Four"))
     quiet(session)
     assert said(session) == ["One", "Two", "Three", "Four"]
+    assert_same_page(folded(fresh(make.session()), session), fresh(session))
+
+
+def test_chips_go_each_before_the_message_they_were_accepted_before(rig, session, model):
+    """T6.2, T7.4: two turns that never started, and a chip in front of each"""
+    rig.hold_tasks()
+    for chip, message in (("Zero", "One"), ("Two", "Three")):
+        make.pending(session, chip)
+        Message.objects.filter(session=session, content=chip).update(
+            created_at="2026-01-01T00:00:00Z", **_next_number()
+        )
+        start(session, message)
+        dispatch.stop(session.owner_id, session.pk)
+    rig.start_worker()
+    ended(start(session, "Four"))
+    quiet(session)
+    assert said(session) == ["Zero", "One", "Two", "Three", "Four"]
+
+
+def test_what_was_answered_stays_where_it_is(rig, session, model):
+    """T2.4: a chip is never put into a conversation that the model has gone on from"""
+    ended(start(session, "One"))
+    quiet(session)
+    make.pending(session, "Late chip")
+    Message.objects.filter(session=session, content="Late chip").update(
+        created_at="2026-01-01T00:00:00Z", accept_number=-5, queue_order=-5
+    )
+    ended(start(session, "Two"))
+    quiet(session)
+    assert transcript(session) == ["One", "Aye.", "Late chip", "Two", "Aye."]
+
+
+def _next_number():
+    """The next accept number, drawn as a request draws it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('copilot_accept_numbers')")
+        [number] = cursor.fetchone()
+    return {"accept_number": number, "queue_order": float(number)}
 
 
 # --- by hand (T6.5) ----------------------------------------------------------------------------------

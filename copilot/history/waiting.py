@@ -155,10 +155,42 @@ def _places(session_id: UUID, chosen: list[Taking], start: Start | None) -> dict
     last = Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
     messages = [one.message for one in chosen]
     earlier = [one for one in messages if start is not None and one.queue_order < start.queue_order]
-    first = start.sequence - len(earlier) if start is not None else 0
-    places = {one.id: first + index for index, one in enumerate(earlier)}
+    places = _places_before(session_id, earlier, start) if start is not None and earlier else {}
     later = [one for one in messages if one.id not in places]
     return places | {one.id: last + 1 + index for index, one in enumerate(later)}
+
+
+_UNANSWERED = """
+SELECT m.sequence, COALESCE(m.queue_order, m.accept_number), m.sequence - COALESCE(before.sequence, 0) - 1
+FROM copilot_message m CROSS JOIN LATERAL (
+    SELECT MAX(b.sequence) AS sequence FROM copilot_message b
+    WHERE b.session_id = m.session_id AND b.sequence < m.sequence) before
+WHERE m.session_id = %(session)s AND m.kind = 'user' AND m.hidden = '' AND m.sequence > COALESCE((
+    SELECT MAX(a.sequence) FROM copilot_message a
+    WHERE a.session_id = %(session)s AND a.kind NOT IN ('user', 'notice') AND a.hidden = ''), 0)
+ORDER BY m.sequence
+"""
+
+
+def _places_before(session_id: UUID, earlier: list[Pending], start: Start) -> dict[UUID, int]:
+    """In front of the first message that was accepted later and has no answer: the starting one, or before it
+    one whose turn was stopped before it began. Each left room before it (T6.2)."""
+    with connection.cursor() as cursor:
+        cursor.execute(_UNANSWERED, {"session": session_id})
+        unanswered: list[tuple[int, float, int]] = cursor.fetchall()
+    groups: dict[int, list[Pending]] = {start.sequence: []}
+    for one in earlier:
+        later = (
+            sequence
+            for sequence, order, room in unanswered
+            if order > one.queue_order and len(groups.get(sequence, ())) < room
+        )
+        groups.setdefault(next(later, start.sequence), []).append(one)
+    return {
+        one.id: sequence - len(group) + index
+        for sequence, group in groups.items()
+        for index, one in enumerate(group)
+    }
 
 
 def edit_pending(session_id: UUID, message_id: UUID, text: str) -> bool:
