@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from copilot.errors import InvalidRequest
+from copilot.errors import InvalidRequest, NotFound
 from copilot.events import JSON
 from copilot.permissions import Permissions
 from copilot.tags import strip_server_tags
@@ -33,6 +33,7 @@ class Limits:
 
 
 LIMITS = Limits()
+GREATEST_BRANCH = 2**31 - 1  # what the column holds
 RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -60,6 +61,21 @@ class SendMessage:
     author: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resend:
+    """Say something again, changed or not: the message of `message_id`, or the one that row answers (A30.6)."""
+
+    session_id: UUID
+    user_id: int
+    message_id: UUID
+    text: str | None = None  # None: unchanged
+    tier: str = ""
+    mode: str = ""
+    run_id: str | None = None
+    origin: str
+    permissions: Permissions
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -69,15 +85,33 @@ class _Context(_Strict):
     text: str = ""
 
 
-class MessageBody(_Strict):
+class _Choices(_Strict):
+    """How a turn is run, and by which name its outcome is asked for."""
+
+    tier: Literal["", "standard", "advanced", "small"] | None = None
+    mode: Literal["", "fast", "deep"] | None = None
+    run_id: str | None = None
+
+
+class MessageBody(_Choices):
     """The fields of a message as they come over the wire."""
 
     text: str = ""
     attachments: list[str] = []
     context: _Context | None = None
-    tier: Literal["", "standard", "advanced", "small"] | None = None
-    mode: Literal["", "fast", "deep"] | None = None
-    run_id: str | None = None
+
+
+class RetryBody(_Choices):
+    message_id: str
+
+
+class EditBody(RetryBody):
+    text: str
+
+
+class SwitchBody(_Strict):
+    message_id: str
+    branch: int = Field(ge=0, le=GREATEST_BRANCH)
 
 
 def clean_text(text: str) -> str:
@@ -132,6 +166,25 @@ def parse_send(
         origin=origin,
         permissions=permissions,
         author=author,
+    )
+
+
+def parse_resend(
+    body: RetryBody, *, session_id: UUID, user_id: int, origin: str, permissions: Permissions
+) -> Resend:
+    message_id = as_uuid(body.message_id)
+    if message_id is None:
+        raise NotFound
+    return Resend(
+        session_id=session_id,
+        user_id=user_id,
+        message_id=message_id,
+        text=checked_text(body.text) if isinstance(body, EditBody) else None,
+        tier=body.tier or "",
+        mode=body.mode or "",
+        run_id=checked_run_id(body.run_id),
+        origin=origin,
+        permissions=permissions,
     )
 
 
@@ -202,6 +255,26 @@ class SendNow(_Command):
     message_id: str
 
 
+class EditSent(_Command, EditBody):
+    kind: Literal["branch.edit"]
+    session_id: str
+
+
+class RetrySent(_Command, RetryBody):
+    kind: Literal["branch.retry"]
+    session_id: str
+
+
+class SwitchBranch(_Command, SwitchBody):
+    kind: Literal["branch.switch"]
+    session_id: str
+
+
+class UndoTurn(_Command):
+    kind: Literal["turn.undo"]
+    session_id: str
+
+
 class AnswerQuestion(_Command):
     kind: Literal["question.answer"]
     question_id: str
@@ -223,6 +296,10 @@ Command = Annotated[
     | RemoveQueued
     | MoveQueued
     | SendNow
+    | EditSent
+    | RetrySent
+    | SwitchBranch
+    | UndoTurn
     | AnswerQuestion
     | Ping,
     Field(discriminator="kind"),

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 STRANGER, ABUSE, TOO_BIG = 4401, 4008, 1009  # close codes
 MAX_SUBSCRIPTIONS = 50
 Reply = dict[str, object]
+Outcome = dispatch.Started | dispatch.Queued | dispatch.Stopped | dispatch.Switched | dispatch.Undone
 
 
 class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no types
@@ -149,6 +150,18 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                     dispatch.answer_question, user_id, question, text=command.text, choice=command.choice
                 )
                 return {}
+            case commands.EditSent() | commands.RetrySent():
+                return await self._resend(command)
+            case commands.SwitchBranch():
+                self._need("chat")
+                session_id, message_id = _session(command.session_id), _message(command.message_id)
+                switched = await in_thread(
+                    dispatch.switch_branch, user_id, session_id, message_id, command.branch
+                )
+                return _fields(switched)
+            case commands.UndoTurn():
+                self._need("chat")
+                return _fields(await in_thread(dispatch.undo, user_id, _session(command.session_id)))
             case commands.EditQueued() | commands.RemoveQueued() | commands.MoveQueued() | commands.SendNow():
                 return await self._change_queue(command)
             case unreachable:
@@ -172,14 +185,23 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         state = "started" if isinstance(outcome, dispatch.Started) else "queued"
         return {"state": state, **_fields(outcome)}
 
+    async def _resend(self, command: commands.EditSent | commands.RetrySent) -> Reply:
+        self._need("chat")
+        again = commands.parse_resend(
+            command,
+            session_id=_session(command.session_id),
+            user_id=self.visitor.user_id,
+            origin=self.visitor.origin,
+            permissions=UNRESTRICTED,
+        )
+        return {"state": "started", **_fields(await in_thread(dispatch.resend, again))}
+
     async def _change_queue(
         self, command: commands.EditQueued | commands.RemoveQueued | commands.MoveQueued | commands.SendNow
     ) -> Reply:
         self._need("chat")
         who = self.visitor.user_id
-        session_id, message_id = _session(command.session_id), commands.as_uuid(command.message_id)
-        if message_id is None:
-            raise NotFound
+        session_id, message_id = _session(command.session_id), _message(command.message_id)
         match command:
             case commands.EditQueued():
                 await in_thread(dispatch.edit_queued, who, session_id, message_id, command.text)
@@ -286,6 +308,13 @@ def _session(text: str) -> UUID:
     return session_id
 
 
+def _message(text: str) -> UUID:
+    message_id = commands.as_uuid(text)
+    if message_id is None:
+        raise NotFound
+    return message_id
+
+
 def _decoded(frame: str | bytes) -> events.JSON:
     try:
         return msgspec.json.decode(frame)  # type: ignore[no-any-return]
@@ -301,7 +330,7 @@ def _error(ref: object, refusal: Refused) -> str:
     return _text({"kind": "error", "ref": ref, **refusal.body()})
 
 
-def _fields(outcome: dispatch.Started | dispatch.Queued | dispatch.Stopped) -> Reply:
+def _fields(outcome: Outcome) -> Reply:
     fields: Reply = msgspec.to_builtins(outcome)
     if not fields.get("ignored_attachments"):
         fields.pop("ignored_attachments", None)

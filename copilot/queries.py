@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, Literal, TypeVar
@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 from django.db import connection
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q
 
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
@@ -157,7 +157,7 @@ def _read_cursor(cursor: str) -> tuple[bool, datetime, UUID]:
 # --- messages ----------------------------------------------------------------------------------------
 
 
-def message_view(row: Message) -> MessageView:
+def message_view(row: Message, versions: int = 1) -> MessageView:
     return MessageView(
         id=str(row.pk),
         sequence=row.sequence or 0,
@@ -172,7 +172,18 @@ def message_view(row: Message) -> MessageView:
         streaming=row.streaming,
         mid_turn=row.mid_turn,
         model=row.model,
+        versions=versions,
     )
+
+
+def _views(rows: Sequence[Message]) -> list[MessageView]:
+    """With the number of versions of each; only a page that shows some asks for it."""
+    groups = {row.version_of for row in rows if row.version_of is not None}
+    counts: dict[UUID | None, int] = {}
+    if groups:
+        found = Message.objects.filter(version_of__in=groups).exclude(hidden=Message.Hidden.UNDONE)
+        counts = dict(found.values_list("version_of").annotate(Count("pk")))
+    return [message_view(row, counts.get(row.version_of, 1)) for row in rows]
 
 
 def _kind(kind: str) -> RowKind:
@@ -218,12 +229,12 @@ def messages_page(
     if before is not None:
         rows = rows.filter(sequence__lt=before)
     newest = list(rows.order_by("-sequence")[: limit + 1])
-    return [message_view(row) for row in reversed(newest[:limit])], len(newest) > limit
+    return _views(newest[:limit][::-1]), len(newest) > limit
 
 
 def views(message_ids: Iterable[UUID]) -> list[MessageView]:
-    rows = Message.objects.filter(pk__in=list(message_ids)).order_by("sequence")
-    return [message_view(row) for row in rows]
+    rows = list(Message.objects.filter(pk__in=list(message_ids)).order_by("sequence"))
+    return _views(rows)
 
 
 # The version grows with every transaction that this reading sees and an earlier one did not: the newest that

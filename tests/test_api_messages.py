@@ -150,3 +150,79 @@ def test_send_now_puts_a_waiting_message_in_front():
     assert answer.status_code == 200
     assert Turn.objects.get(pk=started).status == "cancelled"
     assert Message.objects.get(pk=urgent).turn_id is not None
+
+
+# --- versions and undo -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def said():
+    """A finished turn, as its rows stand."""
+    session = make.session()
+    turn = make.turn(session, "succeeded")
+    message = make.message(session, content="One", turn=turn, origin="web")
+    make.message(session, "assistant", content="Aye.", turn=turn)
+    return message
+
+
+def branch(client, session_id, act, **fields):
+    return client.post(f"{V1}/sessions/{session_id}/branches", {"act": act, **fields}, content_type=JSON)
+
+
+def test_edit_retry_and_switch_over_rest(said):
+    """E3 `/sessions/{id}/branches`, A30.6"""
+    client, path = program(make.ada()), f"{V1}/sessions/{said.session_id}"
+    edited = branch(client, said.session_id, "edit", message_id=str(said.pk), text="Uno", run_id="r")
+    assert (edited.status_code, edited.json()["state"], edited.json()["run_id"]) == (201, "started", "r")
+    refused = branch(client, said.session_id, "retry", message_id=edited.json()["message_id"])
+    assert (refused.status_code, code_of(refused)) == (409, "session_busy")
+    client.post(f"{path}/stop", {}, content_type=JSON)
+    shown = edited.json()["message_id"]
+    switched = branch(client, said.session_id, "switch", message_id=shown, branch=0)
+    assert switched.status_code == 200
+    assert switched.json() | {"cursor": ""} == {
+        "message_id": str(said.pk),
+        "branch": 0,
+        "versions": 2,
+        "cursor": "",
+    }
+    items = client.get(f"{path}/messages").json()["items"]
+    assert [(row["content"], row["branch"], row["versions"]) for row in items] == [
+        ("One", 0, 2),
+        ("Aye.", 0, 1),
+    ]
+
+
+def test_undo_over_rest_says_what_it_cannot_take_back(said):
+    """A30.2, A30.5"""
+    client, path = program(make.ada()), f"{V1}/sessions/{said.session_id}"
+    undone = client.post(f"{path}/undo", {}, content_type=JSON)
+    assert (undone.status_code, undone.json()["text"]) == (200, "One")
+    assert "not undone" in undone.json()["message"]
+    assert client.get(f"{path}/messages").json()["items"] == []
+    again = client.post(f"{path}/undo", {}, content_type=JSON)
+    assert (again.status_code, code_of(again)) == (409, "nothing_to_undo")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"act": "forget"},
+        {"act": "edit", "message_id": "x"},
+        {"act": "switch", "message_id": "x", "branch": -1},
+        {"act": "switch", "message_id": "x", "branch": 0, "text": "hm"},
+        {},
+    ],
+)
+def test_a_malformed_act_on_a_branch_is_400(said, body):
+    refused = branch(program(make.ada()), said.session_id, **{"act": ""} | body)
+    assert (refused.status_code, code_of(refused)) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize("door", ["branches", "undo"])
+def test_a_reader_changes_no_branch(said, door):
+    """A20.6"""
+    body = {"act": "retry", "message_id": str(said.pk)} if door == "branches" else {}
+    path = f"{V1}/sessions/{said.session_id}/{door}"
+    refused = program(make.ada(), "read").post(path, body, content_type=JSON)
+    assert (refused.status_code, code_of(refused)) == (403, "insufficient_scope")

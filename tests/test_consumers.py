@@ -113,6 +113,10 @@ async def test_foreign_missing_and_malformed_sessions_look_the_same(ada, session
         ("queue.remove", {"message_id": NOBODYS}),
         ("queue.move", {"message_id": NOBODYS, "position": 1}),
         ("queue.send_now", {"message_id": NOBODYS}),
+        ("branch.edit", {"message_id": NOBODYS, "text": "x"}),
+        ("branch.retry", {"message_id": NOBODYS}),
+        ("branch.switch", {"message_id": NOBODYS, "branch": 0}),
+        ("turn.undo", {}),
     ]
     async with connected(ada) as socket:
         for kind, fields in commands:
@@ -175,6 +179,32 @@ async def test_a_conversation_over_one_socket(ada, session):
             now = await socket.ask("queue.send_now", session_id=name, message_id=a)
             assert now["kind"] == "ack"
             await socket.event("turn.succeeded")
+
+
+async def test_versions_and_undo_over_one_socket(ada, session):
+    """E2, A30.5, A30.6: every tab is told the page anew"""
+    name = str(session.pk)
+    async with engine() as rig:
+        await in_thread(rig.start_worker)
+        async with connected(ada) as socket, connected(ada) as other_tab:
+            for tab in (socket, other_tab):
+                await tab.ask("session.subscribe", session_id=name)
+                await tab.event("session.snapshot")
+            first = (await socket.ask("message.send", session_id=name, text="One"))["message_id"]
+            await socket.event("turn.succeeded")
+            edited = await socket.ask("branch.edit", session_id=name, message_id=first, text="Uno")
+            assert edited["state"] == "started"
+            page = await other_tab.event("session.snapshot")
+            assert [row["content"] for row in page["turn"]["messages"]] == ["Uno"]
+            await socket.event("turn.succeeded")
+            shown = edited["message_id"]
+            switched = await socket.ask("branch.switch", session_id=name, message_id=shown, branch=0)
+            assert (switched["message_id"], switched["versions"]) == (first, 2)
+            page = await other_tab.event("session.snapshot")
+            assert [row["content"] for row in page["messages"]] == ["One", "Aye."]
+            undone = await socket.ask("turn.undo", session_id=name)
+            assert undone["text"] == "One"
+            assert (await other_tab.event("session.snapshot"))["messages"] == []
 
 
 async def test_a_question_is_answered_over_the_socket(ada, session):

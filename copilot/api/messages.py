@@ -16,7 +16,7 @@ from copilot.api.parsing import Body, Query, body_of, fields_of, query_of
 from copilot.api.schema import IDEMPOTENCY_KEY, operation
 from copilot.commands import MessageBody, SendMessage, parse_send
 from copilot.errors import InvalidRequest
-from copilot.events import MessageView
+from copilot.events import JSON, MessageView
 from copilot.permissions import UNRESTRICTED
 
 MESSAGES_PER_PAGE = 50
@@ -92,7 +92,7 @@ class MessagesView(Door):
         outcome = dispatch.submit(command_of(request, session_id, self.caller_id))
         match outcome:
             case dispatch.Started():
-                return answer(_slim(_started(outcome)), 201)
+                return answer(started(outcome), 201)
             case dispatch.Queued():
                 return answer(_slim(_queued(outcome)), 202)
             case unreachable:
@@ -109,22 +109,30 @@ class StopView(Door):
 
 def command_of(request: Request, session_id: UUID, user_id: int) -> SendMessage:
     """The one place where a REST message is bound to its channel (A31.3)."""
+    fields = keyed(request)
+    return parse_send(fields, session_id=session_id, user_id=user_id, origin="api", permissions=UNRESTRICTED)
+
+
+def keyed(request: Request) -> dict[str, JSON]:
+    """The body's fields; the header's key is their run_id (E3)."""
     fields = fields_of(request)
     key = request.headers.get("Idempotency-Key")
     if key is not None:
         if fields.get("run_id") not in (None, key):
             raise InvalidRequest("Idempotency-Key and run_id differ.")
         fields["run_id"] = key
-    return parse_send(fields, session_id=session_id, user_id=user_id, origin="api", permissions=UNRESTRICTED)
+    return fields
 
 
-def _started(outcome: dispatch.Started) -> Started:
-    return Started(
-        message_id=str(outcome.message_id),
-        turn_id=str(outcome.turn_id),
-        run_id=outcome.run_id,
-        cursor=outcome.cursor,
-        ignored_attachments=list(outcome.ignored_attachments),
+def started(outcome: dispatch.Started) -> dict[str, object]:
+    return _slim(
+        Started(
+            message_id=str(outcome.message_id),
+            turn_id=str(outcome.turn_id),
+            run_id=outcome.run_id,
+            cursor=outcome.cursor,
+            ignored_attachments=list(outcome.ignored_attachments),
+        )
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
+from copilot.api.branches import BranchesView, UndoView
 from copilot.api.documents import DocumentView, ViewerView
 from copilot.api.doors import Nowhere
 from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView
@@ -31,6 +32,8 @@ urlpatterns = [
     path(f"{SESSION}/messages", MessagesView.as_view()),
     path(f"{SESSION}/stream", StreamView.as_view()),
     path(f"{SESSION}/stop", StopView.as_view()),
+    path(f"{SESSION}/branches", BranchesView.as_view()),
+    path(f"{SESSION}/undo", UndoView.as_view()),
     path(f"{SESSION}/queue", QueueView.as_view()),
     path(QUEUED, QueuedView.as_view()),
     path(f"{QUEUED}/send_now", SendNowView.as_view()),

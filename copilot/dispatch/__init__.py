@@ -8,6 +8,7 @@ from copilot import questions
 from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
+from copilot.dispatch.branching import Switched, resend, switch_branch
 from copilot.dispatch.following import after_turn, follow, restore, start_stranded
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
 from copilot.dispatch.stopping import stop
@@ -19,12 +20,15 @@ from copilot.dispatch.telling import (
     publish,
     publish_page,
 )
+from copilot.dispatch.undoing import Undone, undo
 from copilot.ports import Heard, Said
 
 __all__ = [
     "Queued",
     "Started",
     "Stopped",
+    "Switched",
+    "Undone",
     "after_turn",
     "announce_cancelled",
     "answer_question",
@@ -37,6 +41,7 @@ __all__ = [
     "publish",
     "publish_page",
     "remove_queued",
+    "resend",
     "restore",
     "say",
     "send_now",
@@ -44,7 +49,9 @@ __all__ = [
     "stop",
     "stop_turn",
     "submit",
+    "switch_branch",
     "title_from",
+    "undo",
 ]
 
 

@@ -61,11 +61,12 @@ class MessageView:
     content: Content
     author: str
     attachments: list[AttachmentView]
-    branch: int
+    branch: int  # which version of a user's message this is, from 0
     created_at: str
     streaming: bool = False  # the row still grows; `*.ended` makes it final
     mid_turn: bool = False
     model: str = ""  # which model wrote it, as shown to people
+    versions: int = 1  # of a user's message: how many there are to switch between (W2.7)
 
 
 @dataclass(frozen=True, kw_only=True)

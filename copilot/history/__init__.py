@@ -1,6 +1,7 @@
 """The transcript: the only writer of Message. Rows are appended; what was said is never rewritten (T2.4)."""
 
 from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
+from copilot.history.branching import Switched, Undone, addressed, fork, switch, undo
 from copilot.history.reading import noticed, rows_for_model
 from copilot.history.waiting import (
     Pending,
@@ -39,15 +40,19 @@ __all__ = [
     "Pending",
     "Placed",
     "Start",
+    "Switched",
     "Taking",
+    "Undone",
     "accept",
     "accept_again",
     "add_context",
+    "addressed",
     "append",
     "close_open_rows",
     "discard",
     "drop_pending",
     "edit_pending",
+    "fork",
     "has_pending",
     "keep_replay",
     "last_accepted",
@@ -60,5 +65,7 @@ __all__ = [
     "rows_for_model",
     "save",
     "start_of",
+    "switch",
     "take",
+    "undo",
 ]

@@ -234,7 +234,15 @@ class Message(models.Model):
     author = models.CharField(max_length=150, blank=True, default="", db_default="")
     attachments = models.JSONField(default=list, db_default=EMPTY_LIST, blank=True)
     model = models.CharField(max_length=128, blank=True, default="", db_default="")
-    branch = models.PositiveIntegerField(default=0, db_default=0)
+    branch = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Which version of a user's message this is, from 0."
+    )
+    version_of = models.UUIDField(
+        null=True, blank=True, help_text="The first version of a message that has several, also on itself."
+    )
+    kept_under = models.UUIDField(
+        null=True, blank=True, help_text="The version whose branch this row waits in while another is shown."
+    )
     hidden = models.CharField(max_length=16, choices=Hidden.choices, blank=True, default="", db_default="")
     streaming = models.BooleanField(default=False, db_default=False)
     mid_turn = models.BooleanField(default=False, db_default=False)
@@ -277,6 +285,11 @@ class Message(models.Model):
                 | (~Q(kind="user") & Q(accept_number__isnull=True)),
                 name="a_user_message_and_only_a_user_message_is_accepted",
             ),
+            models.CheckConstraint(
+                condition=Q(hidden="older_branch", kept_under__isnull=False)
+                | (~Q(hidden="older_branch") & Q(kept_under__isnull=True)),
+                name="only_rows_of_an_older_branch_are_kept_under_a_version",
+            ),
         ]
         indexes = [
             models.Index(
@@ -285,6 +298,12 @@ class Message(models.Model):
                 condition=Q(sequence=None, dropped_at=None),
             ),
             models.Index(fields=["turn", "sequence"], name="messages_of_a_turn"),
+            models.Index(
+                fields=["version_of"], name="versions_of_a_message", condition=Q(version_of__isnull=False)
+            ),
+            models.Index(
+                fields=["kept_under"], name="rows_of_an_older_branch", condition=Q(kept_under__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:

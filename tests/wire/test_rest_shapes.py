@@ -57,6 +57,7 @@ def test_messages_and_stop():
                 "streaming": False,
                 "mid_turn": False,
                 "model": "",
+                "versions": 1,
             }
         ],
         "has_older": False,

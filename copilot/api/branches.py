@@ -1,0 +1,102 @@
+"""Versions of a message over REST: edit and resend, retry, switch; and the last turn undone (A30.5, A30.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, assert_never
+from uuid import UUID
+
+from django.http import HttpResponse
+from pydantic import Field, RootModel
+from rest_framework.request import Request
+
+from copilot import dispatch
+from copilot.api.doors import Door, answer
+from copilot.api.messages import Started, keyed, started
+from copilot.api.schema import IDEMPOTENCY_KEY, operation
+from copilot.commands import EditBody, RetryBody, SwitchBody, as_uuid, parse, parse_resend
+from copilot.errors import NotFound
+from copilot.permissions import UNRESTRICTED
+
+
+class Edit(EditBody):
+    act: Literal["edit"]
+
+
+class Retry(RetryBody):
+    act: Literal["retry"]
+
+
+class Switch(SwitchBody):
+    act: Literal["switch"]
+
+
+class BranchAct(RootModel[Annotated[Edit | Retry | Switch, Field(discriminator="act")]]):
+    """Edit and resend one's message, retry what led to a row, or show another version of a shown message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownBranch:
+    """The version that is shown and continued now, counted from 0."""
+
+    message_id: str
+    branch: int
+    versions: int
+    cursor: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndoneTurn:
+    """`text` is what was said in it; `message` says what an undo cannot take back."""
+
+    turn_id: str | None
+    text: str
+    message: str
+    cursor: str
+
+
+class BranchesView(Door):
+    @operation(
+        "Edit and resend, retry, or switch to another version",
+        answers={200: ShownBranch, 201: Started},
+        body=BranchAct,
+        parameters=[IDEMPOTENCY_KEY],
+    )
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        asked = parse(BranchAct, keyed(request)).root
+        match asked:
+            case Switch():
+                return answer(self._switched(session_id, asked))
+            case Edit() | Retry():
+                again = parse_resend(
+                    asked,
+                    session_id=session_id,
+                    user_id=self.caller_id,
+                    origin="api",
+                    permissions=UNRESTRICTED,
+                )
+                return answer(started(dispatch.resend(again)), 201)
+            case unreachable:
+                assert_never(unreachable)
+
+    def _switched(self, session_id: UUID, asked: Switch) -> ShownBranch:
+        message_id = as_uuid(asked.message_id)
+        if message_id is None:
+            raise NotFound
+        shown = dispatch.switch_branch(self.caller_id, session_id, message_id, asked.branch)
+        return ShownBranch(
+            message_id=str(shown.message_id),
+            branch=shown.branch,
+            versions=shown.versions,
+            cursor=shown.cursor,
+        )
+
+
+class UndoView(Door):
+    @operation("Undo the last turn; what it did outside stays done", answers={200: UndoneTurn})
+    def post(self, request: Request, session_id: UUID) -> HttpResponse:
+        undone = dispatch.undo(self.caller_id, session_id)
+        turn_id = str(undone.turn_id) if undone.turn_id else None
+        return answer(
+            UndoneTurn(turn_id=turn_id, text=undone.text, message=undone.message, cursor=undone.cursor)
+        )

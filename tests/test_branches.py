@@ -1,0 +1,421 @@
+"""Versions of what was said, and turns taken back (A30.5, A30.6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot import commands, dispatch, history, queries
+from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany
+from copilot.models import Message, Turn
+from copilot.permissions import UNRESTRICTED
+from copilot.providers.base import ToolGroup
+from copilot.providers.scripted import Call, Fail, Text
+from copilot.workspace import files
+from tests import make
+from tests.engine import (
+    Errand,
+    add_tools,
+    assert_same_page,
+    cue,
+    ended,
+    folded,
+    fresh,
+    lease_of,
+    queue,
+    quiet,
+    say,
+    start,
+    together,
+    told,
+    transcript,
+    until,
+    waiting,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+
+@pytest.fixture
+def session(rig):
+    return make.session()
+
+
+def talk(session, *texts):
+    """Each said and answered; the ids of what was said."""
+    found = []
+    for text in texts:
+        outcome = say(session, text)
+        ended(outcome.turn_id)
+        quiet(session)
+        found.append(outcome.message_id)
+    return found
+
+
+def resend(session, message_id, text=None, **fields):
+    given = {"user_id": session.owner_id, "origin": "web", "permissions": UNRESTRICTED} | fields
+    return dispatch.resend(commands.Resend(session_id=session.pk, message_id=message_id, text=text, **given))
+
+
+def again(session, message_id, text=None, **fields):
+    """Resent and answered; the id of the new version."""
+    outcome = resend(session, message_id, text, **fields)
+    ended(outcome.turn_id)
+    quiet(session)
+    return outcome.message_id
+
+
+def switch(session, message_id, branch):
+    return dispatch.switch_branch(session.owner_id, session.pk, message_id, branch)
+
+
+def undo(session):
+    return dispatch.undo(session.owner_id, session.pk)
+
+
+def places(session):
+    """Each shown message of the user: which of how many versions it is."""
+    rows, _ = queries.messages_page(session.pk)
+    return [(row.content, row.branch, row.versions) for row in rows if row.kind == "user"]
+
+
+@pytest.fixture
+def echo(model):
+    """The model says which request it answers."""
+    model.otherwise = lambda request: [Text(f"Answer {len(model.requests)}.")]
+    return model
+
+
+# --- edit, retry, switch -----------------------------------------------------------------------------
+
+
+def test_an_edited_message_starts_a_turn_and_the_rows_from_it_on_are_kept(session, echo):
+    """A30.6: the model reads the new text and what came before it, nothing of the older branch"""
+    _, second = talk(session, "One", "Two")
+    again(session, second, "Two, better")
+    assert transcript(session) == ["One", "Answer 1.", "Two, better", "Answer 3."]
+    assert "Two, better" in echo.said_to()
+    assert "Answer 1." in echo.said_to()
+    assert "'Two'" not in echo.said_to()
+    assert "Answer 2." not in echo.said_to()
+    kept = Message.objects.filter(session=session, hidden="older_branch").order_by("sequence")
+    assert [row.content for row in kept] == ["Two", "Answer 2."]
+    assert places(session) == [("One", 0, 1), ("Two, better", 1, 2)]
+
+
+def test_a_retry_says_the_same_again_also_when_it_names_the_answer(session, echo):
+    """A30.6, W2.7"""
+    [first] = talk(session, "One")
+    answer = Message.objects.get(session=session, kind="assistant")
+    again(session, answer.pk)
+    assert transcript(session) == ["One", "Answer 2."]
+    assert places(session) == [("One", 1, 2)]
+    assert Message.objects.get(pk=first).hidden == "older_branch"
+
+
+def test_a_failed_turn_is_retried_from_its_notice(session, model):
+    """A30.6: also after a failure; the failed try and its notice are gone from the page and from the prompt"""
+    model.will(Fail("bad_request"))
+    failed = ended(start(session, "One"))
+    quiet(session)
+    assert failed.status == "failed"
+    notice = Message.objects.get(session=session, kind="notice")
+    again(session, notice.pk)
+    assert transcript(session) == ["One", "Aye."]
+    assert [row.kind for row in queries.messages_page(session.pk)[0]] == ["user", "assistant"]
+
+
+def test_switching_shows_a_branch_with_all_that_followed_it(session, echo):
+    """A30.6, W2.7: the branch that is shown is the one that is continued"""
+    first, _ = talk(session, "One", "Two")
+    other = again(session, first, "Uno")
+    switched = switch(session, other, 0)
+    assert (switched.message_id, switched.branch, switched.versions) == (first, 0, 2)
+    assert transcript(session) == ["One", "Answer 1.", "Two", "Answer 2."]
+    talk(session, "Three")
+    assert "Uno" not in echo.said_to()
+    switch(session, first, 1)
+    assert transcript(session) == ["Uno", "Answer 3."]
+    switch(session, other, 0)
+    assert transcript(session)[-2:] == ["Three", "Answer 4."]
+
+
+def test_a_branch_remembers_which_version_inside_it_was_shown(session, echo):
+    first, second = talk(session, "One", "Two")
+    third = again(session, second, "Two b")
+    other = again(session, first, "Uno")
+    switch(session, other, 0)
+    assert [text for text, _, _ in places(session)] == ["One", "Two b"]
+    switch(session, third, 0)
+    assert places(session) == [("One", 0, 2), ("Two", 0, 2)]
+
+
+def test_three_versions_are_numbered_in_the_order_they_were_made(session, echo):
+    [first] = talk(session, "One")
+    second = again(session, first, "Two")
+    third = again(session, second, "Three")
+    assert places(session) == [("Three", 2, 3)]
+    switch(session, third, 0)
+    again(session, first, "Four")
+    assert places(session) == [("Four", 3, 4)]
+
+
+def test_the_original_files_go_with_the_new_text(session, model):
+    """A30.6"""
+    file = files.store(session.owner_id, name="a.txt", content=b"words", source="upload")
+    outcome = say(session, "Read it", attachments=(str(file.pk),))
+    ended(outcome.turn_id)
+    quiet(session)
+    version = Message.objects.get(pk=again(session, outcome.message_id, "Read it twice"))
+    assert [one["file_id"] for one in version.attachments] == [str(file.pk)]
+    assert "a.txt" in model.said_to()
+
+
+def test_a_retry_can_name_another_model(session, model):
+    """W2.6: Retry / switch model"""
+    [first] = talk(session, "One")
+    outcome = resend(session, first, tier="advanced", mode="fast")
+    turn = ended(outcome.turn_id)
+    assert (turn.tier, turn.mode) == ("advanced", "fast")
+
+
+@pytest.fixture
+def interrupted(session, model, monkeypatch):
+    """A turn that heard two more messages while its tool ran, both at one boundary."""
+    errand = Errand("fetch", waits=True)
+    add_tools(monkeypatch, errand)
+    model.will(Call("fetch"))
+    model.will(Text("Done."))
+    turn_id = start(session, "Go")
+    until(lambda: errand.runs)
+    said = [queue(session, "And this"), queue(session, "And that")]
+    errand.cue.give()
+    ended(turn_id)
+    quiet(session)
+    return said
+
+
+def test_a_cut_inside_a_turn_leaves_every_call_with_its_result(session, model, interrupted):
+    """A16.3: what was said between two steps is edited; the work before it stays"""
+    again(session, interrupted[0], "Something else")
+    groups = [one for one in model.requests[-1].messages if isinstance(one, ToolGroup)]
+    assert [len(group.results) for group in groups] == [1]
+    assert "Something else" in model.said_to()
+    assert "And this" not in model.said_to()
+    assert "And that" not in model.said_to()
+
+
+def test_a_message_that_shares_its_delivery_is_not_edited_alone(session, model, interrupted):
+    """A13.5: its words stand in the block of the message before it"""
+    with pytest.raises(Conflict) as refused:
+        resend(session, interrupted[1], "Something else")
+    assert refused.value.code == "delivered_together"
+
+
+# --- what clients see --------------------------------------------------------------------------------
+
+
+def test_every_tab_follows_edits_switches_and_undos(session, echo):
+    """T8.4: a client that only folded the log sees what a reload shows, after each act"""
+    start_state = fresh(session)
+    first, _ = talk(session, "One", "Two")
+    other = again(session, first, "Uno")
+    assert_same_page(folded(start_state, session), fresh(session))
+    switch(session, other, 0)
+    assert_same_page(folded(start_state, session), fresh(session))
+    undo(session)
+    assert_same_page(folded(start_state, session), fresh(session))
+    assert places(session) == [("One", 0, 2)]
+
+
+def test_the_page_is_told_before_the_turn_so_that_no_word_of_it_is_lost(session, model, rig):
+    """Row before event, and the new page before the first event of the new turn"""
+    [first] = talk(session, "One")
+    before = len(told(session.pk))
+    rig.hold_tasks()
+    resend(session, first, "Uno")
+    kinds = [event.kind for event in told(session.pk)[before:]]
+    assert kinds == ["session.snapshot", "message.added", "queue.changed", "turn.queued", "session.changed"]
+
+
+# --- undo --------------------------------------------------------------------------------------------
+
+
+def test_undo_takes_the_last_turn_out_and_says_what_it_cannot(session, echo):
+    """A30.5: repeatable; rows are kept; the next request knows nothing of them"""
+    talk(session, "One", "Two", "Three")
+    undone = undo(session)
+    assert undone.text == "Three"
+    assert "not undone" in undone.message
+    undo(session)
+    assert transcript(session) == ["One", "Answer 1."]
+    assert Message.objects.filter(session=session, hidden="undone").count() == 4
+    talk(session, "Four")
+    assert "Two" not in echo.said_to()
+    assert "Three" not in echo.said_to()
+    undo(session)
+    undo(session)
+    with pytest.raises(Conflict) as refused:
+        undo(session)
+    assert refused.value.code == "nothing_to_undo"
+
+
+def test_undo_of_a_turn_inside_a_summarised_range_voids_the_summary(session, echo):
+    """A30.c2, A30.5: the next request is built from valid rows only"""
+    talk(session, "One", "Two")
+    make.message(session, "summary", content="They counted to two.")
+    assert [row.kind for row in history.rows_for_model(session.pk)] == ["summary"]
+    undo(session)
+    assert [row.content for row in history.rows_for_model(session.pk)] == ["One", "Answer 1."]
+    talk(session, "Three")
+    assert "counted" not in echo.said_to()
+    assert "Two" not in echo.said_to()
+
+
+def test_undo_falls_back_to_the_summary_before(session, echo):
+    """A30.5: only summaries that cover undone rows are void"""
+    talk(session, "One")
+    make.message(session, "summary", content="They began.")
+    talk(session, "Two")
+    undo(session)
+    assert [row.content for row in history.rows_for_model(session.pk)] == ["They began."]
+
+
+def test_chips_that_wait_stay_chips_after_an_undo(session, model):
+    """T7.4: an undo starts nothing that a stop had kept waiting"""
+    talk(session, "One")
+    model.will(Text("Well"), cue(1))
+    turn_id = start(session, "Two")
+    model.reaches(1)
+    queue(session, "Later")
+    dispatch.stop(session.owner_id, session.pk)
+    ended(turn_id)
+    quiet(session)
+    undo(session)
+    assert waiting(session) == ["Later"]
+    assert lease_of(session) == {}
+    assert transcript(session) == ["One", "Aye."]
+
+
+# --- refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(session, model):
+    talk(session, "One")
+    model.will(Text("First."), cue(1))
+    turn_id = start(session, "Two")
+    model.reaches(1)
+    yield session
+    model.give(1)
+    ended(turn_id)
+
+
+ACTS = {
+    "edit": lambda session, message_id: resend(session, message_id, "Uno"),
+    "retry": lambda session, message_id: resend(session, message_id),
+    "switch": lambda session, message_id: switch(session, message_id, 1),
+    "undo": lambda session, message_id: undo(session),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_busy_session_refuses_and_nothing_changes(busy, act):
+    """A30.6: 409 session_busy"""
+    first = Message.objects.filter(session=busy, kind="user").earliest("sequence")
+    rows = Message.objects.filter(session=busy).count()
+    with pytest.raises(Conflict) as refused:
+        ACTS[act](busy, first.pk)
+    assert refused.value.code == "session_busy"
+    assert Message.objects.filter(session=busy).count() == rows
+    assert not Message.objects.filter(session=busy).exclude(hidden="").exists()
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_what_is_not_yours_does_not_exist(session, model, act):
+    """T3.8"""
+    [first] = talk(session, "One")
+    session.owner_id = make.bob().pk
+    with pytest.raises(NotFound):
+        ACTS[act](session, first)
+
+
+def test_what_is_not_shown_cannot_be_continued(session, model):
+    [first] = talk(session, "One")
+    version = again(session, first, "Uno")
+    for act in (lambda: resend(session, first), lambda: switch(session, first, 1)):
+        with pytest.raises(Conflict) as refused:
+            act()
+        assert refused.value.code == "not_shown"
+    with pytest.raises(Conflict) as refused:
+        switch(session, version, 7)
+    assert refused.value.code == "no_such_branch"
+
+
+def test_only_what_a_person_said_is_edited_and_never_into_nothing(session, model):
+    [first] = talk(session, "One")
+    answer = Message.objects.get(session=session, kind="assistant")
+    for target, text in ((answer.pk, "Uno"), (first, "  ")):
+        with pytest.raises(InvalidRequest):
+            resend(session, target, text)
+    assert transcript(session) == ["One", "Aye."]
+
+
+def test_the_same_run_id_again_is_the_first_outcome(session, model):
+    """T3.6: an edit sent twice is one edit"""
+    [first] = talk(session, "One")
+    outcomes = [resend(session, first, "Uno", run_id="r")]
+    ended(outcomes[0].turn_id)
+    quiet(session)
+    shown = Message.objects.get(session=session, content="Uno")
+    outcomes.append(resend(session, shown.pk, "Uno", run_id="r"))
+    assert len({one.message_id for one in outcomes}) == 1
+    assert Turn.objects.filter(session=session).count() == 2
+
+
+def test_a_limit_refuses_a_retry_as_it_refuses_a_message(session, model, monkeypatch):
+    """T3.2"""
+    [first] = talk(session, "One")
+
+    def reached(user_id):
+        raise TooMany("Used up.", code="limit_reached")
+
+    monkeypatch.setattr("copilot.dispatch.branching.check_limit", reached)
+    with pytest.raises(TooMany):
+        resend(session, first)
+    assert transcript(session) == ["One", "Aye."]
+
+
+# --- at the same moment ------------------------------------------------------------------------------
+
+
+def outcome_of(act):
+    try:
+        return act()
+    except Conflict as refused:
+        assert refused.code in ("session_busy", "not_shown")
+        return None
+
+
+def test_undo_edit_retry_and_a_message_race(rig, model):
+    """A30.c2: of the acts one wins and the others are 409; a message is never lost, whoever wins"""
+    for number in range(1, 26):
+        session = make.session()
+        model.always(Text("Aye."))
+        _, second = talk(session, "One", "Two")
+        model.always(Text("Aye."), cue(number))
+        won = []
+        acts = [
+            lambda: undo(session),
+            lambda: resend(session, second, "Zwei"),
+            lambda: resend(session, second),
+        ]
+        races = [lambda act=act: won.append(outcome_of(act)) for act in acts]
+        together(*races, lambda: say(session, "Three"))
+        model.give(number)
+        until(lambda: not waiting(session))
+        quiet(session)
+        assert len(won) == 3
+        assert len([one for one in won if one is not None]) <= 1
+        assert transcript(session).count("Three") == 1
+        assert lease_of(session) == {}
+        assert_same_page(folded(fresh(make.session()), session), fresh(session))
