@@ -241,6 +241,7 @@ ANTHROPIC_API_KEY = env.text("ANTHROPIC_API_KEY")
 ANTHROPIC_BASE_URL = env.text("ANTHROPIC_BASE_URL")
 ANTHROPIC_MODEL = env.text("ANTHROPIC_MODEL")
 DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
+IMAGE_MODE = env.choice("IMAGE_MODE", "auto", ("auto", "native", "text"))  # auto: as the model's entry says
 PROMPT_CACHING = env.flag("PROMPT_CACHING", True)  # marks for Anthropic's models; others cache by themselves
 PROMPT_CACHE_PREFIX_LIFE = env.choice("PROMPT_CACHE_PREFIX_LIFE", "1h", ("5m", "1h"))  # system text and tools
 PROMPT_CACHE_MESSAGES_LIFE = env.choice("PROMPT_CACHE_MESSAGES_LIFE", "5m", ("5m", "1h"))

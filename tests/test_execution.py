@@ -117,10 +117,10 @@ async def test_an_unknown_tool_is_answered_with_close_names() -> None:
 
 async def test_a_hidden_tool_answers_exactly_like_an_unknown_one() -> None:
     """A8.5, A8.c2, A20.3"""
-    hidden = replace(CONTEXT, permissions=replace(UNRESTRICTED, denied_tools=frozenset({"write_file"})))
-    (denied,) = await run(call("write_file"), context=hidden)
-    (nonsense,) = await run(call("wryte_file"), context=hidden)
-    assert denied.content.replace("write_file", "NAME") == nonsense.content.replace("wryte_file", "NAME")
+    hidden = replace(CONTEXT, permissions=replace(UNRESTRICTED, denied_tools=frozenset({"current_time"})))
+    (denied,) = await run(call("current_time"), context=hidden)
+    (nonsense,) = await run(call("currant_time"), context=hidden)
+    assert denied.content.replace("current_time", "NAME") == nonsense.content.replace("currant_time", "NAME")
     unattended = replace(CONTEXT, channel=CHANNELS["schedule"])
     (outcome,) = await run(call("ask_user", question="?"), context=unattended)
     assert "There is no tool" in outcome.content
@@ -468,7 +468,7 @@ async def test_media_must_be_what_they_say(offer: Callable[..., None]) -> None:
     """A9.9"""
 
     async def picture(arguments: Anything, invocation: Invocation) -> ToolOutput:
-        return ToolOutput(value="see", media=(ImagePart(mime=arguments.text, data=PNG),))
+        return ToolOutput(value="see", media=(ImagePart(mime=arguments.text, data=PNG, file_id="kept"),))
 
     offer(picture=picture)
     right, wrong = await run(call("picture", "a", text="image/png"), call("picture", "b", text="image/jpeg"))

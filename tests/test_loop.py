@@ -277,9 +277,17 @@ async def test_opaque_reasoning_goes_back_inside_the_tool_loop_and_is_kept_with_
     assert list(build(rows[:-1], turn_id=TURN, entry=ENTRY)) == loop.messages[:-1]
 
 
-@pytest.mark.parametrize("sees", [True, False])
-async def test_pictures_in_results_follow_the_whole_group_as_words_where_the_model_sees_none(sees):
-    """A9.9, A9.c3 as far as the loop is concerned"""
+PICTURED = {
+    "native": ({"supports_images": True, "media_in_tool_results": True}, ["done", "done"], 1),
+    "behind the group": ({"supports_images": True}, ["done\n\n[1 picture: see attachment]", "done"], 0),
+    "in words": ({}, ["done\n\n[image not shown: cat.png, image/png, 0.0 KB]", "done"], 0),
+}
+
+
+@pytest.mark.parametrize("how", PICTURED)
+async def test_pictures_in_results_go_where_the_model_takes_them(how):
+    """A9.9, A9.c3: both results adjacent, then at most one user message"""
+    can, texts, native = PICTURED[how]
     picture = ImagePart(mime="image/png", data=b"png", name="cat.png")
 
     async def show(made, emit):
@@ -287,11 +295,13 @@ async def test_pictures_in_results_follow_the_whole_group_as_words_where_the_mod
 
     reciter = Reciter(calls(call("a", "show"), call("b", "look")), say("A cat."))
     toolbox = MemoryToolbox(tools={"show": show, "look": look})
-    await play(loop_of(reciter, toolbox=toolbox, chain=(replace(ENTRY, supports_images=sees),)))
-    *_, group = [m for m in reciter.requests[1].messages if isinstance(m, ToolGroup)]
-    after = reciter.requests[1].messages[reciter.requests[1].messages.index(group) + 1 :]
-    words = "" if sees else "[image not shown: cat.png, image/png, 0.0 KB]"
-    assert [(message.text, message.images) for message in after] == [(words, (picture,) if sees else ())]
+    await play(loop_of(reciter, toolbox=toolbox, chain=(replace(ENTRY, **can),)))
+    messages = reciter.requests[1].messages
+    at = next(place for place, message in enumerate(messages) if isinstance(message, ToolGroup))
+    assert [result.content for result in messages[at].results] == texts
+    assert sum(len(result.images) for result in messages[at].results) == native
+    after = [(message.images, "cat.png" in message.text) for message in messages[at + 1 :]]
+    assert after == ([((picture,), True)] if how == "behind the group" else [])
 
 
 async def test_the_turn_can_read_what_the_loop_took():

@@ -109,11 +109,31 @@ def test_images_are_sent_where_they_are_understood() -> None:
     parts = chat(request(seen))["messages"][1]["content"]
     assert parts[1]["image_url"]["url"] == "data:image/png;base64,YWJj"
     assert chat(request(seen, images=False))["messages"][1]["content"] == "look"
-    assert messages(request(seen))["messages"][0]["content"][0]["source"]["media_type"] == "image/png"
+    said, shown = messages(request(seen))["messages"][0]["content"]
+    assert said == {"type": "text", "text": "look"}
+    assert shown["source"] == {"type": "base64", "media_type": "image/png", "data": "YWJj"}
     text, image = responses(request(seen))["input"][0]["content"]
     assert text == {"type": "input_text", "text": "look"}
     assert image == {"type": "input_image", "image_url": "data:image/png;base64,YWJj", "detail": "auto"}
     assert responses(request(seen, images=False))["input"][0]["content"] == "look"
+
+
+def test_pictures_in_results_are_native_where_the_model_takes_them_a9_9() -> None:
+    group = ToolGroup(
+        results=(replace(RESULTS.results[0], images=(ImagePart(mime="image/png", data=b"abc"),)),)
+    )
+    asked = request(HI, CALLING, group)
+    result = messages(asked)["messages"][2]["content"][0]
+    assert [part["type"] for part in result["content"]] == ["text", "image"]
+    output = responses(asked)["input"][-1]["output"]
+    assert [part["type"] for part in output] == ["input_text", "input_image"]
+    said = chat(asked)["messages"][-1]["content"]
+    assert [part["type"] for part in said] == ["text", "image_url"]
+
+
+def test_a_picture_is_encoded_once_however_often_it_is_sent() -> None:
+    picture = ImagePart(mime="image/png", data=b"abc")
+    assert picture.base64 is picture.base64
 
 
 def test_malformed_arguments_are_replayed_as_an_empty_object_a8_2() -> None:

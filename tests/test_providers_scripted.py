@@ -46,6 +46,7 @@ from copilot.providers.scripted import (
     last_text_contains,
     offers,
 )
+from copilot.providers.strict import problems
 
 ENTRY = Entry(name="x", provider="scripted", model="x")
 TOOLS = tuple(
@@ -146,7 +147,22 @@ async def test_an_unmet_predicate_fails_with_a_diff() -> None:
 async def test_met_predicates_let_the_reply_play() -> None:
     seen = UserMessage(text="look", images=(ImagePart(mime="image/png", data=b"x"),))
     script = Script(Reply([Text("x")], requires=[last_text_contains("look"), offers("ask_user"), has_image]))
-    assert [item async for item in ScriptedProvider(script).stream(request(seen))]
+    seeing = request(seen, entry=replace(ENTRY, supports_images=True))
+    assert [item async for item in ScriptedProvider(script).stream(seeing)]
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_pictures_are_refused_where_the_model_takes_none(sees: bool) -> None:
+    """A5.6, A9.9"""
+    picture = ImagePart(mime="image/png", data=b"x")
+    entry = replace(ENTRY, supports_images=sees)
+    group = ToolGroup(results=(ToolResult(call_id="c1", tool="write_file", content="x", images=(picture,)),))
+    shown = problems(request(UserMessage(text="look", images=(picture,)), entry=entry))
+    returned = problems(request(HI, CALLING, group, entry=entry))
+    assert [any("sees none" in problem for problem in shown), len(returned)] == [not sees, 1]
+    assert problems(request(HI, CALLING, group, entry=replace(entry, media_in_tool_results=True))) == (
+        [] if sees else returned
+    )
 
 
 # --- strictness --------------------------------------------------------------------------------------

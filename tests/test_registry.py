@@ -51,6 +51,7 @@ def test_the_registry_is_the_table_of_tools() -> None:
         "write_file": ("never", 30, set()),
         "read_file": ("never", 30, {"read_only", "repeatable"}),
         "list_files": ("never", 30, {"read_only", "repeatable"}),
+        "delete_file": ("ask", 30, set()),
         "read_tool_result": ("never", 30, {"read_only", "repeatable"}),
         "bash_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
         "python_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
@@ -93,6 +94,7 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ("memory_search", {memories.MAX_FOUND, memory_search.MAX_QUERY}),
         ("memory_forget", set()),
         ("write_file", set()),
+        ("delete_file", {files.TRASH_DAYS}),
         ("current_time", set()),
     ],
 )

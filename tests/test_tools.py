@@ -22,7 +22,7 @@ from copilot.events import JSON, ArtifactAdded, Event, QuestionAsked, QuestionCl
 from copilot.models import Question, Session, Turn, WorkspaceFile
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
-from copilot.tools import ask_user, execution
+from copilot.tools import ask_user, delete_file, execution
 from copilot.tools.base import CallOutcome
 from copilot.workspace import files
 from tests import make
@@ -116,6 +116,19 @@ async def test_bytes_come_as_base64_and_an_image_is_read_as_one(context: TurnCon
     assert "invalid_base64" in broken.content
     neither = await use(context, "write_file", name="b.png")
     assert "either content or base64" in neither.content
+
+
+async def test_a_deleted_file_is_gone_and_can_be_brought_back(context: TurnContext) -> None:
+    """A22.1, A22.3, A32: asked for first, soft, and only what the turn may see"""
+    made = values(await use(context, "write_file", name="old.txt", content="x"))
+    deleted = await use(context, "delete_file", file="old.txt")
+    assert deleted.success
+    assert not (await use(context, "read_file", file=made["file_id"])).success
+    again = await use(context, "delete_file", file=made["uri"])
+    assert (again.success, again.content.split(":")[0]) == (False, "Error not_found")
+    await in_thread(files.restore, context.user_id, UUID(made["file_id"]))
+    assert (await use(context, "read_file", file="old.txt")).success
+    assert delete_file.TOOL.weigh({"file": "old.txt"}, context).reason
 
 
 async def test_text_is_read_in_parts(context: TurnContext) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
-from copilot.agent.conversation import call_ids, extend_last_reply, without_images, without_replay
+from copilot.agent.conversation import call_ids, extend_last_reply, without_replay
 from copilot.agent.fallback import Fallback, Needs
 from copilot.agent.guards import Limit, State
 from copilot.agent.healing import Healing
+from copilot.agent.media import behind_groups, without_images
 from copilot.agent.metering import Meter, add, estimate, size
 from copilot.agent.parts import ModelCallEnded, Produced
 from copilot.agent.ports import Ports, closed
@@ -132,11 +133,17 @@ class Asker:
             entry=entry,
             system=self.system,
             suffix=self.suffix,
-            messages=tuple(messages if healing.sees(entry) else without_images(messages)),
+            messages=self._shown(messages),
             tools=self.ports.toolbox.specifications() if entry.supports_tools else (),
             thinking_tokens=healing.thinking_tokens(entry),
             effort=healing.effort(entry),
         )
+
+    def _shown(self, messages: list[ModelMessage]) -> tuple[ModelMessage, ...]:
+        """Pictures where this model takes them, or words about them (A9.9, A16.5)."""
+        if not self._healing.sees(self.entry):
+            return tuple(without_images(messages))
+        return tuple(messages if self.entry.media_in_tool_results else behind_groups(messages))
 
     def _begin(self, messages: list[ModelMessage], round_number: int) -> Attempt:
         request = self._request(messages)

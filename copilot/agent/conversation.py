@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from copilot.providers.base import (
     AssistantMessage,
-    ImagePart,
     ModelMessage,
     ToolGroup,
     ToolResult,
     UserMessage,
 )
-from copilot.tags import block, escape_server_tags
+from copilot.tags import block
 from copilot.tools.base import CallOutcome
 
 SEPARATOR = "\n\n"
@@ -55,7 +54,11 @@ def note(text: str) -> UserMessage:
 
 def result_of(outcome: CallOutcome) -> ToolResult:
     return ToolResult(
-        call_id=outcome.call_id, tool=outcome.tool, content=outcome.content, success=outcome.success
+        call_id=outcome.call_id,
+        tool=outcome.tool,
+        content=outcome.content,
+        success=outcome.success,
+        images=outcome.media,
     )
 
 
@@ -93,27 +96,9 @@ def extend_last_reply(messages: list[ModelMessage], text: str) -> None:
             return
 
 
-# --- for a model that takes less ---------------------------------------------------------------------
-
-
-def without_images(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Each image is replaced by words that name it (A7.4, A16.5)."""
-    return [
-        UserMessage(text=join_text(m.text, *(_placeholder(image) for image in m.images)))
-        if isinstance(m, UserMessage) and m.images
-        else m
-        for m in messages
-    ]
-
-
 def without_replay(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
     """Opaque data is its own model's alone; what everybody can read stays (A14.4)."""
     return [replace(m, replay=()) if isinstance(m, AssistantMessage) and m.replay else m for m in messages]
-
-
-def _placeholder(image: ImagePart) -> str:
-    name = escape_server_tags(image.name) or "unnamed"
-    return f"[image not shown: {name}, {image.mime}, {len(image.data) / 1024:.1f} KB]"
 
 
 def _joined(left: UserMessage, right: UserMessage) -> UserMessage:

@@ -30,7 +30,6 @@ from copilot.events import (
 from copilot.live.lease import Release
 from copilot.models import Turn
 from copilot.ports import follow, send_errand
-from copilot.providers.base import UserMessage
 from copilot.turns import Ended
 
 EVERYTHING_STAYS = 2**62  # keep-through of a failed turn: all that is queued stays as chips (T7.4)
@@ -70,7 +69,7 @@ async def _go_on(run: Run) -> bool:
         return False
     await taking.tell(run.turn, run.recorder, taken)
     assert run.loop is not None
-    run.loop.go_on([UserMessage(text=text) for text in await in_thread(taking.texts, taken)])
+    run.loop.go_on(await in_thread(taking.messages, run.turn, taken, run.loop.chain))
     return True
 
 

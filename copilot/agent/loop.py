@@ -224,7 +224,6 @@ class Loop:
             async for part in parts:
                 yield part
         append(self.messages, run.group())
-        append(self.messages, UserMessage(text="", images=run.images()))
         for part in self._end_tools(run, reply.finish):
             yield part
 

@@ -20,6 +20,7 @@ from copilot.providers.base import (
 )
 
 CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
+IMAGE_CHARACTERS = 6_400  # as many as one picture of usual size costs in tokens: about 1,600
 
 
 class Meter:
@@ -123,11 +124,13 @@ def size(request: Request) -> int:
 def _length(message: ModelMessage) -> int:
     match message:
         case UserMessage():
-            return len(message.text)
+            return len(message.text) + IMAGE_CHARACTERS * len(message.images)
         case AssistantMessage():
             return len(message.text) + sum(len(msgspec.json.encode(c.arguments)) for c in message.calls)
         case ToolGroup():
-            return sum(len(result.content) for result in message.results)
+            return sum(
+                len(result.content) + IMAGE_CHARACTERS * len(result.images) for result in message.results
+            )
 
 
 def _milliseconds(seconds: float) -> int:

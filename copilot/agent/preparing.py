@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from django.conf import settings
+
 from copilot import context, history, mcp, queries, usage
-from copilot.agent import taking
+from copilot.agent import pictures, taking
 from copilot.agent.mending import Mended, mend
 from copilot.agent.toolbox import TurnToolbox
 from copilot.providers import catalogue
-from copilot.providers.base import Entry
+from copilot.providers.base import Entry, ImagePart
 from copilot.rows import Row
 from copilot.turns import Claimed
 
@@ -21,12 +23,13 @@ class Prepared:
     mended: Mended
     taken: list[history.Taking]
     calls_begun: int  # the first model call's row stands already
+    images: Mapping[str, ImagePart]  # by file id
     servers: tuple[mcp.Server, ...] = ()  # MCP servers the turn may use
 
 
 def prepare(turn: Claimed) -> Prepared:
     """Everything the loop needs of Postgres before its first request, in one visit."""
-    chain = _rest_of(catalogue.resolve(turn.tier, turn.mode), turn)
+    chain = tuple(_seeing(entry) for entry in _rest_of(catalogue.resolve(turn.tier, turn.mode), turn))
     taken = taking.at_turn_start(turn) if turn.pending and not turn.calls else []
     rows = history.rows_for_model(turn.session_id)
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
@@ -34,7 +37,17 @@ def prepare(turn: Claimed) -> Prepared:
     if not mended.answered:
         usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
     servers = mcp.usable(turn.user_id, turn.permissions) if turn.has_servers else ()
-    return Prepared(chain=chain, mended=mended, taken=taken, calls_begun=number, servers=servers)
+    images = pictures.load(mended.rows, turn.user_id, chain)
+    return Prepared(
+        chain=chain, mended=mended, taken=taken, calls_begun=number, images=images, servers=servers
+    )
+
+
+def _seeing(entry: Entry) -> Entry:
+    """As the installation wants pictures handled: by the catalogue, always shown, or never (A29.3)."""
+    if settings.IMAGE_MODE == "auto":
+        return entry
+    return replace(entry, supports_images=settings.IMAGE_MODE == "native")
 
 
 def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:

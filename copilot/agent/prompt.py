@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from copilot.agent import conversation
 from copilot.agent.rebuilding import rebuilt
 from copilot.events import AttachmentView
-from copilot.providers.base import AssistantMessage, Entry, ModelMessage, UserMessage
+from copilot.providers.base import AssistantMessage, Entry, ImagePart, ModelMessage, UserMessage
 from copilot.rows import Row
 from copilot.tags import block, escape
+from copilot.workspace.sniffing import is_native_image
 
 PROMPTS = Path(__file__).parent / "prompts"
 INTERRUPTED = (
@@ -28,12 +29,17 @@ def system_text() -> str:
     return (PROMPTS / "system.md").read_text(encoding="utf-8").strip()
 
 
-def build(rows: Sequence[Row], *, turn_id: str, entry: Entry) -> tuple[ModelMessage, ...]:
+NO_IMAGES: Mapping[str, ImagePart] = {}
+
+
+def build(
+    rows: Sequence[Row], *, turn_id: str, entry: Entry, images: Mapping[str, ImagePart] = NO_IMAGES
+) -> tuple[ModelMessage, ...]:
     """The conversation for `entry`, valid for every provider, the same however often it is built (A16).
 
     It ends with something to answer: after a text that was cut off, with the request to go on (T9.1).
     """
-    messages = rebuilt(rows, turn_id=turn_id, entry=entry)
+    messages = rebuilt(rows, turn_id=turn_id, entry=entry, images=images)
     if messages and not isinstance(messages[0], UserMessage):
         messages.insert(0, conversation.note(BEGINS_WITH_ASSISTANT))
     if messages and isinstance(messages[-1], AssistantMessage):
@@ -54,8 +60,8 @@ def server_context(
 ) -> str:
     """What stands in front of a message, frozen on its row and never shown to people (A15.3, A29.4)."""
     blocks = [_environment(sent, page_url, page_text)]
-    if attachments:
-        blocks.append(_attached(attachments))
+    if others := [file for file in attachments if not is_native_image(file.type, file.size)]:
+        blocks.append(_attached(others))
     return conversation.join_text(*blocks)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from copilot.agent.conversation import append, join_text, note
+from copilot.agent.media import placeholder
 from copilot.events import JSON
 from copilot.providers.base import (
     AssistantMessage,
     Entry,
+    ImagePart,
     ModelMessage,
     ToolCall,
     ToolGroup,
@@ -21,12 +23,16 @@ from copilot.providers.base import (
 from copilot.rows import Row
 from copilot.tags import block
 from copilot.tools.calls import NO_RESULT, canonical
+from copilot.workspace.sniffing import is_native_image
 
 _log = logging.getLogger(__name__)
 
 
-def rebuilt(rows: Iterable[Row], *, turn_id: str, entry: Entry) -> list[ModelMessage]:
-    builder = _Builder(turn_id, entry)
+def rebuilt(
+    rows: Iterable[Row], *, turn_id: str, entry: Entry, images: Mapping[str, ImagePart]
+) -> list[ModelMessage]:
+    """`images` are the pictures that may be shown, by file id; any other becomes words (A16.5)."""
+    builder = _Builder(turn_id, entry, images)
     for row in _relevant(rows):
         builder.add(row)
     return builder.finish()
@@ -51,7 +57,8 @@ class _Reply:
 
 
 class _Builder:
-    def __init__(self, turn_id: str, entry: Entry) -> None:
+    def __init__(self, turn_id: str, entry: Entry, images: Mapping[str, ImagePart]) -> None:
+        self._images = images
         self._turn_id = turn_id
         self._models = ("", entry.name, entry.model)
         self._messages: list[ModelMessage] = []
@@ -63,7 +70,7 @@ class _Builder:
     def add(self, row: Row) -> None:
         match row.kind:
             case "user":
-                self._say(UserMessage(text=user_text(row)), transparent=row.mid_turn)
+                self._say(user_message(row, self._images), transparent=row.mid_turn)
             case "note":
                 self._say(note(row.content), transparent=True)
             case "summary":
@@ -125,11 +132,13 @@ class _Builder:
         if call is None or call.call_id in self._reply.results:
             self._dropped += 1
             return
+        shown, words = pictures_of(row, self._images)
         self._reply.results[call.call_id] = ToolResult(
             call_id=call.call_id,
             tool=call.tool,
-            content=row.content,
+            content=join_text(row.content, *words),
             success=row.data.get("success") is not False,
+            images=shown,
         )
 
     # --- replies -------------------------------------------------------------------------------------
@@ -163,12 +172,20 @@ class _Builder:
         return row.replay if row.turn_id == self._turn_id and row.model in self._models else ()
 
 
-def user_text(row: Row) -> str:
+def user_message(row: Row, images: Mapping[str, ImagePart]) -> UserMessage:
     """A message as the model reads it: a follow-up as it was delivered, any other behind its context."""
     follow_up = row.data.get("follow_up")
-    if isinstance(follow_up, str):
-        return follow_up
-    return join_text(row.server_context, row.content)
+    text = follow_up if isinstance(follow_up, str) else join_text(row.server_context, row.content)
+    shown, words = pictures_of(row, images)
+    return UserMessage(text=join_text(text, *words), images=shown)
+
+
+def pictures_of(row: Row, images: Mapping[str, ImagePart]) -> tuple[tuple[ImagePart, ...], list[str]]:
+    """A row's pictures in order, and words for those that cannot be shown."""
+    pictures = [file for file in row.attachments if is_native_image(file.type, file.size)]
+    shown = tuple(images[file.file_id] for file in pictures if file.file_id in images)
+    missing = [file for file in pictures if file.file_id not in images]
+    return shown, [placeholder(file.name, file.type, file.size) for file in missing]
 
 
 def _result(reply: _Reply, call: ToolCall) -> ToolResult:

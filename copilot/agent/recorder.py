@@ -26,6 +26,7 @@ from copilot.bridge import in_thread
 from copilot.errors import FenceLost
 from copilot.events import (
     JSON,
+    AttachmentView,
     Content,
     Event,
     MessageView,
@@ -50,6 +51,7 @@ from copilot.events import (
 from copilot.history import NewRow, Placed
 from copilot.live.stream import Outbox
 from copilot.previews import preview_arguments
+from copilot.providers.base import ImagePart
 from copilot.turns import Claimed
 
 SETTLE_SECONDS = 1.0
@@ -189,34 +191,22 @@ class Recorder:
         call_id: str | None = None,
         streaming: bool = False,
     ) -> Placed:
-        placed = await self._try_row(row_id, kind, content, data or {}, call_id, streaming=streaming)
-        if placed is None:
-            raise FenceLost(f"turn {self.turn.turn_id} is not held under fence {self.turn.fence}")
-        return placed
-
-    async def _try_row(
-        self,
-        row_id: UUID,
-        kind: RowKind,
-        content: str,
-        data: dict[str, JSON],
-        call_id: str | None,
-        *,
-        streaming: bool,
-    ) -> Placed | None:
-        return await self.services.append(
+        placed = await self.services.append(
             NewRow(
                 id=row_id,
                 turn_id=self.turn.turn_id,
                 fence=self.turn.fence,
                 kind=kind,
                 content=content,
-                data=data,
+                data=data or {},
                 call_id=call_id,
                 model=self.model if kind in WRITTEN_BY_A_MODEL else "",
                 streaming=streaming,
             )
         )
+        if placed is None:
+            raise FenceLost(f"turn {self.turn.turn_id} is not held under fence {self.turn.fence}")
+        return placed
 
     async def _call(self, made: CallMade) -> None:
         call = made.call
@@ -249,8 +239,18 @@ class Recorder:
             "truncated": outcome.truncated,
             "file_id": outcome.file_id,
         }
-        placed = await self._try_row(
-            made.row_id, "tool_result", outcome.content, data, outcome.call_id, streaming=False
+        pictures = [_attachment(image) for image in outcome.media if image.file_id]
+        placed = await self.services.append(
+            NewRow(
+                id=made.row_id,
+                turn_id=self.turn.turn_id,
+                fence=self.turn.fence,
+                kind="tool_result",
+                content=outcome.content,
+                data=data,
+                call_id=outcome.call_id,
+                attachments=pictures,
+            )
         )
         if placed is None:
             return  # a second result for one call leaves no row and no event (A9.8)
@@ -272,7 +272,9 @@ class Recorder:
                 preview=outcome.preview,
                 truncated=outcome.truncated,
                 link=f"/api/v1/files/{outcome.file_id}/download" if outcome.file_id else None,
-                message=self._view(made.row_id, "tool_result", placed, content),
+                message=replace(
+                    self._view(made.row_id, "tool_result", placed, content), attachments=pictures
+                ),
             )
         )
 
@@ -346,3 +348,7 @@ class Recorder:
         """Costs are recorded before the ending is told; a database that is slow delays it a second at most."""
         if self._recordings:
             await asyncio.wait(self._recordings, timeout=SETTLE_SECONDS)
+
+
+def _attachment(image: ImagePart) -> AttachmentView:
+    return AttachmentView(file_id=image.file_id, name=image.name, type=image.mime, size=len(image.data))

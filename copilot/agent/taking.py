@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import takewhile
-from uuid import UUID
 
 from django.db import DatabaseError
 
 from copilot import history, queries, turns
-from copilot.agent import followups
+from copilot.agent import followups, pictures
 from copilot.agent.commits import uncut
-from copilot.agent.conversation import join_text
+from copilot.agent.rebuilding import user_message
 from copilot.agent.recorder import Recorder
 from copilot.bridge import in_thread
 from copilot.commands import LIMITS
@@ -21,10 +20,9 @@ from copilot.events import FollowUpDelivered, MessageAdded
 from copilot.history import Pending, Taking
 from copilot.live import lease
 from copilot.live.client import RedisDown
-from copilot.models import Message
 from copilot.permissions import Permissions
 from copilot.ports import send_turn
-from copilot.providers.base import UserMessage
+from copilot.providers.base import Entry, UserMessage
 from copilot.turns import Claimed
 from copilot.workspace import files
 
@@ -99,22 +97,20 @@ async def tell(turn: Claimed, recorder: Recorder, taken: list[Taking]) -> None:
     recorder.publish(await in_thread(queries.queue_now, turn.session_id))
 
 
-def texts(taken: list[Taking]) -> list[str]:
-    """What the model reads of each: the frozen context of its row, then the text."""
-    rows = {row.pk: row for row in Message.objects.filter(pk__in=[one.message.id for one in taken])}
-    return [join_text(row.server_context, row.content) for row in _ordered(rows, taken)]
-
-
-def _ordered(rows: dict[UUID, Message], taken: list[Taking]) -> list[Message]:
-    return [rows[one.message.id] for one in taken]
+def messages(turn: Claimed, taken: list[Taking], chain: tuple[Entry, ...]) -> list[UserMessage]:
+    """What the model reads of each, to the byte what it will read of its row in later turns (A13.5)."""
+    rows = history.rows_named([one.message.id for one in taken])
+    images = pictures.load(rows, turn.user_id, chain)
+    return [user_message(row, images) for row in rows]
 
 
 class Boundary:
     """The loop's follow-ups: what people said while tools ran."""
 
-    def __init__(self, turn: Claimed, recorder: Recorder) -> None:
+    def __init__(self, turn: Claimed, recorder: Recorder, chain: tuple[Entry, ...]) -> None:
         self._turn = turn
         self._recorder = recorder
+        self._chain = chain
 
     async def take(self) -> tuple[UserMessage, ...]:
         return await uncut(self._take_and_tell())
@@ -127,7 +123,7 @@ class Boundary:
         queued = await in_thread(queries.queue_items, self._turn.session_id)
         delivered = [str(one.message.id) for one in taken]
         self._recorder.publish(FollowUpDelivered(message_ids=delivered, still_queued=len(queued)))
-        return (UserMessage(text=taken[0].follow_up or ""),)
+        return tuple(await in_thread(messages, self._turn, taken, self._chain))
 
     def _take(self) -> list[Taking]:
         if not history.has_pending(self._turn.session_id):

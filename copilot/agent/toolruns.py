@@ -11,7 +11,7 @@ from copilot.agent.conversation import result_of
 from copilot.agent.parts import CallMade, Produced, ResultMade
 from copilot.agent.ports import Toolbox, closed
 from copilot.events import Event
-from copilot.providers.base import ImagePart, ToolCall, ToolGroup
+from copilot.providers.base import ToolCall, ToolGroup
 from copilot.tools.base import CallOutcome
 from copilot.tools.calls import FAILED_BEFORE_IT_RAN, error_outcome, refusal
 
@@ -49,10 +49,6 @@ class ToolRun:
 
     def group(self) -> ToolGroup:
         return ToolGroup(results=tuple(result_of(self.outcomes[call.call_id]) for call in self.calls))
-
-    def images(self) -> tuple[ImagePart, ...]:
-        """Media of the results, in call order; they follow the whole group (A9.9)."""
-        return tuple(part for call in self.calls for part in self.outcomes[call.call_id].media)
 
     def make_calls(self) -> Iterator[Produced]:
         for call in self.calls:

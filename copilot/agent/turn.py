@@ -154,12 +154,14 @@ class TurnRun(Run):
         return Loop(
             system=prompt.system_text(),
             suffix=suffix_text(self.turn.shaping, mcp_instructions=outside.instructions),
-            messages=list(prompt.build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry)),
+            messages=list(
+                prompt.build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
+            ),
             chain=prepared.chain,
             ports=Ports(
                 provider=provider_for,
                 toolbox=TurnToolbox(context.current(), outside.tools),
-                follow_ups=taking.Boundary(self.turn, self.recorder),
+                follow_ups=taking.Boundary(self.turn, self.recorder, prepared.chain),
                 clock=SystemClock(),
                 budget=TurnBudget(self.turn, self.recorder),
                 call_id=partial(usage.call_id, self.turn.turn_id),

@@ -2,7 +2,7 @@
 
 from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
 from copilot.history.branching import Switched, Undone, addressed, fork, switch, undo
-from copilot.history.reading import noticed, rows_for_model
+from copilot.history.reading import noticed, rows_for_model, rows_named
 from copilot.history.waiting import (
     Pending,
     Start,
@@ -63,6 +63,7 @@ __all__ = [
     "result_data",
     "retract",
     "rows_for_model",
+    "rows_named",
     "save",
     "start_of",
     "switch",

@@ -11,7 +11,7 @@ import msgspec
 from django.db import connection, transaction
 from django.db.models import Max
 
-from copilot.events import JSON
+from copilot.events import JSON, AttachmentView
 from copilot.history.holding import own
 from copilot.models import Message
 
@@ -31,6 +31,7 @@ class NewRow:
     call_id: str | None = None
     model: str = ""
     streaming: bool = False
+    attachments: Sequence[AttachmentView] = ()  # pictures of a result (A9.9)
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ class Placed:
 
 
 _APPEND = """
-INSERT INTO copilot_message (id, session_id, turn_id, sequence, kind, content, data, call_id, model, streaming)
-SELECT r.id, t.session_id, t.id, last.sequence + r.ordinal, r.kind, r.content, r.data, r.call_id, r.model, r.streaming
+INSERT INTO copilot_message (id, session_id, turn_id, sequence, kind, content, data, call_id, model, streaming,
+                             attachments)
+SELECT r.id, t.session_id, t.id, last.sequence + r.ordinal, r.kind, r.content, r.data, r.call_id, r.model, r.streaming,
+       r.attachments
 FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::jsonb[], %s::text[],
-            %s::text[], %s::boolean[])
-     AS r(id, turn_id, fence, ordinal, kind, content, data, call_id, model, streaming)
+            %s::text[], %s::boolean[], %s::jsonb[])
+     AS r(id, turn_id, fence, ordinal, kind, content, data, call_id, model, streaming, attachments)
 JOIN copilot_turn t ON t.id = r.turn_id AND t.fence = r.fence AND t.status = 'running'
 CROSS JOIN LATERAL (SELECT COALESCE(MAX(m.sequence), 0) AS sequence FROM copilot_message m
                     WHERE m.session_id = t.session_id) last
@@ -79,6 +82,7 @@ def append(rows: Sequence[NewRow]) -> dict[UUID, Placed]:
                 [row.call_id for row in rows],
                 [row.model for row in rows],
                 [row.streaming for row in rows],
+                [_json.encode(row.attachments).decode() for row in rows],
             ],
         )
         return {identifier: Placed(sequence, at) for identifier, sequence, at in cursor.fetchall()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol
 
 from copilot.events import JSON, Tokens
@@ -43,6 +45,7 @@ class Entry:
     max_output_tokens: int = 0  # 0 = do not send the field
     supports_tools: bool = True
     supports_images: bool = False
+    media_in_tool_results: bool = False  # else pictures of results follow their group (A9.9)
     can_reason: bool = False
     reasoning_style: ReasoningStyle = "none"  # how thinking is asked for; "none" sends nothing
     first_token_timeout_seconds: float = 120.0
@@ -71,6 +74,16 @@ class ImagePart:
     mime: str
     data: bytes = field(repr=False)
     name: str = ""  # of its file, for models that cannot see it
+    file_id: str = ""  # where it is kept; empty until it is
+
+    @cached_property
+    def base64(self) -> str:
+        """Made once, however often the conversation is sent."""
+        return base64.b64encode(self.data).decode()
+
+    @property
+    def data_url(self) -> str:
+        return f"data:{self.mime};base64,{self.base64}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +107,7 @@ class ToolResult:
     tool: str
     content: str
     success: bool = True
+    images: tuple[ImagePart, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

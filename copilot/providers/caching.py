@@ -13,7 +13,7 @@ from copilot.providers.base import Entry
 Life = Literal["5m", "1h"]
 LIVES: tuple[Life, ...] = ("5m", "1h")  # from the shortest to the longest
 MARKED_MESSAGES = 2  # with the system text and the last tool: the four marks that the API allows
-UNMARKABLE = ("thinking", "redacted_thinking")
+UNMARKABLE = ("thinking", "redacted_thinking", "image_url")  # gateways take marks on text alone
 # As gateways spell it: anthropic/claude-…, bedrock/eu.anthropic.claude-…, vertex_ai/claude-…
 _ANTHROPIC_MODEL = re.compile(r"(?:^|[/.~])(?:anthropic[/.]|claude-)")
 

@@ -98,6 +98,7 @@ def _openai(key: str, base_url: str, model: str, api: str) -> Entry:
         base_url=base_url,
         credential=key or "none",
         supports_images=known,
+        media_in_tool_results=known and responses and not gateway,
         can_reason=known,
         reasoning_style=style if known else "none",
     )
@@ -115,6 +116,7 @@ def _anthropic(key: str, base_url: str, model: str) -> Entry:
         context_window=200_000,
         max_output_tokens=0 if old else 32_000,
         supports_images=True,
+        media_in_tool_results=True,
         can_reason=not old,
         reasoning_style="none" if old else "budget" if model.startswith(BUDGET_MODELS) else "adaptive",
     )

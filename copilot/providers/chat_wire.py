@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -13,6 +13,7 @@ from copilot.events import JSON
 from copilot.providers import caching
 from copilot.providers.base import (
     AssistantMessage,
+    ImagePart,
     ModelMessage,
     ProviderFailure,
     Request,
@@ -96,7 +97,7 @@ def _tool(tool: ToolSpecification) -> JSON:
 def _messages(message: ModelMessage, *, images: bool) -> list[Message]:
     match message:
         case UserMessage():
-            return [{"role": "user", "content": _user_content(message, images=images)}]
+            return [{"role": "user", "content": _content(message.text, message.images, images)}]
         case AssistantMessage():
             said: Message = {"role": "assistant", "content": message.text or None}
             if message.calls:
@@ -104,20 +105,19 @@ def _messages(message: ModelMessage, *, images: bool) -> list[Message]:
             return [said]
         case ToolGroup():
             return [
-                {"role": "tool", "tool_call_id": r.call_id, "content": r.content} for r in message.results
+                {"role": "tool", "tool_call_id": r.call_id, "content": _content(r.content, r.images, images)}
+                for r in message.results
             ]
         case unreachable:
             assert_never(unreachable)
 
 
-def _user_content(message: UserMessage, *, images: bool) -> JSON:
-    if not message.images or not images:
-        return message.text
-    parts: list[JSON] = [_text(message.text)] if message.text else []
-    for image in message.images:
-        url = f"data:{image.mime};base64,{base64.b64encode(image.data).decode()}"
-        parts.append({"type": "image_url", "image_url": {"url": url}})
-    return parts
+def _content(text: str, pictures: Sequence[ImagePart], sees: bool) -> JSON:
+    """Plain text unless there is something to see; then text first (A29.4)."""
+    if not pictures or not sees:
+        return text
+    parts: list[JSON] = [_text(text)] if text else []
+    return parts + [{"type": "image_url", "image_url": {"url": image.data_url}} for image in pictures]
 
 
 def _text(text: str) -> JSON:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from dataclasses import replace
 from typing import assert_never
@@ -13,6 +12,7 @@ from copilot.events import JSON
 from copilot.providers import caching
 from copilot.providers.base import (
     AssistantMessage,
+    ImagePart,
     ModelMessage,
     ProviderFailure,
     Request,
@@ -131,13 +131,12 @@ def _id(call_id: str) -> str:
 def _content(message: ModelMessage, *, images: bool, replayed: bool) -> list[JSON]:
     match message:
         case UserMessage():
-            pictures = [_image(i.mime, i.data) for i in message.images] if images else []
-            return [*pictures, *_texts(message.text)]
+            return [*_texts(message.text), *(_image(image) for image in message.images if images)]
         case AssistantMessage():
             thoughts = [block for data in message.replay if (block := _replay(data))] if replayed else []
             return [*thoughts, *_texts(message.text), *(_call(call) for call in message.calls)]
         case ToolGroup():
-            return [_result(result) for result in message.results]
+            return [_result(result, images=images) for result in message.results]
         case unreachable:
             assert_never(unreachable)
 
@@ -151,8 +150,8 @@ def _text(text: str) -> JSON:
     return {"type": "text", "text": text}
 
 
-def _image(mime: str, data: bytes) -> JSON:
-    source: Block = {"type": "base64", "media_type": mime, "data": base64.b64encode(data).decode()}
+def _image(image: ImagePart) -> JSON:
+    source: Block = {"type": "base64", "media_type": image.mime, "data": image.base64}
     return {"type": "image", "source": source}
 
 
@@ -160,8 +159,11 @@ def _call(call: ToolCall) -> JSON:
     return {"type": "tool_use", "id": call.call_id, "name": call.tool, "input": call.arguments or {}}
 
 
-def _result(result: ToolResult) -> JSON:
-    block: Block = {"type": "tool_result", "tool_use_id": result.call_id, "content": result.content}
+def _result(result: ToolResult, *, images: bool) -> JSON:
+    content: JSON = result.content
+    if result.images and images:
+        content = [*_texts(result.content), *(_image(image) for image in result.images)]
+    block: Block = {"type": "tool_result", "tool_use_id": result.call_id, "content": content}
     return block if result.success else block | {"is_error": True}
 
 

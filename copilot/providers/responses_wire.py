@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from copilot.events import JSON
 from copilot.providers.base import (
     AssistantMessage,
+    ImagePart,
     ModelMessage,
     ProviderFailure,
     Request,
@@ -72,26 +73,31 @@ def _tool(tool: ToolSpecification) -> JSON:
 def _items(message: ModelMessage, *, images: bool, thinker: str) -> list[JSON]:
     match message:
         case UserMessage():
-            return [{"type": "message", "role": "user", "content": _user_content(message, images=images)}]
+            content = _content(message.text, message.images, images)
+            return [{"type": "message", "role": "user", "content": content}]
         case AssistantMessage():
             return _reply(message, thinker)
         case ToolGroup():
             return [
-                {"type": "function_call_output", "call_id": _id(r.call_id), "output": r.content}
+                {
+                    "type": "function_call_output",
+                    "call_id": _id(r.call_id),
+                    "output": _content(r.content, r.images, images),
+                }
                 for r in message.results
             ]
         case unreachable:
             assert_never(unreachable)
 
 
-def _user_content(message: UserMessage, *, images: bool) -> JSON:
-    if not message.images or not images:
-        return message.text
-    parts: list[JSON] = [{"type": "input_text", "text": message.text}] if message.text else []
-    for image in message.images:
-        url = f"data:{image.mime};base64,{base64.b64encode(image.data).decode()}"
-        parts.append({"type": "input_image", "image_url": url, "detail": "auto"})
-    return parts
+def _content(text: str, pictures: Sequence[ImagePart], sees: bool) -> JSON:
+    """Plain text unless there is something to see; then text first (A29.4)."""
+    if not pictures or not sees:
+        return text
+    parts: list[JSON] = [{"type": "input_text", "text": text}] if text else []
+    return parts + [
+        {"type": "input_image", "image_url": image.data_url, "detail": "auto"} for image in pictures
+    ]
 
 
 def _reply(message: AssistantMessage, thinker: str) -> list[JSON]:

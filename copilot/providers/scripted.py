@@ -18,11 +18,13 @@ import msgspec
 from copilot.events import JSON, Tokens
 from copilot.providers import failures, strict
 from copilot.providers.base import (
+    AssistantMessage,
     CallFragment,
     FailureCode,
     Finished,
     FinishReason,
     Item,
+    ModelMessage,
     Provider,
     ProviderFailure,
     ReasoningDelta,
@@ -164,8 +166,18 @@ def offers(tool: str) -> Predicate:
 
 
 def has_image(request: Request) -> str | None:
-    seen = any(m.images for m in request.messages if isinstance(m, UserMessage))
+    seen = any(_pictures(message) for message in request.messages)
     return None if seen else "expected an image, there is none"
+
+
+def _pictures(message: ModelMessage) -> bool:
+    match message:
+        case UserMessage():
+            return bool(message.images)
+        case ToolGroup():
+            return any(result.images for result in message.results)
+        case AssistantMessage():
+            return False
 
 
 def last_text(request: Request) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from copilot.providers.base import (
     AssistantMessage,
+    Entry,
     ModelMessage,
     Request,
     ToolCall,
@@ -67,7 +68,7 @@ def _contents(request: Request) -> Iterator[str]:
     if _UNSENDABLE.search(request.system + request.suffix):
         yield "the system text holds a NUL or a lone surrogate"
     for position, message in enumerate(request.messages):
-        for problem in _content(message):
+        for problem in (*_content(message), *_images(message, request.entry)):
             yield f"message {position}: {problem}"
 
 
@@ -88,6 +89,15 @@ def _content(message: ModelMessage) -> Iterator[str]:
         case ToolGroup():
             for result in message.results:
                 yield from _sendable(result.content)
+
+
+def _images(message: ModelMessage, entry: Entry) -> Iterator[str]:
+    if isinstance(message, UserMessage) and message.images and not entry.supports_images:
+        yield f"images for {entry.name}, which sees none"
+    if not isinstance(message, ToolGroup) or not any(result.images for result in message.results):
+        return
+    if not (entry.supports_images and entry.media_in_tool_results):
+        yield f"images in a tool result for {entry.name}, which takes none there"
 
 
 def _sendable(text: str) -> Iterator[str]:

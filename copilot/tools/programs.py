@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from uuid import UUID
 
@@ -110,6 +111,10 @@ def _remarks(
 
 
 def _images(saved: Sequence[WorkspaceFile]) -> tuple[ImagePart, ...]:
-    found = (files.image(file) for file in saved if file.mime.startswith("image/"))
-    images = [ImagePart(mime=image.mime, data=image.data) for image in found if image is not None]
-    return tuple(images[:MAX_IMAGES])
+    found = ((file, files.image(file)) for file in saved)
+    images = (
+        ImagePart(mime=image.mime, data=image.data, name=file.name, file_id=str(file.id))
+        for file, image in found
+        if image is not None
+    )
+    return tuple(islice(images, MAX_IMAGES))

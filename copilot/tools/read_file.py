@@ -32,7 +32,8 @@ async def read_file(arguments: ReadFile, invocation: Invocation) -> ToolOutput:
     image = await in_thread(files.image, file)
     if image is not None:
         return ToolOutput(
-            value=f"[{about}]", media=(ImagePart(mime=image.mime, data=image.data, name=file.name),)
+            value=f"[{about}]",
+            media=(ImagePart(mime=image.mime, data=image.data, name=file.name, file_id=str(file.id)),),
         )
     return ToolOutput(
         value=f"[{about}]\nThis is not text. Give the user its link, or work with it by another tool."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -96,7 +96,7 @@ async def conclude(
         duration_ms=duration_ms,
         truncated=truncated,
         file_id=file_id,
-        media=result.media,
+        media=await in_thread(_kept_images, UUID(session_id), result.media) if result.media else (),
     )
 
 
@@ -117,6 +117,23 @@ async def _kept(session_id: str, call_id: str, text: str) -> str | None:
     except StorageUnavailable:
         return None
     return str(file.id)
+
+
+def _kept_images(session_id: UUID, media: tuple[ImagePart, ...]) -> tuple[ImagePart, ...]:
+    """Pictures with the file each is read from again by later turns; encoded here, off the loop (A9.9)."""
+    kept = tuple(part if part.file_id else _stored(session_id, part) for part in media)
+    for part in kept:
+        _ = part.base64
+    return kept
+
+
+def _stored(session_id: UUID, part: ImagePart) -> ImagePart:
+    """A full disk costs later turns the picture, not this one."""
+    try:
+        file = files.store_tool_image(session_id, part.name, part.data)
+    except StorageUnavailable:
+        return part
+    return replace(part, name=file.name, file_id=str(file.id))
 
 
 def fitted(text: str, limit: int, call_id: str) -> tuple[str, bool]:

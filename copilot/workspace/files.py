@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,11 +16,13 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from copilot.commands import as_uuid
-from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable
 from copilot.events import AttachmentView
 from copilot.models import Message, Session, WorkspaceFile
 from copilot.names import last_part, stored_name
 from copilot.workspace import quotas, sniffing, storage
+
+_log = logging.getLogger(__name__)
 
 TRASH_DAYS = 30  # a deleted file can be brought back, and still counts, for so long
 TOOL_OUTPUT_DAYS = 90  # A9.6
@@ -171,12 +175,38 @@ def view(file: WorkspaceFile) -> AttachmentView:
 
 def image(file: WorkspaceFile) -> Image | None:
     """The file as a model takes it natively, or None: magic bytes and stored type agree, at most 20 MiB (A29.2)."""
-    if not 0 < file.size_bytes <= sniffing.MAX_IMAGE_BYTES or not file.mime.startswith("image/"):
+    if not sniffing.is_native_image(file.mime, file.size_bytes):
         return None
     with open(file) as stream:
         content = stream.read()
     mime = sniffing.image_type(content)
     return Image(mime=mime, data=content) if mime == file.mime else None
+
+
+def images(owner_id: int, file_ids: Sequence[str], *, most_bytes: int) -> dict[str, Image]:
+    """Pictures of a conversation by id, the first ones given until `most_bytes`; what is gone is left out."""
+    usable = WorkspaceFile.objects.filter(
+        pk__in=file_ids, owner_id=owner_id, deleted_at=None, purged_at=None, scan__in=USABLE
+    )
+    rows = {str(file.id): file for file in usable}
+    found: dict[str, Image] = {}
+    for file_id in file_ids:
+        if (file := rows.get(file_id)) is None:
+            continue
+        most_bytes -= file.size_bytes
+        if most_bytes < 0:
+            break
+        if (picture := _image_if_there(file)) is not None:
+            found[file_id] = picture
+    return found
+
+
+def _image_if_there(file: WorkspaceFile) -> Image | None:
+    try:
+        return image(file)
+    except StorageUnavailable:
+        _log.warning("the bytes of a picture cannot be read; it is sent as words")
+        return None
 
 
 # --- changing ----------------------------------------------------------------------------------------
@@ -243,6 +273,18 @@ def store_tool_output(session_id: UUID, call_id: str, text: str) -> WorkspaceFil
         session_id=session_id,
         call_id=call_id,
         name=stored_name(f"{call_id}.txt"),
+        source=WorkspaceFile.Source.TOOL_OUTPUT,
+    )
+    _keep(file, io.BytesIO(content), len(content))
+    return file
+
+
+def store_tool_image(session_id: UUID, name: str, content: bytes) -> WorkspaceFile:
+    """A picture that a tool made, outside quota and lists; no call is named, for its text is read by the call's id."""
+    file = WorkspaceFile(
+        owner_id=Session.objects.values_list("owner_id", flat=True).get(pk=session_id),
+        session_id=session_id,
+        name=stored_name(name or "picture"),
         source=WorkspaceFile.Source.TOOL_OUTPUT,
     )
     _keep(file, io.BytesIO(content), len(content))

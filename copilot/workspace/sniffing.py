@@ -7,6 +7,7 @@ import re
 
 HEAD_BYTES = 8192
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
+NATIVE_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 UNKNOWN = "application/octet-stream"
 PLAIN = "text/plain"
 
@@ -81,7 +82,12 @@ def detect(head: bytes, name: str) -> str:
 def image_type(content: bytes) -> str | None:
     """The type of an image that models take natively, or None; WebP needs both its marks."""
     found = _binary(content[:HEAD_BYTES])
-    return found if found in {"image/png", "image/jpeg", "image/gif", "image/webp"} else None
+    return found if found in NATIVE_IMAGES else None
+
+
+def is_native_image(mime: str, size_bytes: int) -> bool:
+    """Whether a file of this stored type and size is shown to models as it is; any other is a file (A29.2)."""
+    return mime in NATIVE_IMAGES and 0 < size_bytes <= MAX_IMAGE_BYTES
 
 
 def is_text(mime: str) -> bool:

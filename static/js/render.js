@@ -181,8 +181,16 @@ const PAINTERS = {
   },
 };
 
+const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
 function fileLink(file) {
+  if (PICTURES.includes(file.type)) return pictureLink(file);
   const icon = document.querySelector("#row-user").content.querySelector(".row-acts .icon").cloneNode(true);
   icon.firstElementChild.setAttribute("href", "#i-file");
   return element("a", { href: `/api/v1/files/${file.file_id}/download` }, icon, file.name);
+}
+
+function pictureLink(file) {
+  const src = `/api/v1/files/${file.file_id}/download?inline=true`;
+  return element("a", { className: "picture", href: src }, element("img", { src, alt: file.name, loading: "lazy" }));
 }

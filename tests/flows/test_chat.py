@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 
@@ -205,6 +206,24 @@ def test_an_attachment_goes_with_its_message(ada: Visitor) -> None:
     with page.expect_download() as download:
         page.locator(".row.user a").click()
     assert download.value.suggested_filename == "notes.txt"
+
+
+DOT = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def test_a_picture_is_seen_in_the_bubble_live_and_after_a_reload(ada: Visitor) -> None:
+    """A29.2, W2.8"""
+    page = ada.log_in()
+    page.locator("#file").set_input_files({"name": "dot.png", "mimeType": "image/png", "buffer": DOT})
+    expect(page.locator(".attachment progress")).to_have_count(0)
+    send(page, "see picture")
+    for _ in range(2):
+        picture = page.locator(".row.user img")
+        expect(picture).to_have_attribute("alt", "dot.png")
+        expect(picture).to_have_js_property("naturalWidth", 1)
+        page.reload()
 
 
 def test_the_chat_works_on_a_phone(visit: Callable[..., Visitor]) -> None:

@@ -1,0 +1,39 @@
+"""Lets the model delete a file of the workspace, after the user has agreed (A22.3)."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from copilot.bridge import in_thread
+from copilot.models import WorkspaceFile
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+from copilot.tools.scope import session_scope
+from copilot.workspace import files
+
+
+class DeleteFile(Arguments):
+    file: str = Field(min_length=1, max_length=500, description="A file id, a workspace:// URI, or a name.")
+
+
+async def delete_file(arguments: DeleteFile, invocation: Invocation) -> ToolOutput:
+    file = await in_thread(_delete, arguments, invocation)
+    return ToolOutput(
+        value=f"{file.name} is in the trash; the user can bring it back for {files.TRASH_DAYS} days."
+    )
+
+
+def _delete(arguments: DeleteFile, invocation: Invocation) -> WorkspaceFile:
+    context = invocation.context
+    file = files.find(context.user_id, arguments.file, session_id=session_scope(context))
+    files.delete(context.user_id, file.id)
+    return file
+
+
+TOOL = Tool(
+    name="delete_file",
+    arguments=DeleteFile,
+    run=delete_file,
+    description=prose(__file__),
+    timeout_seconds=30,
+    approval="ask",
+)
