@@ -29,7 +29,14 @@ log = logging.getLogger(__name__)
 STRANGER, ABUSE, TOO_BIG = 4401, 4008, 1009  # close codes
 MAX_SUBSCRIPTIONS = 50
 Reply = dict[str, object]
-Outcome = dispatch.Started | dispatch.Queued | dispatch.Stopped | dispatch.Switched | dispatch.Undone
+Outcome = (
+    dispatch.Started
+    | dispatch.Queued
+    | dispatch.Obeyed
+    | dispatch.Stopped
+    | dispatch.Switched
+    | dispatch.Undone
+)
 
 
 class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no types
@@ -181,9 +188,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             origin=self.visitor.origin,
             permissions=UNRESTRICTED,
         )
-        outcome = await in_thread(dispatch.submit, message)
-        state = "started" if isinstance(outcome, dispatch.Started) else "queued"
-        return {"state": state, **_fields(outcome)}
+        return _fields(await in_thread(dispatch.hear, message))
 
     async def _resend(self, command: commands.EditSent | commands.RetrySent) -> Reply:
         self._need("chat")
@@ -194,7 +199,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             origin=self.visitor.origin,
             permissions=UNRESTRICTED,
         )
-        return {"state": "started", **_fields(await in_thread(dispatch.resend, again))}
+        return _fields(await in_thread(dispatch.resend, again))
 
     async def _change_queue(
         self, command: commands.EditQueued | commands.RemoveQueued | commands.MoveQueued | commands.SendNow
@@ -332,6 +337,7 @@ def _error(ref: object, refusal: Refused) -> str:
 
 def _fields(outcome: Outcome) -> Reply:
     fields: Reply = msgspec.to_builtins(outcome)
-    if not fields.get("ignored_attachments"):
-        fields.pop("ignored_attachments", None)
+    for name in ("ignored_attachments", "hint"):  # said only when there is something to say
+        if not fields.get(name):
+            fields.pop(name, None)
     return fields

@@ -63,19 +63,18 @@ def chat_start(request: HttpRequest) -> HttpResponse:
         parse_send(
             _form(request), session_id=UUID(int=0), user_id=user.pk, origin="web", permissions=UNRESTRICTED
         )
-        session = sessions.create(user.pk)
-        _submit(request, session.pk)
+        session_id = _submit(request, sessions.create(user.pk).pk)
     except Refused as problem:
         context = _frame(request) | {"send_error": problem.message, "draft": request.POST.get("text", "")}
         return render(request, "copilot/chat.html", context, status=problem.status)
-    return redirect("chat_session", session.pk)
+    return redirect("chat_session", session_id)
 
 
 @login_required
 @require_POST
 def chat_send(request: HttpRequest, session_id: UUID) -> HttpResponse:
     try:
-        _submit(request, session_id)
+        session_id = _submit(request, session_id)
     except NotFound as problem:
         raise Http404 from problem
     except Refused as problem:
@@ -83,13 +82,20 @@ def chat_send(request: HttpRequest, session_id: UUID) -> HttpResponse:
     return redirect("chat_session", session_id)
 
 
-def _submit(request: HttpRequest, session_id: UUID) -> None:
+def _submit(request: HttpRequest, session_id: UUID) -> UUID:
+    """Where to look now: /new leads to another chat."""
     user = _user(request)
-    dispatch.submit(
+    outcome = dispatch.hear(
         parse_send(
             _form(request), session_id=session_id, user_id=user.pk, origin="web", permissions=UNRESTRICTED
         )
     )
+    if isinstance(outcome, dispatch.Obeyed):
+        messages.success(request, outcome.message)
+        return outcome.session_id
+    if outcome.hint:
+        messages.info(request, outcome.hint)
+    return session_id
 
 
 def _form(request: HttpRequest) -> dict[str, JSON]:

@@ -43,14 +43,15 @@ class MessagesPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A turn of its own began."""
+    """A turn of its own began, or the running one has taken it already: `delivered` (A30.7)."""
 
-    state: Literal["started"] = "started"
+    state: Literal["started", "delivered"]
     message_id: str
     turn_id: str
     run_id: str | None
     cursor: str
     ignored_attachments: list[str] = field(default_factory=list)
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,19 @@ class Queued:
     capacity: int
     cursor: str
     ignored_attachments: list[str] = field(default_factory=list)
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obeyed:
+    """The text was a command, such as `/undo`, and was carried out (A30.2)."""
+
+    state: Literal["obeyed"] = "obeyed"
+    command: str
+    message: str
+    session_id: str
+    turn_id: str | None
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,18 +97,20 @@ class MessagesView(Door):
         return answer(MessagesPage(items=items, has_older=has_older, before=before))
 
     @operation(
-        "Say something: starts a turn, or waits behind the one that runs",
-        answers={201: Started, 202: Queued},
+        "Say something: starts a turn, or waits behind the one that runs; or a command such as /undo",
+        answers={200: Obeyed, 201: Started, 202: Queued},
         body=MessageBody,
         parameters=[IDEMPOTENCY_KEY],
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        outcome = dispatch.submit(command_of(request, session_id, self.caller_id))
+        outcome = dispatch.hear(command_of(request, session_id, self.caller_id))
         match outcome:
             case dispatch.Started():
                 return answer(started(outcome), 201)
             case dispatch.Queued():
                 return answer(_slim(_queued(outcome)), 202)
+            case dispatch.Obeyed():
+                return answer(_obeyed(outcome))
             case unreachable:
                 assert_never(unreachable)
 
@@ -131,7 +147,9 @@ def started(outcome: dispatch.Started) -> dict[str, object]:
             turn_id=str(outcome.turn_id),
             run_id=outcome.run_id,
             cursor=outcome.cursor,
+            state=outcome.state,
             ignored_attachments=list(outcome.ignored_attachments),
+            hint=outcome.hint,
         )
     )
 
@@ -145,12 +163,24 @@ def _queued(outcome: dispatch.Queued) -> Queued:
         capacity=outcome.capacity,
         cursor=outcome.cursor,
         ignored_attachments=list(outcome.ignored_attachments),
+        hint=outcome.hint,
+    )
+
+
+def _obeyed(outcome: dispatch.Obeyed) -> Obeyed:
+    return Obeyed(
+        command=outcome.command,
+        message=outcome.message,
+        session_id=str(outcome.session_id),
+        turn_id=str(outcome.turn_id) if outcome.turn_id else None,
+        text=outcome.text,
     )
 
 
 def _slim(accepted: Started | Queued) -> dict[str, object]:
-    """Without `ignored_attachments` when none were."""
+    """Without what there is nothing to say of."""
     fields = asdict(accepted)
-    if not accepted.ignored_attachments:
-        del fields["ignored_attachments"]
+    for name in ("ignored_attachments", "hint"):
+        if not fields[name]:
+            del fields[name]
     return fields

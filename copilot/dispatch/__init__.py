@@ -10,6 +10,7 @@ from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
 from copilot.dispatch.branching import Switched, resend, switch_branch
 from copilot.dispatch.following import after_turn, follow, restore, start_stranded
+from copilot.dispatch.obeying import Obeyed, hear
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
 from copilot.dispatch.stopping import stop
 from copilot.dispatch.telling import (
@@ -24,6 +25,7 @@ from copilot.dispatch.undoing import Undone, undo
 from copilot.ports import Heard, Said
 
 __all__ = [
+    "Obeyed",
     "Queued",
     "Started",
     "Stopped",
@@ -36,6 +38,7 @@ __all__ = [
     "closed",
     "edit_queued",
     "follow",
+    "hear",
     "move_queued",
     "notice_posted",
     "publish",

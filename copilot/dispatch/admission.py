@@ -213,5 +213,6 @@ def _taken(opening: turns.Opening, ignored: list[str]) -> Started:
         turn_id=opening.turn_id if turn_id is None else turn_id,
         run_id=opening.run_id,
         cursor=stream.last_cursor(str(opening.session_id)),
+        state="started" if turn_id is None or opening.run_id else "delivered",
         ignored_attachments=ignored,
     )

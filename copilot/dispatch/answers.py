@@ -11,11 +11,15 @@ from copilot.live import lease
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
+    """In the conversation: a turn of its own began, or the running one had taken it already (A30.7)."""
+
     message_id: UUID
     turn_id: UUID
     run_id: str | None
     cursor: str
+    state: Literal["started", "delivered"] = "started"
     ignored_attachments: list[str] = field(default_factory=list)
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,9 @@ class Queued:
     position: int
     cursor: str
     capacity: int = lease.QUEUE_CAPACITY
+    state: Literal["queued"] = "queued"
     ignored_attachments: list[str] = field(default_factory=list)
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

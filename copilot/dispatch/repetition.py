@@ -49,7 +49,13 @@ def outcome_of(message: Message) -> Started | Queued | None:
             cursor=cursor,
         )
     if message.turn_id is not None:
-        return Started(message_id=message.pk, turn_id=message.turn_id, run_id=message.run_id, cursor=cursor)
+        return Started(
+            message_id=message.pk,
+            turn_id=message.turn_id,
+            run_id=message.run_id,
+            cursor=cursor,
+            state="started" if message.run_id else "delivered",
+        )
     waiting = [item for item in queries.queue_items(message.session_id) if item.id == str(message.pk)]
     running = Turn.objects.filter(session=message.session_id, status__in=Turn.UNFINISHED).first()
     if not waiting or running is None:
