@@ -321,7 +321,8 @@ class Engine:
 
 def _claim_and_prepare(turn_ids: list[UUID], worker: str) -> list[tuple[turns.Claimed, Prepared | None]]:
     """A turn that comes alone is prepared in the same visit; of many, each prepares itself."""
-    claimed = turns.claim(turn_ids, worker)
+    models = {tier: (entry.provider, entry.model) for tier, entry in catalogue.tiers().items()}
+    claimed = turns.claim(turn_ids, worker, models)
     alone = len(claimed) == 1 and not claimed[0].stopped
     return [(turn, _prepared(turn) if alone else None) for turn in claimed]
 

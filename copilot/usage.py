@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -46,6 +47,32 @@ class Spent:
 def call_id(turn_id: UUID, number: int) -> UUID:
     """A call's id follows from its turn and number, so it can be recorded before anything else is known."""
     return uuid5(turn_id, str(number))
+
+
+# Part of the statement that claims turns: each that has made no call yet gets the row of its first one. Reads
+# `claimed` (id, tier, calls, stopped); its parameters are `first_calls`.
+BEGIN_FIRST = """
+INSERT INTO copilot_modelcall (id, turn_id, number, provider, model)
+SELECT one.call_id, claimed.id, 1, model.provider, model.model
+FROM claimed
+JOIN unnest(%(turn_ids)s::uuid[], %(call_ids)s::uuid[]) AS one (turn_id, call_id) ON one.turn_id = claimed.id
+JOIN unnest(%(tiers)s::text[], %(providers)s::text[], %(models)s::text[]) AS model (tier, provider, model)
+  ON model.tier = COALESCE(NULLIF(claimed.tier, ''), 'standard')
+WHERE claimed.calls = 0 AND NOT claimed.stopped
+ON CONFLICT DO NOTHING
+RETURNING turn_id
+"""
+
+
+def first_calls(turn_ids: Sequence[UUID], models: Mapping[str, tuple[str, str]]) -> dict[str, list[object]]:
+    """Parameters of BEGIN_FIRST; `models` says which (provider, model) each tier begins with."""
+    return {
+        "turn_ids": list(turn_ids),
+        "call_ids": [call_id(turn_id, 1) for turn_id in turn_ids],
+        "tiers": list(models),
+        "providers": [provider for provider, _ in models.values()],
+        "models": [model for _, model in models.values()],
+    }
 
 
 def begin(turn_id: UUID, number: int, provider: str, model: str) -> None:

@@ -9,7 +9,7 @@ from django.utils import timezone
 from copilot import turns
 from copilot.errors import TurnConflict
 from copilot.events import Tokens, TurnSummary
-from copilot.models import Message, Session, Turn
+from copilot.models import Message, ModelCall, Session, Turn
 from copilot.permissions import UNRESTRICTED
 from tests import make
 
@@ -288,3 +288,29 @@ def test_what_a_worker_believes_to_run_is_checked_by_fence():
     )
     held = [(mine.pk, 2), (taken.pk, 1), (over.pk, 2)]
     assert turns.still_running(held) == {mine.pk}
+
+
+MODELS = {"standard": ("openai_chat", "small-one"), "advanced": ("anthropic", "large-one")}
+
+
+def test_the_row_of_the_first_model_call_comes_with_the_claim():
+    """A19.3: it stands before the request is sent, and a later run of the turn makes no second first call"""
+    one = opened()
+    [claimed] = turns.claim([one.pk], "worker", MODELS)
+    assert claimed.begun
+    assert [(call.number, call.provider, call.model) for call in ModelCall.objects.filter(turn=one.pk)] == [
+        (1, "openai_chat", "small-one")
+    ]
+    turns.requeue(one.pk, claimed.fence, lost=True)
+    [again] = turns.claim([one.pk], "another", MODELS)
+    assert (again.begun, again.calls) == (False, 1)
+    assert ModelCall.objects.filter(turn=one.pk).count() == 1
+
+
+def test_a_stopped_turn_is_claimed_without_a_call():
+    """A1.5: it never asks"""
+    one = opened()
+    turns.request_stop(one.session_id)
+    [claimed] = turns.claim([one.pk], "worker", MODELS)
+    assert (claimed.stopped, claimed.begun) == (True, False)
+    assert not ModelCall.objects.filter(turn=one.pk).exists()

@@ -34,7 +34,7 @@ def prepare(turn: Claimed) -> Prepared:
     rows = history.rows_for_model(turn.session_id)
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
     number = turn.calls + 1
-    if not mended.answered:
+    if not mended.answered and not turn.begun:
         usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
     servers = mcp.usable(turn.user_id, turn.permissions) if turn.has_servers else ()
     images = pictures.load(mended.rows, turn.user_id, chain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ import msgspec
 from django.db import connection
 from django.db.models.functions import Now
 
+from copilot import usage
 from copilot.errors import TurnConflict
 from copilot.events import TurnSummary
 from copilot.models import Turn
@@ -165,26 +166,29 @@ class Claimed:
     running_seconds: float  # what it waited for a person does not count (A10.5)
     pending: int
     calls: int  # model calls made so far
+    begun: bool  # the row of its first call was made with the claim
     shaping: Shaping
     has_servers: bool  # MCP servers of the user's own, or of everybody's
 
 
-_CLAIM = """
+_CLAIM = f"""
+WITH claimed AS (
 UPDATE copilot_turn t
-SET status = 'running', worker = %s, begun_at = now(), attempts = GREATEST(attempts, 1),
+SET status = 'running', worker = %(worker)s, begun_at = now(), attempts = GREATEST(attempts, 1),
     started_at = COALESCE(started_at, now())
 FROM copilot_session s
 LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
 LEFT JOIN copilot_personality y ON y.id = COALESCE(s.personality_id, p.personality_id) AND y.enabled
 LEFT JOIN copilot_agentversion v ON v.id = s.agent_version_id
-WHERE t.id = ANY(%s) AND t.status = 'queued' AND s.id = t.session_id
+WHERE t.id = ANY(%(turn_ids)s) AND t.status = 'queued' AND s.id = t.session_id
 RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handovers, t.origin, t.tier, t.mode,
-          t.permissions, t.run_ids, t.accepted_through, t.stop_requested_at IS NOT NULL,
-          t.started_at < t.begun_at, t.created_at, extract(epoch FROM now() - t.started_at)::float8 - t.paused_seconds,
+          t.permissions, t.run_ids, t.accepted_through, t.stop_requested_at IS NOT NULL AS stopped,
+          t.started_at < t.begun_at AS resumed, t.created_at,
+          extract(epoch FROM now() - t.started_at)::float8 - t.paused_seconds AS seconds,
           (SELECT count(*) FROM copilot_message m
-           WHERE m.session_id = t.session_id AND m.sequence IS NULL AND m.dropped_at IS NULL),
+           WHERE m.session_id = t.session_id AND m.sequence IS NULL AND m.dropped_at IS NULL) AS pending,
           (SELECT COALESCE(MAX(number), 0) FROM copilot_modelcall c
-           WHERE c.turn_id = t.id AND c.purpose <> 'tool'),
+           WHERE c.turn_id = t.id AND c.purpose <> 'tool') AS calls,
           jsonb_strip_nulls(jsonb_build_object(
               'voice', CASE WHEN y.id IS NOT NULL
                        THEN jsonb_build_object('prompt', y.prompt, 'tone', y.tone, 'style', y.style) END,
@@ -194,16 +198,23 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
               'builds', s.builds_id IS NOT NULL, 'allowed_tools', s.allowed_tools,
               'timezone', NULLIF(p.timezone, ''),
               'memory', NOT EXISTS (SELECT 1 FROM copilot_memoryswitch w
-                                    WHERE w.owner_id = s.owner_id AND NOT w."on"))),
+                                    WHERE w.owner_id = s.owner_id AND NOT w."on"))) AS shaping,
           EXISTS (SELECT 1 FROM copilot_mcpserver m
-                  WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL))
-"""
+                  WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL)) AS has_servers
+), begun AS ({usage.BEGIN_FIRST})
+SELECT claimed.*, begun.turn_id IS NOT NULL FROM claimed LEFT JOIN begun ON begun.turn_id = claimed.id
+"""  # noqa: S608 - both texts are ours
 
 
-def claim(turn_ids: Sequence[UUID], worker: str) -> list[Claimed]:
-    """Take queued turns for a worker; those already taken or ended are left out (T5.1)."""
+def claim(
+    turn_ids: Sequence[UUID], worker: str, models: Mapping[str, tuple[str, str]] | None = None
+) -> list[Claimed]:
+    """Take queued turns for a worker; those already taken or ended are left out (T5.1).
+
+    `models` says which (provider, model) each tier begins with: the row of a first call is made on the way.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, [worker, list(turn_ids)])
+        cursor.execute(_CLAIM, {"worker": worker, **usage.first_calls(turn_ids, models or {})})
         return [_claimed(row, _loaded(row[19], Shaping)) for row in cursor.fetchall()]
 
 
@@ -228,6 +239,7 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
         running_seconds=row[16],
         pending=row[17],
         calls=row[18],
+        begun=row[21],
         shaping=shaping,
         has_servers=row[20],
     )
