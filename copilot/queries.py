@@ -21,6 +21,7 @@ from copilot.events import (
     Content,
     MessageView,
     NoticeContent,
+    NoticePosted,
     QuestionView,
     QueueChanged,
     QueueItem,
@@ -39,7 +40,7 @@ from copilot.events import (
 from copilot.inventory import redis_health as redis_health  # diagnostics reads them here
 from copilot.inventory import workers_seen as workers_seen
 from copilot.live import stream
-from copilot.models import Message, Question, Session, Turn
+from copilot.models import Approval, Message, Question, Session, Turn
 from copilot.notices import NOTICES
 from copilot.previews import preview_arguments
 
@@ -221,6 +222,21 @@ def notice_content(code: str, details: str = "") -> NoticeContent:
     )
 
 
+def notice_posted(row_id: UUID, code: str) -> NoticePosted:
+    """The event that tells of a notice whose row stands."""
+    [message] = views([row_id])
+    content = notice_content(code)
+    return NoticePosted(
+        row_id=str(row_id),
+        code=code,
+        label=content.label,
+        hint=content.hint,
+        action=content.action,
+        details=content.details,
+        message=message,
+    )
+
+
 def messages_page(
     session_id: UUID, *, before: int | None = None, limit: int = PAGE_ROWS
 ) -> tuple[list[MessageView], bool]:
@@ -279,6 +295,12 @@ def open_questions(session_id: UUID) -> list[QuestionView]:
         )
         for row in rows
     ]
+
+
+def was_approved(turn_id: UUID, call_id: str) -> bool:
+    """Whether a person has said yes to this very call (A11.12)."""
+    granted = (Approval.State.APPROVED, Approval.State.RUNNING)
+    return Approval.objects.filter(turn=turn_id, call_id=call_id, state__in=granted, automatic=False).exists()
 
 
 # --- turns -------------------------------------------------------------------------------------------

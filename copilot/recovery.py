@@ -115,7 +115,7 @@ def _give_up(turn: Turn, fence: int) -> None:
     happened = dispatch.closed(turn.session_id, turn.pk, LOST)
     notice_id = history.post_notice(turn.session_id, turn.pk, "worker_lost")
     happened += [
-        (dispatch.notice_posted(notice_id, "worker_lost"), str(turn.pk)),
+        (queries.notice_posted(notice_id, "worker_lost"), str(turn.pk)),
         (TurnFailed(run_ids=ended.run_ids, code="worker_lost", notice_id=str(notice_id)), str(turn.pk)),
         (dispatch.became_idle(ended), None),
     ]

@@ -36,6 +36,14 @@ def purge_files() -> None:
         pass
 
 
+@shared_task(name="copilot.tasks.tick", ignore_result=True)
+def tick() -> None:
+    """Once a minute: what is due by the clock (A26.3)."""
+    from copilot import scheduling
+
+    scheduling.tick()
+
+
 @shared_task(name="copilot.tasks.run_errand", ignore_result=True)
 def run_errand(errand: ports.Errand, turn_id: str) -> None:
     """What an ended turn left to be done: nobody waits for it, and a failure is ours alone (A3.7)."""

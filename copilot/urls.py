@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from copilot import memory_views, preference_views, views
+from copilot import memory_views, preference_views, schedule_views, views
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -17,6 +17,17 @@ urlpatterns = [
     path("settings/memories/switch/", memory_views.switch_memory, name="memory_switch"),
     path("settings/memories/<uuid:memory_id>/edit/", memory_views.edit_memory, name="memory_edit"),
     path("settings/memories/<uuid:memory_id>/forget/", memory_views.forget_memory, name="memory_forget"),
+    path("settings/schedules/", schedule_views.schedules, name="schedules"),
+    path(
+        "settings/schedules/<uuid:schedule_id>/cancel/",
+        schedule_views.cancel_schedule,
+        name="schedule_cancel",
+    ),
+    path(
+        "settings/schedules/<uuid:schedule_id>/on/",
+        schedule_views.switch_schedule_on,
+        name="schedule_switch_on",
+    ),
     path("settings/keys/", views.keys, name="api_keys"),
     path("settings/keys/<uuid:key_id>/revoke/", views.revoke_key, name="api_key_revoke"),
 ]

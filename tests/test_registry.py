@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from copilot import memories, tools
+from copilot import cron, memories, schedules, tools
 from copilot.context import CHANNELS
 from copilot.permissions import NOTHING, UNRESTRICTED
 from copilot.tools import (
@@ -39,7 +39,16 @@ def names(offered: tuple[AnyTool, ...]) -> list[str]:
 def declared(tool: AnyTool) -> tuple[str, int, set[str]]:
     flags = {
         flag
-        for flag in ("exclusive", "repeatable", "read_only", "polling", "interactive", "network", "memory")
+        for flag in (
+            "exclusive",
+            "repeatable",
+            "read_only",
+            "polling",
+            "interactive",
+            "network",
+            "memory",
+            "schedules",
+        )
         if getattr(tool, flag)
     }
     return tool.approval, tool.timeout_seconds, flags
@@ -60,6 +69,9 @@ def test_the_registry_is_the_table_of_tools() -> None:
         "memory_add": ("never", 10, {"memory"}),
         "memory_search": ("never", 10, {"read_only", "repeatable", "memory"}),
         "memory_forget": ("never", 10, {"memory"}),
+        "schedule_task": ("manual_only", 10, {"schedules"}),
+        "list_scheduled_tasks": ("never", 10, {"read_only", "repeatable", "schedules"}),
+        "cancel_scheduled_task": ("never", 10, {"schedules"}),
         "todos_write": ("never", 10, {"exclusive", "repeatable"}),
         "current_time": ("never", 10, {"read_only", "repeatable"}),
         "ask_user": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive", "repeatable", "interactive"}),
@@ -93,6 +105,9 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ("memory_add", {memories.MAX_CHARACTERS}),
         ("memory_search", {memories.MAX_FOUND, memory_search.MAX_QUERY}),
         ("memory_forget", set()),
+        ("schedule_task", {cron.SMALLEST_MINUTES, schedules.MAX_ACTIVE, schedules.SHOWN_RUNS}),
+        ("list_scheduled_tasks", set()),
+        ("cancel_scheduled_task", set()),
         ("write_file", set()),
         ("delete_file", {files.TRASH_DAYS}),
         ("current_time", set()),

@@ -15,6 +15,7 @@ from copilot.api.models import ModelsView
 from copilot.api.preferences import PersonalitiesView, PreferencesView
 from copilot.api.questions import AnswerView
 from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
+from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleView
 from copilot.api.sessions import SessionRestoreView, SessionsView, SessionView
 from copilot.api.streaming import StreamView
 from copilot.api.tickets import TicketsView
@@ -48,6 +49,9 @@ urlpatterns = [
     path(f"{FILE}/download", DownloadView.as_view()),
     path("v1/memories", MemoriesView.as_view()),
     path("v1/memories/<uuid:memory_id>", MemoryView.as_view()),
+    path("v1/schedules", SchedulesView.as_view()),
+    path("v1/schedules/<uuid:schedule_id>", ScheduleView.as_view()),
+    path("v1/schedules/<uuid:schedule_id>/switch_on", ScheduleSwitchOnView.as_view()),
     path("v1/models", ModelsView.as_view()),
     path("v1/preferences", PreferencesView.as_view()),
     path("v1/personalities", PersonalitiesView.as_view()),

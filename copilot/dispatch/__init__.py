@@ -17,7 +17,6 @@ from copilot.dispatch.telling import (
     announce_cancelled,
     became_idle,
     closed,
-    notice_posted,
     publish,
     publish_page,
 )
@@ -40,7 +39,6 @@ __all__ = [
     "follow",
     "hear",
     "move_queued",
-    "notice_posted",
     "publish",
     "publish_page",
     "remove_queued",

@@ -12,7 +12,6 @@ from copilot.events import (
     Event,
     MessageAdded,
     MessageView,
-    NoticePosted,
     QuestionClosed,
     SessionChanged,
     TurnCancelled,
@@ -94,7 +93,7 @@ def announce_cancelled(session_id: UUID, turn_id: UUID, ended: turns.Ended) -> N
     happened = closed(session_id, turn_id, STOPPED)
     notice_id = history.post_notice(session_id, turn_id, "stopped")
     happened += [
-        (notice_posted(notice_id, "stopped"), str(turn_id)),
+        (queries.notice_posted(notice_id, "stopped"), str(turn_id)),
         (TurnCancelled(run_ids=ended.run_ids, reason="user"), str(turn_id)),
         (became_idle(ended), None),
     ]
@@ -108,20 +107,6 @@ def closed(session_id: UUID, turn_id: UUID, result: str) -> list[tuple[Event, st
     for question_id in questions.close_for_turn(turn_id, "cancelled"):
         happened.append(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
     return [(event, str(turn_id)) for event in happened]
-
-
-def notice_posted(row_id: UUID, code: str) -> NoticePosted:
-    [message] = queries.views([row_id])
-    content = queries.notice_content(code)
-    return NoticePosted(
-        row_id=str(row_id),
-        code=code,
-        label=content.label,
-        hint=content.hint,
-        action=content.action,
-        details=content.details,
-        message=message,
-    )
 
 
 def became_idle(ended: turns.Ended) -> SessionChanged:

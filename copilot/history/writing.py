@@ -144,7 +144,7 @@ def retract(turn_id: UUID, fence: int, row_ids: Sequence[UUID]) -> None:
         )
 
 
-def post_notice(session_id: UUID, turn_id: UUID, code: str) -> UUID:
+def post_notice(session_id: UUID, turn_id: UUID | None, code: str) -> UUID:
     """A notice for people on a turn that no worker runs any more."""
     row = uuid4()
     with connection.cursor() as cursor:

@@ -110,6 +110,9 @@ class ScheduleRun(models.Model):
 
     class Outcome(models.TextChoices):
         STARTED = "started"
+        SUCCEEDED = "succeeded"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
         SKIPPED = "skipped"
         REFUSED = "refused"
 
@@ -124,6 +127,7 @@ class ScheduleRun(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["schedule", "due_at"], name="one_run_per_due_moment"),
         ]
+        indexes = [models.Index(fields=["id"], name="runs_under_way", condition=Q(outcome="started"))]
 
     def __str__(self) -> str:
         return f"{self.outcome} at {self.due_at}"

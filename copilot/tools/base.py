@@ -80,6 +80,7 @@ class AnyTool(ABC):
     interactive: bool = False  # offered only where a person can answer (A12.5)
     network: bool = False  # offered only to turns that may reach out (A20.1)
     memory: bool = False  # offered only to turns that may remember (A20.1)
+    schedules: bool = False  # offered only to turns that may let tasks run by the clock (A20.1)
     missing: Callable[[], str] = _nothing  # why it cannot work in this installation, or nothing (A32.2)
     approval: Literal["never", "ask", "manual_only"] = (
         "never"  # the last asks whatever the settings are (A11.12)

@@ -9,10 +9,13 @@ import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from django.conf import settings
 from pydantic import ValidationError
 
+from copilot import queries
+from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.errors import FenceLost, Refused
 from copilot.events import Event, ToolProgressed, ToolStateChanged
@@ -71,6 +74,8 @@ class _Group:
 
     async def run(self, call: ToolCall) -> CallOutcome:
         prepared = self._prepare(call)
+        if isinstance(prepared, _Prepared) and prepared.tool.approval == "manual_only":
+            prepared = await self._with_a_word(call, prepared)
         if isinstance(prepared, results.Result):
             return await self._conclude(call, prepared, duration_ms=0)
         async with contextlib.AsyncExitStack() as turn:
@@ -82,6 +87,12 @@ class _Group:
             result = await self._perform(call, prepared)
             duration_ms = round((time.monotonic() - started) * 1000)
         return await self._conclude(call, result, duration_ms=duration_ms)
+
+    async def _with_a_word(self, call: ToolCall, prepared: _Prepared) -> _Prepared | results.Result:
+        """The last door of what only a person may allow: whoever let the call in, without a yes it stays out."""
+        if await in_thread(queries.was_approved, UUID(self._context.turn_id), call.call_id):
+            return prepared
+        return results.failure("Not executed: a person has to approve this call, and nobody has.")
 
     def _asks(self, call: ToolCall) -> bool:
         tool = self._offered.get(call.tool)

@@ -9,15 +9,18 @@ from copilot.permissions import Permissions
 from copilot.tools import (
     ask_user,
     bash_exec,
+    cancel_scheduled_task,
     current_time,
     delete_file,
     list_files,
+    list_scheduled_tasks,
     memory_add,
     memory_forget,
     memory_search,
     python_exec,
     read_file,
     read_tool_result,
+    schedule_task,
     todos_write,
     web_fetch,
     web_search,
@@ -38,6 +41,9 @@ TOOLS: tuple[AnyTool, ...] = (
     memory_add.TOOL,
     memory_search.TOOL,
     memory_forget.TOOL,
+    schedule_task.TOOL,
+    list_scheduled_tasks.TOOL,
+    cancel_scheduled_task.TOOL,
     todos_write.TOOL,
     current_time.TOOL,
     ask_user.TOOL,
@@ -74,4 +80,5 @@ def _allowed(tool: AnyTool, permissions: Permissions, channel: Channel) -> bool:
         and (channel.interactive or not tool.interactive)
         and (permissions.network or not tool.network)
         and (permissions.memory or not tool.memory)
+        and (permissions.schedules or not tool.schedules)
     )

@@ -190,3 +190,17 @@ def test_a_memory_is_changed_and_forgotten(ada: Visitor, stored: Callable[[Calla
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Forget").click()
     expect(page.get_by_text("Nothing is remembered yet.")).to_be_visible()
+
+
+def test_a_task_is_put_on_the_clock_and_cancelled(ada: Visitor) -> None:
+    """A26.1."""
+    page = ada.log_in()
+    page.goto(ada.site.url + "/settings/schedules/")
+    page.get_by_label("Name").fill("Plants")
+    page.get_by_label("What to do").fill("Water the plants")
+    page.get_by_label("When").fill("0 8 * * *")
+    page.get_by_role("button", name="Put it on the clock").click()
+    expect(page.get_by_role("cell", name="Plants")).to_be_visible()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("No tasks yet.")).to_be_visible()

@@ -1,0 +1,149 @@
+"""Tasks that run by the clock, over REST: list, make, read, cancel, switch on again (A26)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID
+
+from django.http import HttpResponse
+from pydantic import Field
+from rest_framework.request import Request
+
+from copilot import queries, schedules
+from copilot.api.doors import Door, answer, instant_if, nothing
+from copilot.api.parsing import Body, Clean, body_of
+from copilot.api.schema import operation
+from copilot.commands import LIMITS, as_uuid
+from copilot.errors import NotFound
+from copilot.models import Schedule, ScheduleRun
+from copilot.permissions import UNRESTRICTED
+
+
+class NewSchedule(Body):
+    """Without a session each run begins a new one."""
+
+    prompt: Annotated[Clean, Field(min_length=1, max_length=LIMITS.message_characters)]
+    cron: Annotated[Clean, Field(max_length=100)]
+    timezone: Annotated[Clean, Field(max_length=64)] = "UTC"
+    name: Annotated[Clean, Field(max_length=schedules.NAME_CHARACTERS)] = ""
+    session_id: Annotated[Clean, Field(max_length=36)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunShown:
+    """`outcome`: started, succeeded, failed, cancelled, skipped, refused."""
+
+    due_at: str
+    outcome: str
+    reason: str
+    turn_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleShown:
+    """`next_runs` on the clock of its zone; none once it is off, which `disabled_reason` explains."""
+
+    id: str
+    name: str
+    prompt: str
+    cron: str
+    timezone: str
+    session_id: str | None
+    next_run: str | None
+    next_runs: list[str]
+    failures: int
+    disabled_reason: str
+    last_run: RunShown | None
+    created_at: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules:
+    items: list[ScheduleShown]
+
+
+class SchedulesView(Door):
+    write_scopes = ("manage",)
+
+    @operation("List tasks that run by the clock", answers={200: Schedules})
+    def get(self, request: Request) -> HttpResponse:
+        return answer(Schedules(items=_all(list(schedules.of_owner(self.caller_id)))))
+
+    @operation("Let a task run by the clock", answers={201: ScheduleShown}, body=NewSchedule)
+    def post(self, request: Request) -> HttpResponse:
+        asked = body_of(request, NewSchedule)
+        made = schedules.create(
+            self.caller_id,
+            schedules.Asked(
+                prompt=asked.prompt,
+                cron=asked.cron,
+                timezone=asked.timezone,
+                name=asked.name,
+                session_id=_session(asked.session_id),
+            ),
+            UNRESTRICTED,
+        )
+        made.refresh_from_db()
+        return answer(_all([made])[0], 201)
+
+
+class ScheduleView(Door):
+    write_scopes = ("manage",)
+
+    @operation("Read a task", answers={200: ScheduleShown})
+    def get(self, request: Request, schedule_id: UUID) -> HttpResponse:
+        return answer(_all([schedules.get(self.caller_id, schedule_id)])[0])
+
+    @operation("Cancel a task for good", answers={204: None})
+    def delete(self, request: Request, schedule_id: UUID) -> HttpResponse:
+        schedules.cancel(self.caller_id, schedule_id)
+        return nothing()
+
+
+class ScheduleSwitchOnView(Door):
+    write_scopes = ("manage",)
+
+    @operation("Switch a task on again that failed too often", answers={200: ScheduleShown})
+    def post(self, request: Request, schedule_id: UUID) -> HttpResponse:
+        return answer(_all([schedules.switch_on(self.caller_id, schedule_id)])[0])
+
+
+def _session(text: str | None) -> UUID | None:
+    if text is None:
+        return None
+    session_id = as_uuid(text)
+    if session_id is None:
+        raise NotFound
+    return session_id
+
+
+def _all(rows: list[Schedule]) -> list[ScheduleShown]:
+    runs = schedules.last_runs(rows)
+    return [_shown(row, runs.get(row.pk)) for row in rows]
+
+
+def _shown(row: Schedule, run: ScheduleRun | None) -> ScheduleShown:
+    return ScheduleShown(
+        id=str(row.pk),
+        name=row.name,
+        prompt=row.prompt,
+        cron=row.cron,
+        timezone=row.timezone,
+        session_id=str(row.session_id) if row.session_id else None,
+        next_run=instant_if(row.next_run),
+        next_runs=schedules.next_runs(row),
+        failures=row.failures,
+        disabled_reason=row.disabled_reason,
+        last_run=None if run is None else _run(run),
+        created_at=queries.instant(row.created_at),
+    )
+
+
+def _run(run: ScheduleRun) -> RunShown:
+    return RunShown(
+        due_at=queries.instant(run.due_at),
+        outcome=run.outcome,
+        reason=run.reason,
+        turn_id=str(run.turn_id) if run.turn_id else None,
+    )

@@ -1,0 +1,82 @@
+"""The page of tasks that run by the clock: see, make, cancel, switch on again (A26)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from copilot import cron, preferences
+from copilot import schedules as tasks
+from copilot.errors import NotFound, Refused
+from copilot.permissions import UNRESTRICTED
+
+
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def schedules(request: HttpRequest) -> HttpResponse:
+    """What was refused stays in the form, so that nothing has to be written twice."""
+    owner_id = _user_id(request)
+    form = {name: request.POST.get(name, "") for name in ("name", "prompt", "cron", "timezone")}
+    status = 200
+    if request.method == "POST":
+        try:
+            tasks.create(owner_id, _asked(form), UNRESTRICTED)
+        except Refused as problem:
+            messages.error(request, problem.message)
+            status = problem.status
+        else:
+            messages.success(request, _("The task is on the clock."))
+            return redirect("schedules")
+    form["timezone"] = form["timezone"] or preferences.of_user(owner_id).timezone
+    context = {"tasks": _shown(owner_id), "form": form, "smallest": cron.SMALLEST_MINUTES}
+    return render(request, "copilot/schedules.html", context, status=status)
+
+
+def _asked(form: dict[str, str]) -> tasks.Asked:
+    prompt = form["prompt"].replace("\r\n", "\n")  # as browsers send line breaks
+    return tasks.Asked(prompt=prompt, cron=form["cron"], timezone=form["timezone"], name=form["name"])
+
+
+def _shown(owner_id: int) -> list[dict[str, object]]:
+    rows = list(tasks.of_owner(owner_id))
+    runs = tasks.last_runs(rows)
+    return [{"row": row, "next_runs": tasks.next_runs(row), "last": runs.get(row.pk)} for row in rows]
+
+
+@login_required
+@require_POST
+def cancel_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
+    try:
+        tasks.cancel(_user_id(request), schedule_id)
+    except NotFound as problem:
+        raise Http404 from problem
+    messages.success(request, _("The task was cancelled."))
+    return redirect("schedules")
+
+
+@login_required
+@require_POST
+def switch_schedule_on(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
+    try:
+        tasks.switch_on(_user_id(request), schedule_id)
+    except NotFound as problem:
+        raise Http404 from problem
+    except Refused as problem:
+        messages.error(request, problem.message)
+    else:
+        messages.success(request, _("The task is on the clock again."))
+    return redirect("schedules")
+
+
+def _user_id(request: HttpRequest) -> int:
+    assert isinstance(request.user, User)  # login_required let nobody else in
+    return request.user.pk

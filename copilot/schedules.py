@@ -1,0 +1,182 @@
+"""Tasks that run by the clock: the only writer of Schedule and ScheduleRun (A26)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Now
+
+from copilot import cron
+from copilot.commands import checked_text
+from copilot.errors import Conflict, InvalidRequest, NotFound
+from copilot.models import Schedule, ScheduleRun, Session
+from copilot.permissions import Permissions
+from copilot.tags import strip_server_tags
+
+MAX_ACTIVE = 20
+MAX_FAILURES = 5
+NAME_CHARACTERS = 100
+AT_ONCE = 200  # of one tick; what is left is due in the next
+SHOWN_RUNS = 3
+
+ACTIVE = Q(cancelled_at=None, next_run__isnull=False)
+GOING = ScheduleRun.Outcome.STARTED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A task as somebody asks for it; without a session each run begins a new one."""
+
+    prompt: str
+    cron: str
+    timezone: str
+    name: str = ""
+    session_id: UUID | None = None
+
+
+# --- people ------------------------------------------------------------------------------------------
+
+
+def create(owner_id: int, asked: Asked, permissions: Permissions) -> Schedule:
+    """`permissions` are those of the moment: no run will have more (A26.2)."""
+    prompt = checked_text(asked.prompt).strip()
+    if not prompt:
+        raise InvalidRequest("A task needs a prompt.", code="empty_message")
+    line = cron.read(asked.cron, asked.timezone)
+    if asked.session_id is not None:
+        _own_session(owner_id, asked.session_id)
+    with transaction.atomic():
+        _room_for_one(owner_id)
+        return Schedule.objects.create(
+            owner_id=owner_id,
+            session_id=asked.session_id,
+            name=_name(asked.name, prompt),
+            prompt=prompt,
+            cron=line.line,
+            timezone=asked.timezone,
+            permissions=permissions.to_json(),
+            next_run=line.next(datetime.now(UTC)),
+        )
+
+
+def cancel(owner_id: int, schedule_id: UUID) -> None:
+    """For good; a run that has begun goes on. Foreign and unknown ones look the same."""
+    mine = Schedule.objects.filter(pk=schedule_id, owner=owner_id, cancelled_at=None)
+    if not mine.update(cancelled_at=Now(), next_run=None):
+        raise NotFound("There is no such task.")
+
+
+def switch_on(owner_id: int, schedule_id: UUID) -> Schedule:
+    """Once more from the beginning, after failures had switched it off."""
+    with transaction.atomic():
+        _room_for_one(owner_id, besides=schedule_id)
+        schedule = of_owner(owner_id).select_for_update().filter(pk=schedule_id).first()
+        if schedule is None:
+            raise NotFound("There is no such task.")
+        schedule.next_run = _line(schedule).next(datetime.now(UTC))
+        schedule.failures, schedule.disabled_reason = 0, ""
+        schedule.save(update_fields=["next_run", "failures", "disabled_reason"])
+    return schedule
+
+
+def _own_session(owner_id: int, session_id: UUID) -> None:
+    if not Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None).exists():
+        raise NotFound
+
+
+def _room_for_one(owner_id: int, besides: UUID | None = None) -> None:
+    """One at a time for each user, or two could pass the last free place."""
+    User.objects.select_for_update(no_key=True).get(pk=owner_id)
+    active = Schedule.objects.filter(ACTIVE, owner=owner_id)
+    if (active.exclude(pk=besides) if besides else active).count() >= MAX_ACTIVE:
+        raise Conflict(f"There are {MAX_ACTIVE} tasks already. Cancel one first.", code="too_many_schedules")
+
+
+def _name(name: str, prompt: str) -> str:
+    clean = " ".join(strip_server_tags(name).split()) or " ".join(prompt.split())
+    return clean if len(clean) <= NAME_CHARACTERS else clean[: NAME_CHARACTERS - 1].rstrip() + "…"
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def of_owner(owner_id: int) -> QuerySet[Schedule]:
+    """Those that were not cancelled, the next one first; those switched off at the end."""
+    rows = Schedule.objects.filter(owner=owner_id, cancelled_at=None)
+    return rows.order_by(F("next_run").asc(nulls_last=True), "created_at", "pk")
+
+
+def get(owner_id: int, schedule_id: UUID) -> Schedule:
+    found = of_owner(owner_id).filter(pk=schedule_id).first()
+    if found is None:
+        raise NotFound("There is no such task.")
+    return found
+
+
+def next_runs(schedule: Schedule) -> list[str]:
+    """The next three, on the clock of its zone; none once it is off."""
+    return _line(schedule).shown(datetime.now(UTC), SHOWN_RUNS) if schedule.next_run else []
+
+
+def last_runs(schedules: list[Schedule]) -> dict[UUID, ScheduleRun]:
+    """The newest run of each, in one statement."""
+    runs = ScheduleRun.objects.filter(schedule__in=schedules).order_by("schedule_id", "-due_at", "-pk")
+    runs = runs.select_related("turn")
+    return {run.schedule_id: run for run in runs.distinct("schedule_id")}
+
+
+def _line(schedule: Schedule) -> cron.Cron:
+    return cron.read(schedule.cron, schedule.timezone)
+
+
+# --- the clock ---------------------------------------------------------------------------------------
+
+
+def due(now: datetime) -> list[Schedule]:
+    rows = Schedule.objects.filter(ACTIVE, next_run__lte=now).select_related("owner")
+    return list(rows.order_by("next_run", "pk")[:AT_ONCE])
+
+
+def claim(schedule: Schedule, now: datetime) -> ScheduleRun | None:
+    """Take its due moment; None when another clock was quicker. What was missed before now runs once (A26.3)."""
+    assert schedule.next_run is not None
+    with transaction.atomic():
+        mine = Schedule.objects.filter(ACTIVE, pk=schedule.pk, next_run=schedule.next_run)
+        if not mine.update(next_run=_line(schedule).next(now)):
+            return None
+        return ScheduleRun.objects.create(schedule=schedule, due_at=schedule.next_run, outcome=GOING)
+
+
+def going() -> list[ScheduleRun]:
+    """Runs whose end is not known yet."""
+    rows = ScheduleRun.objects.filter(outcome=GOING).select_related("schedule", "turn")
+    return list(rows.order_by("pk")[: 5 * AT_ONCE])
+
+
+def is_going(run: ScheduleRun) -> bool:
+    """Whether an earlier run of the same task is still under way."""
+    earlier = ScheduleRun.objects.filter(schedule=run.schedule_id, outcome=GOING, pk__lt=run.pk)
+    return earlier.exists()
+
+
+def belongs(run: ScheduleRun, turn_id: UUID) -> None:
+    ScheduleRun.objects.filter(pk=run.pk).update(turn=turn_id)
+
+
+def settle(run: ScheduleRun, outcome: ScheduleRun.Outcome, reason: str = "", *, counts: bool = True) -> bool:
+    """What became of a run, written once; True when it was the failure that switches its task off."""
+    if not ScheduleRun.objects.filter(pk=run.pk, outcome=GOING).update(outcome=outcome, reason=reason[:200]):
+        return False
+    task = Schedule.objects.filter(pk=run.schedule_id)
+    if outcome == ScheduleRun.Outcome.SUCCEEDED:
+        task.update(failures=0)
+    if not counts or outcome not in (ScheduleRun.Outcome.FAILED, ScheduleRun.Outcome.REFUSED):
+        return False
+    task.update(failures=F("failures") + 1)
+    off = f"It failed {MAX_FAILURES} times in a row, at last with: {reason}"[:200]
+    return bool(task.filter(ACTIVE, failures__gte=MAX_FAILURES).update(next_run=None, disabled_reason=off))

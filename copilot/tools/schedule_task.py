@@ -1,0 +1,67 @@
+"""Lets the model put a task on the clock, once a person has agreed (A26.1, A26.2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+from uuid import UUID
+
+from pydantic import Field, StringConstraints, model_validator
+
+from copilot import cron, schedules
+from copilot.bridge import in_thread
+from copilot.commands import LIMITS
+from copilot.errors import InvalidRequest
+from copilot.redaction import redact
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+
+WHERE = {"this": "This conversation.", "new": "A new conversation for every run, named after the task."}
+
+
+class ScheduleTask(Arguments):
+    prompt: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=LIMITS.message_characters)
+    ] = Field(description="What to do at each run, complete in itself.")
+    cron: str = Field(max_length=100, description="Five fields: minute hour day month weekday.")
+    timezone: str = Field(max_length=64, description="IANA name, such as Europe/Berlin.")
+    name: str = Field(default="", max_length=schedules.NAME_CHARACTERS)
+    session: Literal["this", "new"] = Field(default="new", description="Where the runs take place.")
+
+    @model_validator(mode="after")
+    def _comes_true(self) -> Self:
+        """Before a person is asked: nobody is to approve what cannot be."""
+        try:
+            cron.read(self.cron, self.timezone)
+        except InvalidRequest as problem:
+            raise ValueError(problem.message) from problem
+        return self
+
+
+async def schedule_task(arguments: ScheduleTask, invocation: Invocation) -> ToolOutput:
+    context = invocation.context
+    asked = schedules.Asked(
+        prompt=redact(arguments.prompt),
+        cron=arguments.cron,
+        timezone=arguments.timezone,
+        name=arguments.name,
+        session_id=UUID(context.session_id) if arguments.session == "this" else None,
+    )
+    made = await in_thread(schedules.create, context.user_id, asked, context.permissions)
+    return ToolOutput(
+        value={
+            "id": str(made.pk),
+            "name": made.name,
+            "next_runs": list(schedules.next_runs(made)),
+            "results_appear_in": WHERE[arguments.session],
+        }
+    )
+
+
+TOOL = Tool(
+    name="schedule_task",
+    arguments=ScheduleTask,
+    run=schedule_task,
+    description=prose(__file__),
+    timeout_seconds=10,
+    schedules=True,
+    approval="manual_only",
+)

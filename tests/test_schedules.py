@@ -1,0 +1,419 @@
+"""Tasks by the clock: made with a person's word, started when due, each once (A26)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from pydantic import ValidationError
+
+from config.celery import app
+from copilot import dispatch, events, schedules, scheduling, tasks
+from copilot.agent.toolbox import TurnToolbox
+from copilot.context import CHANNELS, TurnContext
+from copilot.errors import Conflict, InvalidRequest, NotFound
+from copilot.models import Approval, Schedule, ScheduleRun, Session, Turn
+from copilot.permissions import UNRESTRICTED, Permissions
+from copilot.providers.base import ToolCall
+from copilot.providers.scripted import Call, Fail, Text
+from copilot.schedules import Asked
+from copilot.tools import schedule_task
+from tests import make
+from tests.engine import Rig, answer, cue, ended, notices, quiet, said, start, status, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.rest import JSON, NOBODYS, V1, code_of, person, program
+
+EVERY_DAY = Asked(prompt="Water the plants", cron="0 8 * * *", timezone="UTC", name="Plants")
+
+
+@pytest.fixture(name="session")
+def session_fixture(rig: Rig) -> Session:
+    return make.session()
+
+
+def daily(session: Session | None = None, *, due: bool = True, **changes: object) -> Schedule:
+    """Ada's, due an hour ago."""
+    asked = replace(EVERY_DAY, session_id=session.pk if session else None)
+    made = schedules.create(make.ada().pk, asked, UNRESTRICTED)
+    if due:
+        changes["next_run"] = datetime.now(UTC) - timedelta(hours=1)
+    Schedule.objects.filter(pk=made.pk).update(**changes)
+    made.refresh_from_db()
+    return made
+
+
+def outcomes(schedule: Schedule) -> list[tuple[str, str]]:
+    rows = ScheduleRun.objects.filter(schedule=schedule).order_by("pk")
+    return list(rows.values_list("outcome", "reason"))
+
+
+# --- making ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_task_is_made_and_shows_its_next_runs():
+    """A26.1"""
+    made = schedules.create(
+        make.ada().pk, replace(EVERY_DAY, timezone="Asia/Tokyo", cron=" 0  8 * * * "), UNRESTRICTED
+    )
+    runs = schedules.next_runs(made)
+    assert len(runs) == 3
+    assert all(run.endswith("T08:00+09:00") for run in runs)
+    assert made.next_run == datetime.fromisoformat(runs[0])
+    assert (made.name, made.cron) == ("Plants", "0 8 * * *")
+
+
+@pytest.mark.django_db
+def test_what_cannot_be_is_refused():
+    """A26.1: line, zone, prompt, a foreign session"""
+    ada = make.ada().pk
+    for change in ({"cron": "* * * * *"}, {"timezone": "Mars"}, {"prompt": "  "}):
+        with pytest.raises(InvalidRequest):
+            schedules.create(ada, replace(EVERY_DAY, **change), UNRESTRICTED)
+    with pytest.raises(NotFound):
+        schedules.create(ada, replace(EVERY_DAY, session_id=make.session(make.bob()).pk), UNRESTRICTED)
+    assert not Schedule.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_last_free_place_is_taken_once():
+    """A26.1: twenty at most, however many ask at once"""
+    ada = make.ada().pk
+    for _ in range(schedules.MAX_ACTIVE - 1):
+        schedules.create(ada, EVERY_DAY, UNRESTRICTED)
+    barrier, refused = threading.Barrier(3), []
+
+    def make_one() -> None:
+        barrier.wait(10)
+        try:
+            schedules.create(ada, EVERY_DAY, UNRESTRICTED)
+        except Conflict as conflict:
+            refused.append(conflict.code)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=make_one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert refused == ["too_many_schedules"] * 2
+    schedules.cancel(ada, schedules.of_owner(ada)[0].pk)
+    schedules.create(ada, EVERY_DAY, UNRESTRICTED)
+
+
+# --- the clock ---------------------------------------------------------------------------------------
+
+
+def test_what_is_due_runs_as_an_ordinary_turn_without_anybody_there(rig, model, session):
+    """A26.3, A31.2: in its session, in a turn of its own, by the schedule's origin and permissions"""
+    narrow = replace(UNRESTRICTED, network=False)
+    task = daily(session, permissions=narrow.to_json())
+    assert scheduling.tick() == 1
+    turn = ended(Turn.objects.get(session=session).pk)
+    assert (turn.origin, turn.status, answer(turn.pk)) == ("schedule", "succeeded", "Aye.")
+    assert Permissions.from_json(turn.permissions) == narrow
+    assert said(session) == ["Water the plants"]
+    offered = {tool.name for tool in model.requests[0].tools}
+    assert not {"ask_user", "web_fetch"} & offered
+    task.refresh_from_db()
+    assert task.next_run > datetime.now(UTC)
+    assert scheduling.tick() == 0
+    assert outcomes(task) == [("succeeded", "")]
+    assert ScheduleRun.objects.get().turn == turn
+
+
+def test_a_run_may_have_a_conversation_of_its_own(rig):
+    """A26.1: named after the task"""
+    daily()
+    scheduling.tick()
+    session = Session.objects.get()
+    ended(session.turns.get().pk)
+    assert (session.title, session.title_origin, session.owner) == ("Plants", "manual", make.ada())
+
+
+def test_what_was_missed_runs_once(rig, session):
+    """A26.c1: a worker down for three occurrences"""
+    task = daily(session, next_run=datetime.now(UTC) - timedelta(days=3), due=False)
+    assert scheduling.tick() == 1
+    assert scheduling.tick() == 0
+    quiet(session)
+    assert Turn.objects.filter(session=session).count() == 1
+    task.refresh_from_db()
+    assert task.next_run > datetime.now(UTC)
+
+
+def test_two_clocks_start_a_moment_once(rig, session):
+    """A26.3: both have read it as due"""
+    task = daily(session)
+    now = datetime.now(UTC)
+    first, second = schedules.due(now), schedules.due(now)
+    assert schedules.claim(first[0], now) is not None
+    assert schedules.claim(second[0], now) is None
+    assert len(outcomes(task)) == 1
+
+
+def test_a_run_that_would_overlap_is_skipped_and_recorded(rig, model, session):
+    """A26.3"""
+    task = daily(session)
+    model.will(cue(1), Text("Done."))
+    scheduling.tick()
+    model.reaches(1)
+    Schedule.objects.update(next_run=datetime.now(UTC) - timedelta(minutes=1))
+    assert scheduling.tick() == 0
+    model.give(1)
+    quiet(session)
+    scheduling.tick()
+    assert outcomes(task) == [("succeeded", ""), ("skipped", scheduling.STILL_GOING)]
+
+
+def test_a_task_waits_behind_the_person_in_its_session(rig, model, session):
+    """A26.3: ordinary admission; its turn is its own, and is found when it is over"""
+    task = daily(session)
+    model.will(cue(1), Text("Hello."))
+    mine = start(session, "Hello")
+    model.reaches(1)
+    assert scheduling.tick() == 1
+    assert outcomes(task) == [("started", "")]
+    model.give(1)
+    ended(mine)
+    until(lambda: said(session) == ["Hello", "Water the plants"])
+    quiet(session)
+    scheduling.tick()
+    assert outcomes(task) == [("succeeded", "")]
+    assert ScheduleRun.objects.get().turn_id != mine
+
+
+def test_a_task_taken_out_of_the_queue_is_no_failure(rig, model, session):
+    task = daily(session)
+    model.will(cue(1), Text("Hello."))
+    mine = start(session, "Hello")
+    model.reaches(1)
+    scheduling.tick()
+    waiting = session.messages.get(run_id__startswith="schedule-")
+    dispatch.remove_queued(session.owner_id, session.pk, waiting.pk)
+    scheduling.tick()
+    assert outcomes(task) == [("cancelled", scheduling.TAKEN_BACK)]
+    model.give(1)
+    ended(mine)
+
+
+def test_five_failures_in_a_row_switch_a_task_off_and_say_so(rig, model, session):
+    """A26.3: a success in between begins the count anew; it can be switched on again"""
+    task = daily(session)
+    replies = ["fail", "ok", *["fail"] * 5]
+    for number, reply in enumerate(replies):
+        model.will(Fail("auth_failed") if reply == "fail" else Text("Aye."))
+        Schedule.objects.update(next_run=datetime.now(UTC) - timedelta(minutes=1))
+        assert scheduling.tick() == 1
+        until(lambda seen=number: Turn.objects.filter(session=session).count() == seen + 1)
+        quiet(session)
+        scheduling.tick()
+        task.refresh_from_db()
+        assert task.failures == (1, 0, 1, 2, 3, 4, 5)[number]
+        assert (task.next_run is None) == (number == len(replies) - 1)
+    assert "auth_failed" in task.disabled_reason
+    assert notices(session).count("schedule_disabled") == 1
+    assert [event.code for event in told(session.pk, "notice.posted")][-1] == "schedule_disabled"
+    scheduling.tick()
+    assert Turn.objects.filter(session=session).count() == len(replies)
+    assert schedules.switch_on(session.owner_id, task.pk).next_run > datetime.now(UTC)
+
+
+def test_a_suspended_account_is_refused_and_recorded(rig, session):
+    """A26.c1: and five of those switch it off as well"""
+    task = daily()
+    make.ada().__class__.objects.filter(pk=make.ada().pk).update(is_active=False)
+    for _ in range(schedules.MAX_FAILURES):
+        Schedule.objects.filter(cancelled_at=None, next_run__isnull=False).update(
+            next_run=datetime.now(UTC) - timedelta(minutes=1)
+        )
+        assert scheduling.tick() == 0
+    assert outcomes(task) == [("refused", "account_inactive")] * 5
+    assert not Turn.objects.exists()
+    task.refresh_from_db()
+    assert task.next_run is None
+    assert Session.objects.filter(deleted_at=None).exclude(pk=session.pk).count() == 1  # which says why
+
+
+def test_a_limit_is_recorded_and_is_not_the_tasks_fault(rig, session, monkeypatch):
+    """A26.3: the ordinary admission checks"""
+    from billing import errors as billing_errors
+    from billing import usage as billing_usage
+
+    def reached(user_id: int) -> None:
+        raise billing_errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
+
+    monkeypatch.setattr(billing_usage, "check", reached)
+    task = daily(session)
+    scheduling.tick()
+    task.refresh_from_db()
+    assert outcomes(task)[0][0] == "refused"
+    assert task.failures == 0
+
+
+def test_a_cancelled_task_does_not_run(rig, session):
+    task = daily(session)
+    schedules.cancel(session.owner_id, task.pk)
+    assert scheduling.tick() == 0
+    with pytest.raises(NotFound):
+        schedules.cancel(session.owner_id, task.pk)
+
+
+def test_the_clock_is_one_job_a_minute(rig, session, settings):
+    """A26.3"""
+    job = settings.CELERY_BEAT_SCHEDULE["tick"]
+    assert job["task"] == tasks.tick.name
+    assert job["schedule"].minute == set(range(60))
+    daily(session)
+    assert app.conf.task_always_eager
+    tasks.tick.delay()
+    quiet(session)
+    assert said(session) == ["Water the plants"]
+
+
+# --- the tools ---------------------------------------------------------------------------------------
+
+TASK = {"prompt": "Water the plants", "cron": "0 8 * * *", "timezone": "Europe/Berlin", "name": "Plants"}
+
+
+def test_nothing_goes_on_the_clock_without_a_persons_word(rig, model, session):
+    """A26.2, A26.c1: auto-approval without any cap changes nothing"""
+    Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=10**12)
+    model.will(Call("schedule_task", TASK))
+    turn = start(session, "Every morning, please")
+    until(lambda: status(turn) in (*Turn.ENDINGS, "waiting"))
+    assert not Schedule.objects.exists()
+
+
+def approved(session: Session, call_id: str) -> Turn:
+    """A running turn whose call a person has approved."""
+    turn = make.turn(session, "running")
+    Approval.objects.create(
+        turn=turn, session=session, call_id=call_id, tool="schedule_task", arguments=TASK, state="running"
+    )
+    return turn
+
+
+def run_tool(turn: Turn, name: str, arguments: dict[str, events.JSON]) -> str:
+    context = TurnContext(
+        user_id=turn.session.owner_id,
+        session_id=str(turn.session_id),
+        turn_id=str(turn.pk),
+        fence=turn.fence,
+        origin="web",
+        permissions=replace(UNRESTRICTED, network=False),
+        channel=CHANNELS["web"],
+    )
+    call = ToolCall(call_id="c1", tool=name, arguments=arguments)
+
+    async def run() -> str:
+        toolbox = TurnToolbox(context)
+        [outcome] = [one async for one in toolbox.run([call], lambda event: None)]
+        return outcome.content
+
+    return asyncio.run(run())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_approved_call_makes_the_task_with_the_turns_permissions():
+    """A26.1, A26.2: it shows the next three runs and where results appear"""
+    turn = approved(make.session(), "c1")
+    made = run_tool(turn, "schedule_task", {**TASK, "session": "this"})
+    assert made.count("T08:00+0") == 3
+    assert "This conversation." in made
+    task = Schedule.objects.get()
+    assert task.session_id == turn.session_id
+    assert Permissions.from_json(task.permissions).network is False
+    listed = run_tool(turn, "list_scheduled_tasks", {})
+    assert "Water the plants" in listed
+    assert str(task.pk) in listed
+    assert "Cancelled" in run_tool(turn, "cancel_scheduled_task", {"id": str(task.pk)})
+    assert "not_found" in run_tool(turn, "cancel_scheduled_task", {"id": str(uuid4())})
+    assert '"tasks":[]' in run_tool(turn, "list_scheduled_tasks", {}).replace(" ", "")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_line_that_cannot_be_is_refused_before_anybody_is_asked():
+    """A26.1"""
+    with pytest.raises(ValidationError, match="15 minutes"):
+        schedule_task.TOOL.bind({**TASK, "cron": "* * * * *"})
+    turn = make.turn(make.session(), "running")
+    assert "time zone" in run_tool(turn, "schedule_task", {**TASK, "timezone": "Mars"})
+    assert "approve" in run_tool(turn, "schedule_task", TASK)
+
+
+def test_a_turn_without_the_permission_is_offered_none_of_it(rig, model, session):
+    """A20.1"""
+    ended(start(session, permissions=replace(UNRESTRICTED, schedules=False)))
+    assert not [tool.name for tool in model.requests[0].tools if "schedule" in tool.name]
+
+
+# --- doors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_tasks_over_rest():
+    """A26, A20.6"""
+    ada, key = person(make.ada()), program(make.ada())
+    body = {"prompt": "Water the plants", "cron": "0 8 * * 1-5", "timezone": "Europe/Berlin"}
+    made = ada.post(f"{V1}/schedules", body, content_type=JSON)
+    assert made.status_code == 201
+    shown = made.json()
+    assert (shown["name"], len(shown["next_runs"]), shown["last_run"]) == ("Water the plants", 3, None)
+    assert code_of(key.post(f"{V1}/schedules", body, content_type=JSON)) == "insufficient_scope"
+    assert key.get(f"{V1}/schedules").json()["items"] == [shown]
+    for change, code in (
+        ({"cron": "* * * * *"}, "interval_too_small"),
+        ({"session_id": NOBODYS}, "not_found"),
+    ):
+        assert code_of(ada.post(f"{V1}/schedules", body | change, content_type=JSON)) == code
+    path = f"{V1}/schedules/{shown['id']}"
+    assert ada.get(path).json() == shown
+    Schedule.objects.update(next_run=None, failures=5, disabled_reason="It failed.")
+    assert ada.get(path).json()["next_runs"] == []
+    assert ada.post(f"{path}/switch_on").json()["failures"] == 0
+    bob = person(make.bob())
+    for answered in (bob.get(path), bob.delete(path), bob.post(f"{path}/switch_on")):
+        assert (answered.status_code, code_of(answered)) == (404, "not_found")
+    assert ada.delete(path).status_code == 204
+    assert ada.get(f"{V1}/schedules").json()["items"] == []
+
+
+@pytest.mark.django_db
+def test_a_list_costs_the_same_statements_however_long(django_assert_num_queries):
+    """P12"""
+    ada = person(make.ada())
+    for _ in range(3):
+        task = schedules.create(make.ada().pk, EVERY_DAY, UNRESTRICTED)
+        ScheduleRun.objects.create(schedule=task, due_at=datetime.now(UTC), outcome="skipped")
+    ada.get(f"{V1}/schedules")
+    with django_assert_num_queries(4):
+        assert len(ada.get(f"{V1}/schedules").json()["items"]) == 3
+
+
+@pytest.mark.django_db
+def test_the_page_makes_shows_and_cancels():
+    """A26"""
+    ada = person(make.ada())
+    form = {"name": "Plants", "prompt": "Water <b>them</b>", "cron": "0 8 * * *", "timezone": "UTC"}
+    assert ada.post("/settings/schedules/", form).status_code == 302
+    page = ada.get("/settings/schedules/").content.decode()
+    assert "0 8 * * *" in page
+    refused = ada.post("/settings/schedules/", form | {"cron": "* * * * *"})
+    assert refused.status_code == 400
+    assert "15 minutes" in refused.content.decode()
+    assert "Water &lt;b&gt;them&lt;/b&gt;" in refused.content.decode()
+    task = Schedule.objects.get()
+    assert person(make.bob()).post(f"/settings/schedules/{task.pk}/cancel/").status_code == 404
+    Schedule.objects.update(next_run=None, disabled_reason="It failed 5 times.")
+    assert "It failed 5 times." in ada.get("/settings/schedules/").content.decode()
+    assert ada.post(f"/settings/schedules/{task.pk}/on/").status_code == 302
+    assert ada.post(f"/settings/schedules/{task.pk}/cancel/").status_code == 302
+    assert "No tasks yet" in ada.get("/settings/schedules/").content.decode()
