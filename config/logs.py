@@ -36,6 +36,9 @@ def configuration(*, production: bool, level: str) -> dict[str, object]:
         "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(production)],
     }
     quiet = {"level": "WARNING"}
+    mute = {
+        "level": "CRITICAL"
+    }  # quotes what servers sent; what went wrong with one is named where it is used
     probes = {"()": _NotAProbe}
     return {
         "version": 1,
@@ -54,6 +57,9 @@ def configuration(*, production: bool, level: str) -> dict[str, object]:
             "uvicorn.error": quiet,
             "httpx": quiet,
             "httpx2": quiet,
+            "httpcore2": quiet,
+            "mcp": mute,
+            "client": mute,  # the MCP SDK's sessions
             "openai": quiet,
             "anthropic": quiet,
             "celery.worker.strategy": quiet,  # one line per received task: our own say more

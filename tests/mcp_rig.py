@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from django.contrib.auth.models import User
 
 from config.servers import dies_with_parent, free_port
 from copilot import mcp
 from copilot.models import McpServer
+from copilot.tools import mcp_wire, net
 from tests.engine import until
 
 UNASKED = ("label", "greet", "headers", "big", "die", "wait", "fail", "picture", "ask", "spawn")
@@ -62,3 +64,33 @@ def stdio(name: str, label: str = "test", manner: str = "plain", **fields: objec
 def users(user: User, name: str, url: str, **fields: object) -> McpServer:
     """A user's own, whatever its address: the row alone, as if it had been fine when it was saved."""
     return McpServer.objects.create(owner=user, name=name, transport="http", url=url, **fields)
+
+
+def drafted(row: McpServer, **fields: object) -> mcp.Draft:
+    """The row as it is, but for these fields."""
+    given = {
+        "name": row.name,
+        "transport": row.transport,
+        "url": row.url,
+        "command": tuple(row.command),
+        "trusted": row.trusted,
+        "never_ask": tuple(row.never_ask),
+        "enabled": row.enabled,
+    }
+    return mcp.Draft(**(given | fields))  # type: ignore[arg-type]
+
+
+def may_reach(monkeypatch: pytest.MonkeyPatch, *ports: int, resolver: object = None) -> None:
+    """Users' servers may be on this machine, at these ports alone."""
+    names = {"resolver": resolver} if resolver else {}
+    client = net.Client(ports=ports, unchecked=["127.0.0.1"], **names)  # type: ignore[arg-type]
+    monkeypatch.setattr(mcp_wire, "way_out", lambda: client)
+
+
+def alive(pid: int) -> bool:
+    """Neither gone nor only waiting to be buried."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from config.servers import free_port
-from copilot.models import McpServer, Message
+from copilot import dispatch, mcp
+from copilot.models import McpServer, Message, WorkspaceFile
+from copilot.permissions import UNRESTRICTED
 from copilot.providers.scripted import Call, Text
+from copilot.tools.results import CALL_CHARACTERS
 from tests import make, mcp_rig
-from tests.engine import Model, Rig, ended, notices, start
+from tests.engine import Model, Rig, ended, notices, start, status, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 
+CANARY = "canary-7f3e9b1c5d"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -75,3 +83,280 @@ def test_one_hangs_one_refuses_one_is_fine(rig: Rig, model: Model) -> None:
     waiting = McpServer.objects.exclude(retry_at=None)
     assert {row.name: row.failures for row in waiting} == {"hanging": 1, "refusing": 1}
     assert "10 s" in McpServer.objects.get(name="hanging").last_error
+
+
+def test_two_users_servers_of_one_name_never_mix(
+    rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A28.c1, A28.2"""
+    ada, bob = make.ada(), make.bob()
+    with mcp_rig.process("adas") as adas, mcp_rig.process("bobs") as bobs:
+        mcp_rig.may_reach(monkeypatch, adas, bobs)
+        mcp_rig.users(ada, "mine", mcp_rig.url(adas), never_ask=["label"])
+        mcp_rig.users(bob, "mine", mcp_rig.url(bobs), never_ask=["label"])
+        for user, label in ((ada, "adas"), (bob, "bobs"), (ada, "adas")):
+            session = make.session(user)
+            model.will(Call("mcp_mine_label", {}))
+            ended(start(session))
+            assert f"I am {label}," in results(session)[-1]
+
+
+def test_a_large_output_is_cut_for_the_model_and_kept_whole(rig: Rig, model: Model) -> None:
+    """A28.c2, A28.5"""
+    session = make.session()
+    model.will(Call("mcp_files_big", {}))
+    with mcp_rig.process() as port:
+        mcp_rig.everybodys("files", port)
+        ended(start(session))
+    row = Message.objects.get(session=session, kind="tool_result")
+    assert row.data["truncated"]
+    assert len(row.content) <= CALL_CHARACTERS
+    whole = WorkspaceFile.objects.get(pk=row.data["file_id"])
+    assert whole.size_bytes > 2_000_000
+
+
+def test_a_server_that_dies_in_a_call_is_found_again_by_the_next(rig: Rig, model: Model) -> None:
+    """A28.3: the cut-off call has an error for a result and is not repeated"""
+    session = make.session()
+    mcp_rig.stdio("files")
+    model.will(Call("mcp_files_die", {}))
+    model.will(Call("mcp_files_greet", {"name": "Ada"}))
+    ended(start(session))
+    died, greeted = results(session)
+    assert "Error connection_lost" in died
+    assert "Hello, Ada!" in greeted
+    assert McpServer.objects.get().failures == 0
+
+
+def test_a_server_that_keeps_dying_is_left_alone(rig: Rig, model: Model) -> None:
+    """A28.3: one reconnect"""
+    session = make.session()
+    mcp_rig.stdio("files")
+    for _ in range(2):
+        model.will(Call("mcp_files_die", {}))
+    model.will(Call("mcp_files_label", {}))
+    ended(start(session))
+    assert "Error server_unavailable" in results(session)[-1]
+    assert McpServer.objects.get().failures == 1
+    ended(start(session, "Again"))
+    assert offered(model) == []
+    assert notices(session) == ["server_unavailable"]
+
+
+def test_what_a_hostile_server_says_reaches_the_model_disarmed(rig: Rig, model: Model) -> None:
+    """A28.4, A28.5"""
+    with mcp_rig.process(manner="hostile") as port:
+        mcp_rig.everybodys("evil", port)
+        ended(start(make.session()))
+    names = offered(model)
+    assert len(names) == len(set(names)) == 7
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
+    assert "mcp_evil_a_b" not in names  # two tools would answer to it
+    request = model.requests[-1]
+    told = request.suffix + repr([(tool.description, tool.parameters) for tool in request.tools])
+    for tag in ("<system_note", "</mcp_instructions><", "<memory_context", "\x1b"):
+        assert tag not in told
+    assert len(request.suffix) < 4_200
+    left_out = {tool["name"]: tool["left_out"] for tool in McpServer.objects.get().tools if tool["left_out"]}
+    assert left_out == {
+        "huge": "Its schema is longer than 8,000 characters.",
+        "broken": "Its schema is not valid.",
+        "keys": "Its schema names arguments that models cannot give.",
+    }
+
+
+def test_names_are_the_same_after_a_restart(rig: Rig, model: Model) -> None:
+    """A28.4"""
+    with mcp_rig.process(manner="hostile") as port:
+        mcp_rig.everybodys("evil", port)
+        ended(start(make.session()))
+        rig.worker.leave()
+        rig.start_worker()
+        ended(start(make.session()))
+    assert offered(model, 0) == offered(model, 1)
+
+
+def test_a_session_has_at_most_64_tools_of_servers_and_they_come_last(rig: Rig, model: Model) -> None:
+    """A28.4, A15.2"""
+    with mcp_rig.process(manner="crowd") as port:
+        mcp_rig.everybodys("crowd", port)
+        ended(start(make.session()))
+    names = [tool.name for tool in model.requests[-1].tools]
+    assert names[-64:] == [f"mcp_crowd_tool{number:03}" for number in range(64)]
+    assert not [name for name in names[:-64] if name.startswith("mcp_")]
+
+
+@pytest.mark.parametrize("over", ["http", "stdio"])
+def test_a_server_that_asks_in_return_is_declined(rig: Rig, model: Model, over: str) -> None:
+    """A28.5"""
+    session = make.session()
+    model.will(Call("mcp_files_ask", {}))
+    with contextlib.ExitStack() as stack:
+        if over == "http":
+            mcp_rig.everybodys("files", stack.enter_context(mcp_rig.process()))
+        else:
+            mcp_rig.stdio("files")
+        ended(start(session))
+    assert results(session)[0].count("declined") == 3
+    assert "given" not in results(session)[0]
+
+
+def test_secrets_reach_the_server_and_nobody_else(rig: Rig, model: Model) -> None:
+    """A28.1, A33.c6"""
+    session = make.session()
+    model.will(Call("mcp_files_headers", {}))
+    with mcp_rig.process() as port:
+        row = mcp_rig.everybodys(
+            "files", port, secrets={"Authorization": f"Bearer {CANARY}", "X-Key": CANARY}
+        )
+        ended(start(session))
+    assert results(session)[0].count("[REDACTED]") >= 2
+    everything = (
+        repr(list(Message.objects.values("content", "data")))
+        + repr(told(session.pk))
+        + repr(model.requests)
+        + repr(McpServer.objects.values().get(pk=row.pk))
+    )
+    assert CANARY not in everything
+
+
+def test_a_childs_environment_is_its_secrets_and_little_else(rig: Rig, model: Model) -> None:
+    """A28.1"""
+    session = make.session()
+    mcp_rig.stdio("files", secrets={"CANARY": CANARY})
+    model.will(Call("mcp_files_headers", {}))
+    ended(start(session))
+    assert results(session)[0].endswith("[REDACTED]")
+
+
+def test_permissions_filter_by_server_and_by_tool(
+    rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A28.6, A20.3: what is hidden is unknown when it is called all the same"""
+    session = make.session()
+    with mcp_rig.process() as port:
+        mcp_rig.may_reach(monkeypatch, port)
+        mcp_rig.everybodys("files", port)
+        mcp_rig.users(session.owner, "mine", mcp_rig.url(port))
+        narrow = replace(
+            UNRESTRICTED, mcp_servers=frozenset({"files"}), denied_tools=frozenset({"mcp_files_big"})
+        )
+        model.will(Call("mcp_mine_label", {}), Call("mcp_files_big", {}))
+        ended(start(session, permissions=narrow))
+        ended(start(make.session(session.owner), permissions=replace(UNRESTRICTED, own_credentials=False)))
+        ended(start(make.session(session.owner), permissions=replace(UNRESTRICTED, network=False)))
+        only = replace(UNRESTRICTED, tools=frozenset({"mcp_files_label"}))
+        ended(start(make.session(session.owner), permissions=only))
+    assert {name.split("_")[1] for name in offered(model, 0)} == {"files"}
+    assert "mcp_files_big" not in offered(model, 0)
+    assert [result.partition(".")[0] for result in results(session)] == [
+        'There is no tool named "mcp_mine_label"',
+        'There is no tool named "mcp_files_big"',
+    ]
+    assert {name.split("_")[1] for name in offered(model, 2)} == {"files"}
+    assert offered(model, 3) == []
+    assert [tool.name for tool in model.requests[4].tools] == ["read_tool_result", "mcp_files_label"]
+
+
+def test_invalid_arguments_never_reach_the_server(rig: Rig, model: Model) -> None:
+    """A8.6"""
+    session = make.session()
+    model.will(Call("mcp_files_greet", {}))
+    model.will(Call("mcp_files_greet", {"name": 7}))
+    with mcp_rig.process() as port:
+        mcp_rig.everybodys("files", port)
+        ended(start(session))
+    missing, wrong = results(session)
+    assert "- name: Field required" in missing
+    assert "- name: Input should be of type string" in wrong
+
+
+def test_errors_and_images_of_a_server_are_results_like_any(rig: Rig, model: Model) -> None:
+    """A9.9, A28.5"""
+    session = make.session()
+    model.will(Call("mcp_files_fail", {}))
+    model.will(Call("mcp_files_picture", {}))
+    with mcp_rig.process() as port:
+        mcp_rig.everybodys("files", port)
+        ended(start(session))
+    rows = Message.objects.filter(session=session, kind="tool_result").order_by("sequence")
+    assert [row.data["success"] for row in rows] == [False, True]
+    assert "It went wrong." in rows[0].content
+    assert "A pixel." in rows[1].content
+    assert "image/png" in model.said_to()
+
+
+def test_a_user_without_servers_asks_for_nothing(
+    rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P12: whether there are any comes with the claim; another's server is none"""
+    mcp_rig.users(make.bob(), "bobs", "http://127.0.0.1:9/mcp")
+    asked: list[object] = []
+    monkeypatch.setattr(mcp, "usable", lambda *given: asked.append(given))
+    session = make.session(make.ada())
+    turn = ended(start(session))
+    assert turn.status == "succeeded"
+    assert asked == []
+
+
+def test_a_server_is_tried_again_after_its_wait(rig: Rig, model: Model) -> None:
+    """A28.3"""
+    session = make.session()
+    port = free_port()
+    mcp_rig.everybodys("files", port)
+    ended(start(session))
+    with mcp_rig.process(port=port):
+        ended(start(session, "Still waiting"))
+        assert offered(model) == []
+        McpServer.objects.update(retry_at=timezone.now() - timedelta(seconds=1))
+        ended(start(session, "Now"))
+    assert "mcp_files_label" in offered(model)
+    row = McpServer.objects.get()
+    assert (row.failures, row.retry_at, row.last_error) == (0, None, "")
+    assert notices(session) == ["server_unavailable"]
+
+
+def test_a_stop_does_not_wait_for_a_silent_server(rig: Rig, model: Model) -> None:
+    """A1.7: and the turn has its one ending"""
+    session = make.session()
+    with silence() as silent:
+        mcp_rig.everybodys("silent", silent)
+        turn_id = start(session)
+        until(lambda: status(turn_id) == "running")
+        dispatch.stop(session.owner_id, session.pk)
+        turn = ended(turn_id)
+        assert McpServer.objects.get().failures == 0  # it still waits for the server, and nobody for it
+    assert turn.status == "cancelled"
+    assert model.requests == []
+
+
+def test_a_changed_server_is_another_connection(rig: Rig, model: Model) -> None:
+    """A28.2"""
+    session = make.session()
+    row = mcp_rig.stdio("files", "old")
+    for label in ("old", "new"):
+        command = mcp_rig.words("stdio", label)
+        mcp.change(None, row.pk, mcp_rig.drafted(row, command=command))
+        model.will(Call("mcp_files_label", {}))
+        ended(start(session))
+        model.requests.clear()
+    first, second = results(session)
+    assert ("I am old," in first, "I am new," in second) == (True, True)
+    until(lambda: not mcp_rig.alive(pid_in(first)))
+    assert mcp_rig.alive(pid_in(second))
+
+
+def test_children_leave_with_the_worker(rig: Rig, model: Model) -> None:
+    """A28.c2: a drain closes what is open"""
+    session = make.session()
+    mcp_rig.stdio("files")
+    model.will(Call("mcp_files_label", {}))
+    ended(start(session))
+    pid = pid_in(results(session)[0])
+    assert mcp_rig.alive(pid)
+    rig.worker.leave()
+    until(lambda: not mcp_rig.alive(pid))
+
+
+def pid_in(result: str) -> int:
+    return int(result.rstrip(".").rpartition(" ")[2])

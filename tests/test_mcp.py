@@ -1,0 +1,171 @@
+"""The rows of MCP servers: who may have which, and what is remembered of them (A28)."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from copilot import mcp, sealing
+from copilot.errors import Conflict, InvalidRequest, NotFound, Refused
+from copilot.mcp import Draft
+from copilot.models import McpServer
+from copilot.permissions import UNRESTRICTED
+from tests import make
+
+pytestmark = pytest.mark.django_db
+PUBLIC = "https://93.184.216.34/mcp"
+SECRET = "Bearer canary-7f3e9b1c5d"
+
+
+def refused(owner_id: int | None, draft: Draft) -> str:
+    with pytest.raises(Refused) as caught:
+        mcp.add(owner_id, draft)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/mcp",
+        "http://10.1.2.3/mcp",
+        "http://169.254.169.254/latest",
+        "http://[::1]/mcp",
+        "http://[::ffff:10.0.0.1]/mcp",
+        "http://localhost/mcp",
+        "http://metadata/mcp",
+        "https://93.184.216.34:8080/mcp",
+    ],
+)
+def test_a_users_server_at_a_private_address_is_refused_when_saved(url: str) -> None:
+    """A28.c2"""
+    assert refused(make.ada().pk, Draft(name="mine", url=url)) == "address_refused"
+
+
+def test_a_name_that_leads_to_a_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A28.c2: every address counts"""
+    found = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443))
+        for address in ("93.184.216.34", "10.0.0.1")
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: found)
+    assert refused(make.ada().pk, Draft(name="mine", url="https://mcp.example/")) == "address_refused"
+    found.pop()
+    assert mcp.add(make.ada().pk, Draft(name="mine", url="https://mcp.example/")).version == 1
+
+
+def test_only_administrators_start_programs_believe_hints_and_skip_questions() -> None:
+    """A28.1, A28.6"""
+    ada = make.ada().pk
+    assert refused(ada, Draft(name="mine", transport="stdio", command=("ls",))) == "invalid_request"
+    assert refused(ada, Draft(name="mine", url=PUBLIC, trusted=True)) == "invalid_request"
+    assert refused(ada, Draft(name="mine", url=PUBLIC, never_ask=("x",))) == "invalid_request"
+    assert mcp.add(None, Draft(name="local", transport="stdio", command=("ls", "-l"))).command == ["ls", "-l"]
+    assert mcp.add(None, Draft(name="inner", url="http://10.0.0.1:9000/mcp", trusted=True)).trusted
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        Draft(name="", url=PUBLIC),
+        Draft(name="a b", url=PUBLIC),
+        Draft(name="x" * 41, url=PUBLIC),
+        Draft(name="mine", url="nonsense"),
+        Draft(name="mine", url="ftp://93.184.216.34/"),
+        Draft(name="mine", url="https://user:pass@93.184.216.34/"),
+        Draft(name="mine", url=PUBLIC + "x" * 2_000),
+        Draft(name="mine", url=PUBLIC, secrets={"Host": "elsewhere"}),
+        Draft(name="mine", url=PUBLIC, secrets={"X-Key": "a\r\nX-Other: b"}),
+        Draft(name="mine", url=PUBLIC, secrets={"X Key": "abc"}),
+        Draft(name="mine", url=PUBLIC, secrets={"X-Key": ""}),
+    ],
+)
+def test_what_cannot_be_a_server_is_refused(draft: Draft) -> None:
+    with pytest.raises(InvalidRequest):
+        mcp.add(make.ada().pk, draft)
+
+
+def test_secrets_are_sealed_kept_unless_replaced_and_only_named() -> None:
+    """A28.1"""
+    ada = make.ada().pk
+    row = mcp.add(ada, Draft(name="mine", url=PUBLIC, secrets={"Authorization": SECRET}))
+    assert SECRET not in row.secrets
+    assert mcp.secret_names(row) == ["Authorization"]
+    kept = mcp.change(ada, row.pk, Draft(name="renamed", url=PUBLIC))
+    [server] = mcp.usable(ada, UNRESTRICTED)
+    assert (server.name, server.version, dict(server.secrets)) == ("renamed", 2, {"Authorization": SECRET})
+    assert SECRET not in repr(server)
+    assert server.secret_values() == [SECRET, "canary-7f3e9b1c5d"]
+    assert mcp.secret_names(mcp.change(ada, kept.pk, Draft(name="renamed", url=PUBLIC, secrets={}))) == []
+
+
+def test_a_server_sealed_under_a_lost_key_is_absent_and_says_so() -> None:
+    """A28.3"""
+    ada = make.ada().pk
+    row = mcp.add(ada, Draft(name="mine", url=PUBLIC, secrets={"Authorization": SECRET}))
+    McpServer.objects.filter(pk=row.pk).update(secrets=sealing.seal("{}")[:-8] + "AAAAAAA=")
+    [server] = mcp.usable(ada, UNRESTRICTED)
+    assert server.absent == mcp.UNREADABLE
+    assert mcp.secret_names(McpServer.objects.get()) == []
+
+
+def test_one_name_is_one_server_of_an_owner() -> None:
+    ada, bob = make.ada().pk, make.bob().pk
+    for owner in (ada, bob, None):
+        mcp.add(owner, Draft(name="mine", url=PUBLIC))
+        assert refused(owner, Draft(name="mine", url=PUBLIC)) == "name_taken"
+    assert [server.owner_id for server in mcp.usable(ada, UNRESTRICTED)].count(bob) == 0
+
+
+def test_a_user_has_a_bounded_number_of_servers() -> None:
+    ada = make.ada().pk
+    for number in range(mcp.MAX_SERVERS):
+        mcp.add(ada, Draft(name=f"server{number}", url=PUBLIC))
+    with pytest.raises(Conflict):
+        mcp.add(ada, Draft(name="another", url=PUBLIC))
+
+
+def test_foreign_and_everybodys_servers_cannot_be_changed_or_removed() -> None:
+    ada, bob = make.ada().pk, make.bob().pk
+    rows = [mcp.add(bob, Draft(name="bobs", url=PUBLIC)), mcp.add(None, Draft(name="all", url=PUBLIC))]
+    for server_id in (*(row.pk for row in rows), uuid4()):
+        with pytest.raises(NotFound):
+            mcp.change(ada, server_id, Draft(name="taken", url=PUBLIC))
+        with pytest.raises(NotFound):
+            mcp.remove(ada, server_id)
+    mcp.remove(bob, rows[0].pk)
+    assert [row.name for row in McpServer.objects.all()] == ["all"]
+
+
+def test_the_wait_doubles_from_one_minute_to_fifteen_and_ends_with_an_answer() -> None:
+    """A28.3: two workers that fail together count once"""
+    ada = make.ada().pk
+    mcp.add(ada, Draft(name="mine", url=PUBLIC))
+    waits = []
+    for _ in range(6):
+        [server] = mcp.usable(ada, UNRESTRICTED)
+        mcp.failed(server, "It hung up.")
+        mcp.failed(server, "It hung up.")
+        row = McpServer.objects.get()
+        assert row.retry_at is not None
+        waits.append(round((row.retry_at - timezone.now()) / timedelta(minutes=1)))
+    assert waits == [1, 2, 4, 8, 15, 15]
+    assert mcp.usable(ada, UNRESTRICTED)[0].absent == "It hung up."
+    assert mcp.as_used(row).absent == ""
+    mcp.listed(replace(mcp.as_used(row), version=99), [])
+    assert McpServer.objects.get().failures == 6  # another configuration's answer says nothing of this one
+    mcp.listed(mcp.as_used(row), [{"name": "read", "description": "", "left_out": ""}])
+    row.refresh_from_db()
+    assert (row.failures, row.retry_at, row.last_error, len(row.tools)) == (0, None, "", 1)
+
+
+def test_a_server_that_is_switched_off_is_nobodys() -> None:
+    ada = make.ada().pk
+    mcp.add(ada, Draft(name="mine", url=PUBLIC, enabled=False))
+    mcp.add(None, Draft(name="all", url=PUBLIC, enabled=False))
+    assert mcp.usable(ada, UNRESTRICTED) == ()
+    assert [row.name for row in mcp.seen_by(ada)] == ["mine"]

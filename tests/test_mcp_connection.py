@@ -1,0 +1,202 @@
+"""Single connections to MCP servers: which addresses they go to, how long they last, what outlives them (A28)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from uuid import UUID, uuid4
+
+import pytest
+from aiohttp import web
+
+from copilot.addresses import NOT_PUBLIC
+from copilot.context import CHANNELS, TurnContext
+from copilot.mcp import Server
+from copilot.permissions import UNRESTRICTED
+from copilot.redaction import redact
+from copilot.tools import mcp_connection
+from copilot.tools.base import Invocation
+from copilot.tools.mcp_connection import Connection, Unavailable
+from tests import mcp_rig
+from tests.engine import until
+from tests.test_net import Names, serving
+
+INVOCATION = Invocation(
+    context=TurnContext(
+        user_id=1,
+        session_id=str(UUID(int=1)),
+        turn_id=str(UUID(int=2)),
+        fence=1,
+        origin="web",
+        permissions=UNRESTRICTED,
+        channel=CHANNELS["web"],
+    ),
+    call_id="1",
+    emit=lambda event: None,
+)
+
+
+@pytest.fixture(name="opened")
+async def opened_fixture() -> AsyncIterator[list[Connection]]:
+    opened: list[Connection] = []
+    yield opened
+    for connection in opened:
+        await connection.closed()
+
+
+def users(url: str, **fields: object) -> Server:
+    return Server(id=uuid4(), owner_id=1, name="mine", transport="http", url=url, **fields)
+
+
+def child(label: str = "test", manner: str = "plain", **fields: object) -> Server:
+    command = mcp_rig.words("stdio", label, manner)
+    return Server(id=uuid4(), owner_id=None, name="files", transport="stdio", command=command, **fields)
+
+
+async def refusal(opened: list[Connection], server: Server) -> str:
+    opened.append(Connection(server))
+    with pytest.raises(Unavailable) as caught:
+        await opened[-1].listing()
+    return str(caught.value)
+
+
+async def said(connection: Connection, tool: str) -> str:
+    reply = await connection.call(tool, {}, INVOCATION)
+    return str(reply.content[0].text)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1/mcp", "http://10.0.0.1/mcp", "http://localhost/mcp", "http://[::1]/mcp"]
+)
+async def test_a_users_server_at_a_private_address_is_refused_when_connecting(
+    opened: list[Connection], url: str
+) -> None:
+    """A28.c2"""
+    assert await refusal(opened, users(url)) == NOT_PUBLIC
+
+
+async def test_a_name_is_checked_at_every_request_and_met_at_the_checked_address(
+    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A28.1, A24.1: the request goes to the address under the name, and a name that moves inside is refused"""
+    with mcp_rig.process() as port:
+        names = Names({"mcp.example": [["127.0.0.1"]]})
+        mcp_rig.may_reach(monkeypatch, port, resolver=names)
+        opened.append(Connection(users(f"http://mcp.example:{port}/mcp")))
+        await opened[0].listing()
+        assert f"'host': 'mcp.example:{port}'" in await said(opened[0], "headers")
+        names._names["mcp.example"] = [["127.0.0.1"], ["10.0.0.1"]]
+        assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC
+
+
+@pytest.mark.parametrize(
+    "place", ["http://10.0.0.1/mcp", "http://elsewhere.example/mcp", "http://127.0.0.1:1/mcp"]
+)
+async def test_a_redirect_to_another_place_is_not_followed(
+    opened: list[Connection], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A28.1"""
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPTemporaryRedirect(place)
+
+    async with serving(redirect) as port:
+        mcp_rig.may_reach(monkeypatch, port)
+        assert "not followed" in await refusal(opened, users(mcp_rig.url(port)))
+
+
+async def test_a_redirect_within_the_server_is_checked_again(
+    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A28.1: the same name, and another address by now"""
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPTemporaryRedirect("/elsewhere")
+
+    names = Names({"mcp.example": [["127.0.0.1"], ["10.0.0.1"]]})
+    async with serving(redirect) as port:
+        mcp_rig.may_reach(monkeypatch, port, resolver=names)
+        assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC
+    assert len(names.asked) == 2
+
+
+async def test_an_answer_without_end_is_cut_off(
+    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A28.5"""
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 2**20)
+
+    async with serving(flood) as port:
+        mcp_rig.may_reach(monkeypatch, port)
+        assert await refusal(opened, users(mcp_rig.url(port))) == "Its answer broke off or could not be read."
+
+
+async def test_a_page_that_is_no_server_is_said_to_be_none(
+    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<h1>Hello</h1>", content_type="text/html")
+
+    async with serving(page) as port:
+        mcp_rig.may_reach(monkeypatch, port)
+        assert (await refusal(opened, users(mcp_rig.url(port)))).startswith(
+            "It refused: Unexpected content type"
+        )
+
+
+async def test_a_program_that_cannot_be_started_is_absent(opened: list[Connection]) -> None:
+    """A28.3"""
+    server = Server(id=uuid4(), owner_id=None, name="x", transport="stdio", command=("/no/such/program",))
+    assert await refusal(opened, server) == "It hung up."
+
+
+async def test_a_connection_that_nobody_uses_is_closed_and_its_child_with_it(
+    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A28.2"""
+    monkeypatch.setattr(mcp_connection, "IDLE_SECONDS", 0.05)
+    opened.append(Connection(child()))
+    await opened[0].listing()
+    await opened[0]._task
+    assert opened[0].over
+
+
+async def test_a_secret_is_redacted_for_as_long_as_it_is_in_use(
+    opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A9.10, A28.1"""
+    monkeypatch.setattr(mcp_connection, "REDACTED_SECONDS", 0.0)
+    secret = "passphrase-5d1c9e"
+    opened.append(Connection(child(secrets={"KEY": secret})))
+    await opened[0].listing()
+    assert redact(f"it is {secret}") == "it is [REDACTED]"
+    await opened[0].closed()
+    await asyncio.sleep(0)
+    assert redact(f"it is {secret}") == f"it is {secret}"
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+def test_no_child_outlives_its_worker(death: signal.Signals) -> None:
+    """A28.c2: nor what the child started"""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "tests.mcp_worker", *mcp_rig.words("stdio")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"LOG_LEVEL": "ERROR"},
+    )
+    assert worker.stdout is not None
+    with worker.stdout as output:
+        pids = [int(output.readline()) for _ in range(2)]
+        assert all(mcp_rig.alive(pid) for pid in pids)
+        worker.send_signal(death)
+        worker.wait()
+    until(lambda: not any(mcp_rig.alive(pid) for pid in pids))
