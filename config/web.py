@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
+import socket
 import sys
 import time
 from types import FrameType
@@ -15,6 +17,7 @@ from diagnostics.probes import running
 
 LARGEST_FRAME = 1024 * 1024  # above T11's 256 KB, so that the consumer can answer before it closes
 SHUTDOWN_SECONDS = 5
+PING_SECONDS = 30.0  # below the minute after which proxies and phones forget a silent connection
 
 
 class Server(uvicorn.Server):
@@ -24,6 +27,12 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.drain_seconds = drain_seconds
         self.leaves_at: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: the collector looks at sockets alone, and less often
+        gc.set_threshold(20_000, 20, 20)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         running.start_draining()
@@ -51,6 +60,8 @@ def main(arguments: list[str]) -> None:
             http="httptools",
             ws="websockets-sansio",  # 8 KB less per socket than the older protocol
             ws_max_size=LARGEST_FRAME,
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=PING_SECONDS,
             ws_per_message_deflate=False,  # 34 KB per socket, and CPU on every delta
             lifespan="off",
             log_config=None,  # Django's LOGGING rules

@@ -152,11 +152,15 @@ class Engine:
         if room <= 0:
             await asyncio.sleep(0.02)  # full: others take them
             return
-        for turn_id in await bell.take(min(room, BATCH_TURNS)):
-            if self._slots.acquire(blocking=False):
-                self._arrive(turn_id)
-            else:
-                await in_thread(wakeups.push, turn_id)
+        await self._welcome(await bell.first())  # it is being claimed while we look for more
+        for turn_id in await bell.more(min(room, BATCH_TURNS) - 1):
+            await self._welcome(turn_id)
+
+    async def _welcome(self, turn_id: UUID) -> None:
+        if self._slots.acquire(blocking=False):
+            self._arrive(turn_id)
+        else:
+            await in_thread(wakeups.push, turn_id)
 
     def _arrive(self, turn_id: UUID) -> None:
         self._arrived.append(turn_id)

@@ -29,15 +29,19 @@ class Bell:
     def __init__(self) -> None:
         self._client: redis.asyncio.Redis | None = None
 
-    async def take(self, most: int) -> list[UUID]:
-        """At least one id and at most this many; waits for as long as it takes."""
+    async def first(self) -> UUID:
+        """Waits for as long as it takes."""
         if self._client is None:
             self._client = listening()
-        first: tuple[bytes, bytes] = await self._client.blpop([keys.WAKEUPS], timeout=0)  # type: ignore[assignment]
-        more: list[bytes] | None = None
-        if most > 1:
-            more = await self._client.lpop(keys.WAKEUPS, most - 1)  # type: ignore[assignment]
-        return [UUID(value.decode()) for value in (first[1], *(more or ()))]
+        taken: tuple[bytes, bytes] = await self._client.blpop([keys.WAKEUPS], timeout=0)  # type: ignore[assignment]
+        return UUID(taken[1].decode())
+
+    async def more(self, most: int) -> list[UUID]:
+        """What else is there, at most this many."""
+        if self._client is None or most < 1:
+            return []
+        values: list[bytes] | None = await self._client.lpop(keys.WAKEUPS, most)  # type: ignore[assignment]
+        return [UUID(value.decode()) for value in values or ()]
 
     async def close(self) -> None:
         if self._client is not None:
