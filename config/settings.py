@@ -251,7 +251,9 @@ PROMPT_CACHE_MESSAGES_LIFE = env.choice("PROMPT_CACHE_MESSAGES_LIFE", "5m", ("5m
 # --- titles (A18) ------------------------------------------------------------------------------------
 TITLE_REFRESH_EXCHANGES = env.integer("TITLE_REFRESH_EXCHANGES", 0)  # a new title every so often; 0: never
 
-# --- tools (A23, A24) --------------------------------------------------------------------------------
+# --- tools (A11, A23, A24) ---------------------------------------------------------------------------
+ASK_BEFORE_TOOLS = env.words("ASK_BEFORE_TOOLS", [])  # names; people are asked before each of their calls
+APPROVAL_SECONDS = env.seconds("APPROVAL_SECONDS", 7 * 24 * 3600, least=1)  # then nobody decides any more
 WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
 SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs
 WEB_SEARCH = env.choice("WEB_SEARCH", "", ("", "searxng", "brave", "tavily"))

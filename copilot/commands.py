@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,6 +35,8 @@ class Limits:
 
 LIMITS = Limits()
 GREATEST_BRANCH = 2**31 - 1  # what the column holds
+FEEDBACK_CHARACTERS = 2_000
+DECISIONS = 100  # in one batch; a reply makes 16 calls at most
 RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -74,6 +77,16 @@ class Resend:
     run_id: str | None = None
     origin: str
     permissions: Permissions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decide:
+    """A person's word on one call that waits for it (A11.4)."""
+
+    approval_id: UUID
+    decision: Literal["approve", "reject"]
+    arguments: dict[str, JSON] | None = None
+    feedback: str = ""
 
 
 class _Strict(BaseModel):
@@ -282,6 +295,40 @@ class AnswerQuestion(_Command):
     choice: str | None = None
 
 
+class DecideCall(_Strict):
+    """One decision; edited arguments only with an approval (A11.4)."""
+
+    approval_id: str
+    decision: Literal["approve", "reject"]
+    arguments: dict[str, Any] | None = None
+    feedback: str = Field(default="", max_length=FEEDBACK_CHARACTERS)
+
+
+class DecideApprovals(_Command):
+    """One by one, or several at once: all of them count, or none."""
+
+    kind: Literal["approval.decide"]
+    approval_id: str | None = None
+    decision: Literal["approve", "reject"] | None = None
+    arguments: dict[str, Any] | None = None
+    feedback: str = Field(default="", max_length=FEEDBACK_CHARACTERS)
+    decisions: list[DecideCall] | None = Field(default=None, min_length=1, max_length=DECISIONS)
+
+    def given(self) -> list[DecideCall]:
+        if (self.decisions is None) == (self.approval_id is None or self.decision is None):
+            raise InvalidRequest("Send either approval_id and decision, or decisions.")
+        if self.decisions is not None:
+            return self.decisions
+        return [
+            DecideCall(
+                approval_id=self.approval_id or "",
+                decision=self.decision or "reject",
+                arguments=self.arguments,
+                feedback=self.feedback,
+            )
+        ]
+
+
 class Ping(_Command):
     kind: Literal["ping"]
 
@@ -301,6 +348,7 @@ Command = Annotated[
     | SwitchBranch
     | UndoTurn
     | AnswerQuestion
+    | DecideApprovals
     | Ping,
     Field(discriminator="kind"),
 ]
@@ -337,6 +385,23 @@ def _explain(problem: ValidationError) -> str:
     places = [".".join(str(part) for part in error["loc"] if part != "command") for error in found[:3]]
     said = [f"{place or 'body'}: {error['msg']}" for place, error in zip(places, found, strict=False)]
     return "; ".join(said)
+
+
+def decisions_of(given: Sequence[DecideCall]) -> list[Decide]:
+    """What was decided; arguments go with an approval alone, and an id that is none names nothing."""
+    decisions = []
+    for one in given:
+        approval_id = as_uuid(one.approval_id)
+        if approval_id is None:
+            raise NotFound
+        if one.arguments is not None and one.decision == "reject":
+            raise InvalidRequest("A rejected call has no arguments to change.")
+        decisions.append(
+            Decide(
+                approval_id=approval_id, decision=one.decision, arguments=one.arguments, feedback=one.feedback
+            )
+        )
+    return decisions
 
 
 def as_uuid(text: str) -> UUID | None:

@@ -36,6 +36,7 @@ Outcome = (
     | dispatch.Stopped
     | dispatch.Switched
     | dispatch.Undone
+    | dispatch.Decided
 )
 
 
@@ -169,6 +170,10 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             case commands.UndoTurn():
                 self._need("chat")
                 return _fields(await in_thread(dispatch.undo, user_id, _session(command.session_id)))
+            case commands.DecideApprovals():
+                self._need("chat")
+                decisions = commands.decisions_of(command.given())
+                return _fields(await in_thread(dispatch.decide, user_id, decisions))
             case commands.EditQueued() | commands.RemoveQueued() | commands.MoveQueued() | commands.SendNow():
                 return await self._change_queue(command)
             case unreachable:

@@ -265,7 +265,7 @@ class Engine:
 
     def _refused(self, outbox: Outbox, why: str) -> None:
         run = self._runs.get(outbox.turn_id)
-        if run is None:
+        if run is None or run.over:  # whoever follows the log learns the rest from the rows
             outbox.waiting.clear()
         elif why == "refused":
             run.interrupt("lost")

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from copilot.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    ApprovalView,
     Event,
     MessageAdded,
     MessageView,
@@ -55,6 +58,7 @@ class Transcript:
     turn: TurnView | None = None
     todos: tuple[Todo, ...] = ()
     questions: tuple[QuestionView, ...] = ()
+    approvals: tuple[ApprovalView, ...] = ()
     title: str = ""
     state: SessionState = "idle"
 
@@ -78,6 +82,7 @@ def from_snapshot(snapshot: SessionSnapshot) -> Transcript:
         turn=replace(snapshot.turn, messages=[]) if snapshot.turn else None,
         todos=tuple(snapshot.todos),
         questions=tuple(snapshot.questions),
+        approvals=tuple(snapshot.approvals),
         title=snapshot.title,
         state=snapshot.state,
     )
@@ -216,6 +221,13 @@ def _changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript
         case QuestionClosed():
             left = tuple(question for question in state.questions if question.id != event.question_id)
             return replace(state, questions=left)
+        case ApprovalRequested():
+            asked = {view.id for view in event.approvals}
+            kept = tuple(view for view in state.approvals if view.id not in asked)
+            return replace(state, approvals=(*kept, *event.approvals))
+        case ApprovalDecided():
+            open_ones = tuple(view for view in state.approvals if view.id != event.approval_id)
+            return replace(state, approvals=open_ones)
         case _:
             return _turn_changed(state, event, turn_id)
 
@@ -236,7 +248,7 @@ def _turn_changed(state: Transcript, event: Event, turn_id: str | None) -> Trans
             return replace(state, state="waiting", turn=replace(_turn(state, turn_id), status="waiting"))
         case TurnSucceeded() | TurnFailed() | TurnCancelled():
             ended = state.turn is None or turn_id in (None, state.turn.id)
-            return replace(state, state="idle", turn=None) if ended else state
+            return replace(state, state="idle", turn=None, approvals=()) if ended else state
         case _:
             return state
 

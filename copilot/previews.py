@@ -21,6 +21,23 @@ def preview_arguments(arguments: Mapping[str, JSON]) -> dict[str, str]:
     return {key: _short(arguments[key]) for key in sorted(arguments)[:ARGUMENT_KEYS]}
 
 
+def redacted_arguments(arguments: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Whole arguments with every secret in their texts masked."""
+    return {redact(key): _redacted(value) for key, value in arguments.items()}
+
+
+def _redacted(value: JSON) -> JSON:
+    match value:
+        case dict():
+            return dict(redacted_arguments(value))
+        case list():
+            return [_redacted(item) for item in value]
+        case str():
+            return redact(value)
+        case _:
+            return value
+
+
 def _short(value: JSON) -> str:
     text = redact(value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode())
     return text if len(text) <= ARGUMENT_CHARACTERS else text[: ARGUMENT_CHARACTERS - 1] + "…"

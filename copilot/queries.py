@@ -13,6 +13,7 @@ import msgspec
 from django.db import connection
 from django.db.models import Count, Exists, OuterRef, Q
 
+from copilot.awaited import open_approvals
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import (
@@ -332,12 +333,14 @@ def snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot,
         turn = replace(turn, messages=own)
     questions = open_questions(session_id) if turn is not None else []
     queue = queue_now(session_id)
+    approvals = open_approvals(session_id) if turn is not None and turn.status == "waiting" else []
     found = SessionSnapshot(
         messages=messages,
         turn=turn,
         queue=queue.items,
         queue_version=queue.version,
         questions=questions,
+        approvals=approvals,
         todos=[msgspec.convert(item, Todo) for item in session.todos],
         title=session.title,
         state=_state_during(turn, waits=bool(questions)),

@@ -17,7 +17,7 @@ from django.db import connection
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from copilot import dispatch, history, queries, sessions, tasks, turns, usage, workers
+from copilot import approvals, dispatch, history, queries, sessions, tasks, turns, usage, workers
 from copilot.errors import TurnConflict
 from copilot.events import Ending, TurnCancelled, TurnFailed, TurnRecovering, TurnSucceeded, TurnSummary
 from copilot.live import beats, lease
@@ -184,8 +184,8 @@ def _ending(turn: Turn) -> Ending:
 
 
 def override_stops() -> int:
-    """Turns stopped a while ago that still run are ended by compare-and-set (T7.1)."""
-    late = Turn.objects.filter(status=turns.RUNNING).extra(  # noqa: S610 - a constant
+    """Turns stopped a while ago that still run or wait are ended by compare-and-set (T7.1)."""
+    late = Turn.objects.filter(status__in=(turns.RUNNING, turns.WAITING)).extra(  # noqa: S610 - a constant
         where=[f"stop_requested_at < now() - interval '{STOP_OVERRIDE_SECONDS} seconds'"]
     )
     count = 0
@@ -193,6 +193,14 @@ def override_stops() -> int:
         _cancel(turn, turn.fence, override=True)
         count += 1
     return count
+
+
+# --- requests nobody decided about -------------------------------------------------------------------
+
+
+def expire_requests() -> int:
+    """Turns that wait for a person longer than anybody may take (A11.9)."""
+    return sum(dispatch.expire(turn_id) for turn_id in approvals.expired(settings.APPROVAL_SECONDS))
 
 
 # --- tasks and messages that were lost ---------------------------------------------------------------

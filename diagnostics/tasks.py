@@ -85,6 +85,7 @@ def sweep() -> None:
         _memory.slow_sweep_at = now
         _memory.tried = {one: at for one, at in _memory.tried.items() if now - at < STRANDED_RETRY_SECONDS}
         recovery.tell_lost_endings()
+        recovery.expire_requests()
         recovery.remove_stale_leases()
         workers.purge_lost()
 

@@ -428,6 +428,7 @@ def _page(state: folding.Transcript) -> list[str]:
         *(str(row) for row in rows_of(state)),
         *(f"queued {item}" for item in state.queue),
         *(f"asked {question}" for question in state.questions),
+        *(f"to approve {approval}" for approval in state.approvals),
         *(f"todo {todo}" for todo in state.todos),
         f"{state.state} {state.title!r} turn {state.turn.id if state.turn else None}",
     ]
@@ -444,10 +445,17 @@ class Errand:
     """A tool of the test's own: counts how often it ran, and may wait for the test."""
 
     def __init__(
-        self, name: str, *, repeatable: bool = False, waits: bool = False, stubborn: bool = False
+        self,
+        name: str,
+        *,
+        repeatable: bool = False,
+        waits: bool = False,
+        stubborn: bool = False,
+        **declared: object,
     ) -> None:
         self.name = name
         self.runs = 0
+        self.given: list[str] = []
         self.cue = Cue()
         self._waits = waits
         self._stubborn = stubborn
@@ -457,10 +465,12 @@ class Errand:
             arguments=NoArguments,
             run=self._run,
             repeatable=repeatable,
+            **declared,  # type: ignore[arg-type]
         )
 
     async def _run(self, arguments: NoArguments, invocation: Invocation) -> ToolOutput:
         self.runs += 1
+        self.given.append(arguments.note)
         if self._stubborn:
             await self._ignore_cancellation()
         elif self._waits:

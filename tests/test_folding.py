@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copilot.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    ApprovalView,
     MessageAdded,
     MessageView,
     ModelHealed,
@@ -63,6 +66,7 @@ class Session:
         self.rows = {}
         self.turn = None
         self.queue, self.todos, self.questions, self.title = [], [], [], ""
+        self.approvals = []
         self.events = []
         self.state = "idle"
         self.open = None
@@ -78,6 +82,7 @@ class Session:
             turn=replace(self.turn, messages=mine) if self.turn else None,
             queue=list(self.queue),
             questions=list(self.questions),
+            approvals=list(self.approvals),
             todos=list(self.todos),
             title=self.title,
             state=self.state,
@@ -198,11 +203,20 @@ class Session:
     def do_pause(self, number, text):
         if self.turn:
             self.turn, self.state = replace(self.turn, status="waiting"), "waiting"
-            self.log(TurnPaused(approvals=[]))
+            asked = ApprovalView(
+                id=f"a{number % 3}", turn_id=TURN, call_id="c", tool="pay", arguments={}, reason=text
+            )
+            self.approvals = [*(one for one in self.approvals if one.id != asked.id), asked]
+            self.log(ApprovalRequested(approvals=[asked]))
+            self.log(TurnPaused(approvals=[asked.id]))
+
+    def do_decide(self, number, text):
+        self.approvals = [one for one in self.approvals if one.id != f"a{number % 3}"]
+        self.log(ApprovalDecided(approval_id=f"a{number % 3}", state="approved", by="user"))
 
     def do_end(self, number, text):
         self.do_end_block(0, "")
-        self.turn, self.state = None, "idle"
+        self.turn, self.state, self.approvals = None, "idle", []
         self.log(TurnCancelled(run_ids=["x"], reason="user"))
 
     def do_news(self, number, text):

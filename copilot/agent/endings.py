@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
-from typing import TypeVar
+from typing import Literal, TypeVar
 from uuid import uuid4
 
-from copilot import questions, turns
+from copilot import approvals, questions, turns
 from copilot.agent import errands, taking
 from copilot.agent.commits import retried, uncut
 from copilot.agent.parts import Answered
@@ -18,6 +18,7 @@ from copilot.agent.runs import Run
 from copilot.bridge import in_thread
 from copilot.errors import FenceLost, TurnConflict
 from copilot.events import (
+    ApprovalDecided,
     Ending,
     QuestionClosed,
     SessionChanged,
@@ -75,7 +76,7 @@ async def _go_on(run: Run) -> bool:
 
 async def fail(run: Run, code: str, details: str = "") -> None:
     notice_id = await run.recorder.notice(code, details)
-    await _close_questions(run)
+    await _close_requests(run, by="automatic")
     ended = await _end_or_lose(run, turns.FAILED, failure_code=code)
     event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id))
     await _over(run, event, ended, keep_through=EVERYTHING_STAYS)
@@ -83,16 +84,20 @@ async def fail(run: Run, code: str, details: str = "") -> None:
 
 async def stop(run: Run) -> None:
     """The owner stopped it: what was queued before the stop stays as chips (T7.4)."""
-    await _close_questions(run)
+    await _close_requests(run, by="user")
     await run.recorder.notice("stopped")
     ended = await _end_or_lose(run, turns.CANCELLED, reason="user")
     keep_through = EVERYTHING_STAYS if ended.stop_through is None else ended.stop_through
     await _over(run, TurnCancelled(run_ids=ended.run_ids, reason="user"), ended, keep_through=keep_through)
 
 
-async def _close_questions(run: Run) -> None:
+async def _close_requests(run: Run, by: Literal["user", "automatic"]) -> None:
+    """Nobody answers or decides any more."""
     for question_id in await in_thread(questions.close_for_turn, run.turn.turn_id, "cancelled"):
         run.recorder.publish(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
+    if run.approved or run.turn.resumed:
+        for row in await in_thread(approvals.close, run.turn.turn_id, "cancelled"):
+            run.recorder.publish(ApprovalDecided(approval_id=str(row.pk), state="cancelled", by=by))
 
 
 # --- the one update ----------------------------------------------------------------------------------

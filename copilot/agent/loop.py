@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import assert_never
@@ -11,7 +11,17 @@ from uuid import uuid4
 from copilot.agent.asking import Asker
 from copilot.agent.conversation import append, last_reply, note, replace_results
 from copilot.agent.guards import CUT_OFF, LAST_ROUND, Guards, Limit, Limits, State
-from copilot.agent.parts import Answered, Failed, ModelCallEnded, NoteMade, NoticeMade, Produced, ReplayKept
+from copilot.agent.parts import (
+    Answered,
+    Ending,
+    Failed,
+    ModelCallEnded,
+    NoteMade,
+    NoticeMade,
+    Paused,
+    Produced,
+    ReplayKept,
+)
 from copilot.agent.ports import Ports, closed
 from copilot.agent.purse import Purse
 from copilot.agent.replies import Attempt, Continuing, Step
@@ -46,7 +56,10 @@ class Loop:
     first_call_number: int = 1
     first_round: int = 1
     elapsed_seconds: float = 0.0  # active time of earlier runs of this turn
-    pending_calls: tuple[ToolCall, ...] = ()  # left open by a lost worker, and repeatable (A3.9)
+    pending_calls: tuple[
+        ToolCall, ...
+    ] = ()  # left open by an earlier run: approved since, or repeatable (A3.9)
+    pending_notes: Mapping[str, str] = field(default_factory=dict)  # for the model, before a call's result
     continuing: Continuing | None = None
 
     def __post_init__(self) -> None:
@@ -73,7 +86,7 @@ class Loop:
         self._at_boundary = False
         self._tools: ToolRun | None = None
         self._step: Step | None = None  # the one whose tools run
-        self._ending: Answered | Failed | None = None
+        self._ending: Ending | None = None
 
     # --- what the turn reads (A3.6) ------------------------------------------------------------------
 
@@ -139,7 +152,7 @@ class Loop:
         self._ending = None
 
     async def play(self) -> AsyncGenerator[Produced, None]:
-        """Everything that happens, then exactly one Answered or Failed."""
+        """Everything that happens, then exactly one ending of this run."""
         async with closed(self._run_pending()) as parts:
             async for part in parts:
                 yield part
@@ -223,6 +236,10 @@ class Loop:
         async with closed(run.play()) as parts:
             async for part in parts:
                 yield part
+        if run.asked:
+            for part in self._pause(run):
+                yield part
+            return
         append(self.messages, run.group())
         for part in self._end_tools(run, reply.finish):
             yield part
@@ -258,16 +275,20 @@ class Loop:
         self._ending = Answered(limit_code=code) if spoke else Failed(code=code, details=limit.details)
 
     async def _run_pending(self) -> AsyncIterator[Produced]:
-        """Calls that a lost worker left open and that may run twice (A3.9); their rows stand."""
+        """Calls that an earlier run left open and that may run now (A3.9, A11.10); their rows stand."""
         if not self.pending_calls:
             return
         step = Step(round=max(self.rounds, 1))
         yield step.started()
-        run = self._begin_tools(self.pending_calls, step)
+        run = self._begin_tools(self.pending_calls, step, notes=self.pending_notes)
         run.calls_stand()
         async with closed(run.play()) as parts:
             async for part in parts:
                 yield part
+        if run.asked:
+            for part in self._pause(run):
+                yield part
+            return
         replace_results(self.messages, run.group())
         self.pending_calls = ()
         for part in self._end_tools(run, "resumed"):
@@ -275,10 +296,26 @@ class Loop:
 
     # --- small acts ----------------------------------------------------------------------------------
 
-    def _begin_tools(self, calls: Sequence[ToolCall], step: Step, *, refused: str = "") -> ToolRun:
+    def _begin_tools(
+        self,
+        calls: Sequence[ToolCall],
+        step: Step,
+        *,
+        refused: str = "",
+        notes: Mapping[str, str] | None = None,
+    ) -> ToolRun:
         self._step = step
-        self._tools = ToolRun(calls, self.ports.toolbox, most=self.limits.calls_per_reply, refused=refused)
+        self._tools = ToolRun(
+            calls, self.ports, most=self.limits.calls_per_reply, refused=refused, notes=notes
+        )
         return self._tools
+
+    def _pause(self, run: ToolRun) -> Iterator[Produced]:
+        """The step is over, its calls are not: they stay open until somebody has decided (A11.3)."""
+        if self._step is not None:
+            yield from self._step.finish("paused")
+        self._step = None
+        self._ending = Paused(asked=run.asked)
 
     def _end_tools(self, run: ToolRun, reason: str) -> Iterator[Produced]:
         specifications = {tool.name: tool for tool in self.ports.toolbox.specifications()}

@@ -1,19 +1,26 @@
-"""After a lost worker: what its run left open, and how the next one goes on from there (T9.1, A3.9)."""
+"""After a lost worker or a pause: what the run left open, and how the next one goes on from there (T9.1, A3.9)."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from copilot import history, queries
 from copilot.agent.parts import ResultMade
+from copilot.approvals import Standing
 from copilot.events import JSON, Event, ReasoningEnded, TextEnded, ToolFinished, ToolResultContent
 from copilot.live.client import RedisDown
+from copilot.previews import redacted_arguments
 from copilot.providers.base import ToolCall
 from copilot.rows import Row
+from copilot.tags import escape_server_tags
 from copilot.tools.base import CallOutcome
 
+FINAL_ARGUMENTS_CHARACTERS = 2_000
+EDITED = "The user changed the arguments of this call before approving it. It ran with:"
+DECLINED = "Not executed: the user declined this call."
 INTERRUPTED = "Interrupted, outcome unknown: the worker was lost while this ran. It has not been run again."
 
 
@@ -24,15 +31,27 @@ class Mended:
     rows: tuple[Row, ...]  # with the text the log knew beyond the last checkpoint
     continuing: Row | None = None  # an answer that was cut off: the next text goes on in it
     finished: tuple[Row, ...] = ()  # rows that were streaming and are complete as they stand
-    pending_calls: tuple[ToolCall, ...] = ()  # repeatable calls to run again
-    results: tuple[ResultMade, ...] = ()  # for calls that are never run again by the platform
+    pending_calls: tuple[ToolCall, ...] = ()  # to run now: approved since, or repeatable
+    approved: frozenset[str] = frozenset()  # ids of open calls that somebody agreed to and that never ran
+    begun: frozenset[str] = frozenset()  # ids of open calls that somebody agreed to and a lost worker began
+    notes: Mapping[str, str] = field(default_factory=dict)  # for the model, before a call's result
+    results: tuple[ResultMade, ...] = ()  # for calls that are not run (again) by the platform
     answered: bool = False  # the answer stood; only the ending was lost
 
 
 def mend(
-    rows: Sequence[Row], *, turn_id: str, texts: Mapping[str, str], repeatable: Collection[str]
+    rows: Sequence[Row],
+    *,
+    turn_id: str,
+    texts: Mapping[str, str],
+    repeatable: Collection[str],
+    never_unasked: Collection[str] = (),
+    standings: Mapping[str, Standing],
 ) -> Mended:
-    """Judge the rows of an interrupted turn; `texts` are the present texts of streaming rows, by id."""
+    """Judge the rows of an interrupted or paused turn.
+
+    `texts` are the present texts of streaming rows, by id; `standings` what was decided about calls, by call id.
+    """
     present = [replace(row, content=texts[row.id]) if row.id in texts else row for row in rows]
     own = [row for row in present if row.turn_id == turn_id]
     streaming = [row for row in own if row.streaming]
@@ -41,13 +60,22 @@ def mend(
         last if last is not None and last.streaming and last.kind == "assistant" and last.content else None
     )
     open_calls = _open_calls(own)
-    again = tuple(call for call in open_calls if call.tool in repeatable)
-    results = tuple(_unknown(call) for call in open_calls if call.tool not in repeatable)
+    judged = [
+        _decided(call, standings[call.call_id], repeatable)
+        if call.call_id in standings
+        else _unasked(call, {*repeatable, *never_unasked})
+        for call in open_calls
+    ]
+    results = tuple(one for one in judged if isinstance(one, ResultMade))
+    agreed = [standings[call.call_id] for call in open_calls if call.call_id in standings]
     return Mended(
         rows=(*present, *(_result_row(made, turn_id) for made in results)),
         continuing=continuing,
         finished=tuple(row for row in streaming if row is not continuing),
-        pending_calls=again,
+        pending_calls=tuple(one for one in judged if isinstance(one, ToolCall)),
+        approved=frozenset(one.call_id for one in agreed if one.state == "approved"),
+        begun=frozenset(one.call_id for one in agreed if one.state == "running"),
+        notes={one.call_id: edited_note(one.arguments) for one in agreed if one.edited},
         results=results,
         answered=last is not None and last.kind == "assistant" and not last.streaming and bool(last.content),
     )
@@ -62,13 +90,39 @@ def _open_calls(own: Sequence[Row]) -> list[ToolCall]:
     ]
 
 
+def _unasked(call: ToolCall, may_run: Collection[str]) -> ToolCall | ResultMade:
+    """A lost worker may have begun it, unless its tool never runs unasked: then it asks now."""
+    return call if call.tool in may_run else _result(call, INTERRUPTED)
+
+
+def _decided(call: ToolCall, standing: Standing, repeatable: Collection[str]) -> ToolCall | ResultMade:
+    """It runs as it was agreed to; one that a lost worker began runs again only if it may (A11.10)."""
+    if standing.state == "rejected":
+        return _result(call, declined(standing.feedback))
+    if standing.state == "approved" or call.tool in repeatable:
+        return replace(call, arguments=standing.arguments)
+    return _result(call, INTERRUPTED)
+
+
+def _result(call: ToolCall, text: str) -> ResultMade:
+    return ResultMade(row_id=uuid4(), outcome=unfinished_outcome(call, text))
+
+
+def declined(feedback: str) -> str:
+    return f"{DECLINED} The user says: {feedback}" if feedback else DECLINED
+
+
+def edited_note(arguments: Mapping[str, JSON]) -> str:
+    """What the model must know before the result of a call that is not quite its own (A11.6)."""
+    text = json.dumps(redacted_arguments(arguments), ensure_ascii=False, sort_keys=True)
+    if len(text) > FINAL_ARGUMENTS_CHARACTERS:
+        text = text[: FINAL_ARGUMENTS_CHARACTERS - 1] + "…"
+    return f"{EDITED}\n{escape_server_tags(text)}\n\n"
+
+
 def _arguments(data: Mapping[str, JSON]) -> dict[str, JSON]:
     arguments = data.get("arguments")
     return arguments if isinstance(arguments, dict) else {}
-
-
-def _unknown(call: ToolCall) -> ResultMade:
-    return ResultMade(row_id=uuid4(), outcome=unfinished_outcome(call, INTERRUPTED))
 
 
 def _result_row(made: ResultMade, turn_id: str) -> Row:

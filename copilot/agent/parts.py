@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from copilot.agent.ports import Asked
 from copilot.events import Event, Tokens
 from copilot.providers.base import Entry, ToolCall
 from copilot.tools.base import CallOutcome
@@ -88,5 +89,13 @@ class Failed:
     details: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    """Nothing is left to do until a person has decided about these calls (A11.3)."""
+
+    asked: tuple[Asked, ...]
+
+
 Made = CallMade | ResultMade | NoteMade | NoticeMade | ReplayKept | ModelCallStarted | ModelCallEnded
-Produced = Event | Made | Answered | Failed
+Ending = Answered | Failed | Paused
+Produced = Event | Made | Ending

@@ -42,6 +42,23 @@ class Toolbox(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A call that waits for a person's word (A11.1)."""
+
+    call: ToolCall
+    reason: str
+    block_reason: str = ""  # why it was not approved by itself (A11.11)
+    billable: bool = False
+    estimate: int | None = None  # microdollars
+
+
+class Approvals(Protocol):
+    async def judge(self, calls: Sequence[ToolCall]) -> tuple[Asked, ...]:
+        """Which of these a person must be asked about, in their order; the others may run at once."""
+        ...
+
+
 class FollowUps(Protocol):
     async def take(self) -> tuple[UserMessage, ...]:
         """At a tool boundary: what people said meanwhile. Their rows stand when this returns (A13.4)."""
@@ -98,6 +115,7 @@ class Ports:
     toolbox: Toolbox
     follow_ups: FollowUps
     clock: Clock
+    approvals: Approvals = field(default_factory=lambda: MemoryApprovals())  # noqa: PLW0108 - it stands below
     budget: Budget = field(default_factory=MemoryBudget)
     call_id: Callable[[int], UUID] = lambda number: uuid4()  # the id of the model call of this number
     learned: Learned = field(default_factory=Lessons)
@@ -179,6 +197,20 @@ class MemoryToolbox:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(kw_only=True)
+class MemoryApprovals:
+    """Asks for the tools that are named, each with its reason."""
+
+    asks: Mapping[str, str] = field(default_factory=dict)
+    judged: list[ToolCall] = field(default_factory=list)
+
+    async def judge(self, calls: Sequence[ToolCall]) -> tuple[Asked, ...]:
+        self.judged.extend(calls)
+        return tuple(
+            Asked(call=call, reason=self.asks[call.tool]) for call in calls if call.tool in self.asks
+        )
 
 
 class MemoryFollowUps:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from django.conf import settings
 
-from copilot import context, history, mcp, queries, usage
+from copilot import approvals, context, history, mcp, queries, usage
 from copilot.agent import pictures, taking
 from copilot.agent.mending import Mended, mend
-from copilot.agent.toolbox import TurnToolbox
+from copilot.agent.toolbox import abilities
 from copilot.providers import catalogue
 from copilot.providers.base import Entry, ImagePart
 from copilot.rows import Row
@@ -33,8 +33,8 @@ def prepare(turn: Claimed) -> Prepared:
     taken = taking.at_turn_start(turn) if turn.pending and not turn.calls else []
     rows = history.rows_for_model(turn.session_id)
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
-    number = turn.calls + 1
-    if not mended.answered and not turn.begun:
+    number = turn.calls + (0 if mended.pending_calls else 1)  # tools first, then perhaps no call at all
+    if not mended.answered and not mended.pending_calls and not turn.begun:
         usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
     servers = mcp.usable(turn.user_id, turn.permissions) if turn.has_servers else ()
     images = pictures.load(mended.rows, turn.user_id, chain)
@@ -60,9 +60,26 @@ def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:
 def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:
     growing = {row.id: row.content for row in rows if row.streaming and row.turn_id == str(turn.turn_id)}
     texts = queries.present_text(str(turn.session_id), growing) if growing else {}
-    tools = TurnToolbox.repeatable(turn.permissions, context.CHANNELS[turn.origin])
-    mended = mend(rows, turn_id=str(turn.turn_id), texts=texts, repeatable=tools)
+    able = abilities(turn.permissions, context.CHANNELS[turn.origin])
+    standings = approvals.standings(turn.turn_id)
+    _settle(turn, rows, standings.values())
+    mended = mend(
+        rows,
+        turn_id=str(turn.turn_id),
+        texts=texts,
+        repeatable=able.repeatable,
+        never_unasked=able.never_unasked,
+        standings=standings,
+    )
     return replace(mended, answered=mended.answered and _reply_was_whole(turn))
+
+
+def _settle(turn: Claimed, rows: Sequence[Row], standings: Iterable[approvals.Standing]) -> None:
+    """Calls whose result stands are over, though the worker was lost before it could say so."""
+    answered = {row.call_id for row in rows if row.kind == "tool_result"}
+    for standing in standings:
+        if standing.state == "running" and standing.call_id in answered:
+            approvals.finish(turn.turn_id, standing.call_id)
 
 
 def _reply_was_whole(turn: Claimed) -> bool:

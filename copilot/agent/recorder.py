@@ -16,6 +16,7 @@ from copilot.agent.parts import (
     ModelCallStarted,
     NoteMade,
     NoticeMade,
+    Paused,
     Produced,
     ReplayKept,
     ResultMade,
@@ -105,7 +106,7 @@ class Recorder:
             case QuestionAsked() | QuestionClosed():
                 self.publish(produced)
                 await self._tell_state()
-            case Answered() | Failed():
+            case Answered() | Failed() | Paused():
                 pass  # the turn decides how it ends
             case _:
                 self.publish(produced)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Literal
 
+from copilot.agent.approving import Approved
 from copilot.agent.loop import Loop
 from copilot.agent.recorder import Recorder
 from copilot.agent.services import Services
@@ -26,6 +27,7 @@ class Run:
             session_id=str(turn.session_id), turn_id=str(turn.turn_id), user_id=turn.user_id, fence=turn.fence
         )
         self.recorder = Recorder(turn, services, self.outbox, model="")
+        self.approved = Approved(turn)
         self.loop: Loop | None = None
         self.interruption: Interruption | None = "stop" if turn.stopped else None
         self.task: asyncio.Task[None] | None = None

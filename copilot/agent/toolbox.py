@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 from copilot.agent.ports import Emit
 from copilot.context import Channel, TurnContext
@@ -15,22 +16,42 @@ from copilot.tools.base import AnyTool, CallOutcome
 class TurnToolbox:
     """Shipped tools, then those that MCP servers brought; the same from the first round to the last."""
 
-    def __init__(self, turn: TurnContext, outside: Sequence[AnyTool] = ()) -> None:
+    def __init__(
+        self, turn: TurnContext, outside: Sequence[AnyTool] = (), *, starting: execution.Starting
+    ) -> None:
         self._context = turn
         self._outside = outside
+        self._starting = starting
         self._tools = registry.offered(turn.permissions, turn.channel, outside)
+        self._by_name = {tool.name: tool for tool in self._tools}
         self._specifications = tuple(tool.specification() for tool in self._tools)
 
     def specifications(self) -> tuple[ToolSpecification, ...]:
         return self._specifications
 
+    def get(self, name: str) -> AnyTool | None:
+        return self._by_name.get(name)
+
     def polling(self) -> frozenset[str]:
         return frozenset(tool.name for tool in self._tools if tool.polling)
 
     def run(self, calls: Sequence[ToolCall], emit: Emit) -> AsyncIterator[CallOutcome]:
-        return execution.run_group(calls, context=self._context, emit=emit, outside=self._outside)
+        return execution.run_group(
+            calls, context=self._context, emit=emit, outside=self._outside, starting=self._starting
+        )
 
-    @staticmethod
-    def repeatable(permissions: Permissions, channel: Channel) -> frozenset[str]:
-        """Tools that may run a second time after a lost worker (A9.1)."""
-        return frozenset(tool.name for tool in registry.offered(permissions, channel) if tool.repeatable)
+
+@dataclass(frozen=True, kw_only=True)
+class Abilities:
+    """What the names of a turn's tools say about calls that were left open."""
+
+    repeatable: frozenset[str]  # may run a second time (A9.1)
+    never_unasked: frozenset[str]  # have not run unless somebody agreed (A11.1)
+
+
+def abilities(permissions: Permissions, channel: Channel) -> Abilities:
+    offered = registry.offered(permissions, channel)
+    return Abilities(
+        repeatable=frozenset(tool.name for tool in offered if tool.repeatable),
+        never_unasked=frozenset(tool.name for tool in offered if tool.approval != "never"),
+    )

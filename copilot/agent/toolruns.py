@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from copilot.agent.conversation import result_of
 from copilot.agent.parts import CallMade, Produced, ResultMade
-from copilot.agent.ports import Toolbox, closed
-from copilot.events import Event
+from copilot.agent.ports import Asked, Ports, closed
+from copilot.events import Event, ToolStateChanged
 from copilot.providers.base import ToolCall, ToolGroup
 from copilot.tools.base import CallOutcome
 from copilot.tools.calls import FAILED_BEFORE_IT_RAN, error_outcome, refusal
@@ -28,13 +28,27 @@ class OpenCall:
 
 
 class ToolRun:
-    """The calls of one reply, run together. `refused` answers all of them instead of running any."""
+    """The calls of one reply, run together; those in `asked` wait for a person, the others run first (A11.3).
 
-    def __init__(self, calls: Sequence[ToolCall], toolbox: Toolbox, *, most: int, refused: str = "") -> None:
+    `refused` answers all of them instead of running any; `notes` go in front of results, by call id.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[ToolCall],
+        ports: Ports,
+        *,
+        most: int,
+        refused: str = "",
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
         self.calls = tuple(calls)
+        self.asked: tuple[Asked, ...] = ()
         self.outcomes: dict[str, CallOutcome] = {}
         self.rows = {call.call_id: uuid4() for call in calls}
-        self._toolbox = toolbox
+        self._toolbox = ports.toolbox
+        self._approvals = ports.approvals
+        self._notes = notes or {}
         self._most = most
         self._refused = refused
         self._made: set[str] = set()
@@ -67,13 +81,18 @@ class ToolRun:
                     yield made
             else:
                 usable.append(call)
-        async with closed(self._run(usable)) as parts:
+        self.asked = await self._approvals.judge(usable) if usable else ()
+        waiting = {asked.call.call_id for asked in self.asked}
+        async with closed(self._run([call for call in usable if call.call_id not in waiting])) as parts:
             async for part in parts:
                 for made in self._finish(part) if isinstance(part, CallOutcome) else (part,):
                     yield made
         for call in self.calls:
-            for made in self._finish(error_outcome(call, FAILED_BEFORE_IT_RAN)):
-                yield made
+            if call.call_id not in waiting:
+                for made in self._finish(error_outcome(call, FAILED_BEFORE_IT_RAN)):
+                    yield made
+        for asked in self.asked:
+            yield ToolStateChanged(call_id=asked.call.call_id, state="waiting")
 
     def _refusal(self, position: int, call: ToolCall) -> str | None:
         known = [specification.name for specification in self._toolbox.specifications()]
@@ -83,6 +102,8 @@ class ToolRun:
         """One result per call: a second one, or one nobody asked for, is dropped (A9.8)."""
         if outcome.call_id in self.outcomes or outcome.call_id not in self.rows:
             return
+        if note := self._notes.get(outcome.call_id):
+            outcome = replace(outcome, content=note + outcome.content)
         self.outcomes[outcome.call_id] = outcome
         yield ResultMade(row_id=uuid4(), outcome=outcome)
         self._done.add(outcome.call_id)

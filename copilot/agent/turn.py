@@ -6,11 +6,13 @@ import asyncio
 import time
 from contextlib import aclosing
 from functools import partial
+from typing import assert_never
 
 from django.conf import settings
 
 from copilot import context, usage
-from copilot.agent import endings, interruptions, prompt, taking
+from copilot.agent import endings, interruptions, pausing, prompt, taking
+from copilot.agent.approving import TurnApprovals
 from copilot.agent.budgets import TurnBudget
 from copilot.agent.commits import retried, uncut
 from copilot.agent.guards import Limits
@@ -18,7 +20,7 @@ from copilot.agent.learned import LESSONS
 from copilot.agent.loop import Loop
 from copilot.agent.mending import row_uuid
 from copilot.agent.outside import gathered
-from copilot.agent.parts import Answered, Failed
+from copilot.agent.parts import Answered, Ending, Failed, Paused, Produced, ResultMade
 from copilot.agent.ports import Ports, SystemClock
 from copilot.agent.preparing import Prepared, prepare
 from copilot.agent.replies import Continuing
@@ -116,11 +118,18 @@ class TurnRun(Run):
         self.loop = loop = self._loop(prepared, outside)
         while True:
             ending = await self._play_once(loop)
-            if isinstance(ending, Failed):
-                await endings.fail(self, ending.code, ending.details)
-                return
-            if await endings.succeed(self, ending):
-                return
+            match ending:
+                case Failed():
+                    await endings.fail(self, ending.code, ending.details)
+                    return
+                case Paused():
+                    await pausing.pause(self, ending)
+                    return
+                case Answered():
+                    if await endings.succeed(self, ending):
+                        return
+                case unreachable:
+                    assert_never(unreachable)
 
     async def _begin(self) -> Prepared:
         """What waited has its place and is told of, whatever comes between."""
@@ -129,20 +138,27 @@ class TurnRun(Run):
             prepared = await retried(prepare, self.turn)
         self.recorder.model = prepared.chain[0].name
         self.recorder.calls_begun = prepared.calls_begun
+        self.approved.add(prepared.mended.approved)
+        self.approved.add(prepared.mended.begun, begun=True)
         await self._announce(prepared)
         return prepared
 
-    async def _play_once(self, loop: Loop) -> Answered | Failed:
+    async def _play_once(self, loop: Loop) -> Ending:
         async with aclosing(loop.play()) as parts:
             async for part in parts:
-                if isinstance(part, Answered | Failed):
+                if isinstance(part, Answered | Failed | Paused):
                     return part
                 self.progressed_at = self.told_at = time.monotonic()
                 if isinstance(part, TextExtended | ReasoningExtended):
                     await self.recorder.record(part)  # only remembered, so nothing to cut short
                 else:
-                    await uncut(self.recorder.record(part))
+                    await uncut(self._record(part))
         raise AssertionError("the loop ended without saying how")
+
+    async def _record(self, part: Produced) -> None:
+        await self.recorder.record(part)
+        if self.approved and isinstance(part, ResultMade):
+            await self.approved.finish(part.outcome)
 
     def _loop(self, prepared: Prepared, outside: Outside) -> Loop:
         mended = prepared.mended
@@ -151,6 +167,7 @@ class TurnRun(Run):
         if mended.continuing is not None:
             self.recorder.resume(row_uuid(mended.continuing), mended.continuing.content)
             continuing = Continuing(row_id=row_uuid(mended.continuing), length=len(mended.continuing.content))
+        toolbox = TurnToolbox(context.current(), outside.tools, starting=self.approved.start)
         return Loop(
             system=prompt.system_text(),
             suffix=suffix_text(self.turn.shaping, mcp_instructions=outside.instructions),
@@ -160,7 +177,8 @@ class TurnRun(Run):
             chain=prepared.chain,
             ports=Ports(
                 provider=provider_for,
-                toolbox=TurnToolbox(context.current(), outside.tools),
+                toolbox=toolbox,
+                approvals=TurnApprovals(self.recorder, context.current(), toolbox.get, self.approved),
                 follow_ups=taking.Boundary(self.turn, self.recorder, prepared.chain),
                 clock=SystemClock(),
                 budget=TurnBudget(self.turn, self.recorder),
@@ -174,6 +192,7 @@ class TurnRun(Run):
             first_round=max(1, self.turn.calls),
             elapsed_seconds=self.turn.running_seconds,
             pending_calls=mended.pending_calls,
+            pending_notes=mended.notes,
             continuing=continuing,
         )
 
@@ -194,7 +213,7 @@ class TurnRun(Run):
         for row in prepared.mended.finished:
             await self._finish_row(row)
         for result in prepared.mended.results:
-            await self.recorder.record(result)
+            await self._record(result)
 
     async def _finish_row(self, row: Row) -> None:
         self.recorder.resume(row_uuid(row), row.content)

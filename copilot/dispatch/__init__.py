@@ -9,6 +9,8 @@ from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
 from copilot.dispatch.branching import Switched, resend, switch_branch
+from copilot.dispatch.continuing import expire
+from copilot.dispatch.deciding import Decided, decide
 from copilot.dispatch.following import after_turn, follow, restore, start_stranded
 from copilot.dispatch.obeying import Obeyed, hear
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
@@ -24,6 +26,7 @@ from copilot.dispatch.undoing import Undone, undo
 from copilot.ports import Heard, Said
 
 __all__ = [
+    "Decided",
     "Obeyed",
     "Queued",
     "Started",
@@ -35,7 +38,9 @@ __all__ = [
     "answer_question",
     "became_idle",
     "closed",
+    "decide",
     "edit_queued",
+    "expire",
     "follow",
     "hear",
     "move_queued",

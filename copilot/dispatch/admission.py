@@ -11,6 +11,7 @@ from copilot import history, memories, queries, questions, turns
 from copilot.agent import prompt
 from copilot.commands import LIMITS, SendMessage
 from copilot.dispatch.answers import Queued, Started
+from copilot.dispatch.continuing import give_way
 from copilot.dispatch.following import after_turn, restore
 from copilot.dispatch.limits import check_limit
 from copilot.dispatch.repetition import first_outcome, outcome_of
@@ -27,6 +28,7 @@ from copilot.workspace import files
 log = logging.getLogger(__name__)
 
 TITLE_CHARACTERS = 60
+SPOKEN_FOR = ("schedule", "goal", "parent")  # said for the owner, who has not spoken
 
 
 def submit(command: SendMessage) -> Started | Queued:
@@ -119,7 +121,9 @@ def _admit(
                     return started
                 restore(opening.session_id)  # Redis had forgotten the turn that runs: queue behind it
             case lease.Waiting():
-                return _queue(opening, member, user_id, verdict, ignored)
+                return _give_way(opening, member, user_id, view, ignored) or _queue(
+                    opening, member, user_id, verdict, ignored
+                )
             case lease.Full():
                 return _refuse_full(opening, ignored)
     _take_back(opening)
@@ -156,14 +160,24 @@ def _start(
     try:
         opened = turns.open_turn(opening)
     except IntegrityError:
-        lease.give_back(session_id, str(opening.token))
-        return None
+        return _beside(opening, member, user_id, view, ignored)
     except DatabaseError as problem:
         lease.give_back(session_id, str(opening.token))
         _take_back(opening)
         raise Unavailable from problem
+    return _opened(opening, opened, member, user_id, view, ignored)
+
+
+def _opened(
+    opening: turns.Opening,
+    opened: turns.Opened | None,
+    member: Member,
+    user_id: int,
+    view: MessageView,
+    ignored: list[str],
+) -> Started | Queued:
     if opened is None:  # an earlier turn took the message while this request was slow, or others go first
-        lease.reorder(session_id, {member: float(member.accept_number)})
+        lease.reorder(str(opening.session_id), {member: float(member.accept_number)})
         after_turn(opening.session_id, opening.token, None)
         return outcome_of(Message.objects.get(pk=opening.message_id)) or _taken(opening, ignored)
     cursor = announce(opening, opened, user_id, view)
@@ -174,6 +188,39 @@ def _start(
         cursor=cursor,
         ignored_attachments=ignored,
     )
+
+
+# --- a turn that waits for a person ------------------------------------------------------------------
+
+
+def _beside(
+    opening: turns.Opening, member: Member, user_id: int, view: MessageView, ignored: list[str]
+) -> Started | Queued | None:
+    """A turn is unfinished on a session that nobody held: one that waits for a person, or one Redis forgot."""
+    if (started := _give_way(opening, member, user_id, view, ignored)) is not None:
+        return started
+    lease.give_back(str(opening.session_id), str(opening.token))
+    paused = turns.waiting_on(opening.session_id)
+    if paused is None:
+        return None
+    position = lease.queue_up(str(opening.session_id), member, float(member.accept_number))
+    if position is None:
+        return _refuse_full(opening, ignored)
+    waiting = lease.Waiting(position=position, turn_id=str(paused))
+    return _queue(opening, member, user_id, waiting, ignored)
+
+
+def _give_way(
+    opening: turns.Opening, member: Member, user_id: int, view: MessageView, ignored: list[str]
+) -> Started | Queued | None:
+    """The owner goes on instead of deciding; None when nothing waits for that, or others speak (A11.8)."""
+    if view.author or opening.origin in SPOKEN_FOR or turns.waiting_on(opening.session_id) is None:
+        return None
+    given = give_way(opening, user_id)
+    if given is None:
+        return None
+    lease.forget(str(opening.session_id), [member])
+    return _opened(opening, given.opened, member, user_id, view, ignored)
 
 
 def _queue(

@@ -100,8 +100,11 @@ def start_stranded(session_id: UUID) -> bool:
 
 
 def restore(session_id: UUID) -> None:
-    """Put back what Redis lost: the lease of the unfinished turn and the working order of the queue (T2.5)."""
-    turn = Turn.objects.filter(session=session_id, status__in=Turn.UNFINISHED).first()
+    """Put back what Redis lost: the lease of the unfinished turn and the working order of the queue (T2.5).
+
+    A turn that waits for a person holds no lease (A11.3).
+    """
+    turn = Turn.objects.filter(session=session_id, status__in=(turns.QUEUED, turns.RUNNING)).first()
     if turn is not None:
         lease.claim_or_queue(
             str(session_id), turn_id=str(turn.pk), token=str(turn.token), member=None, order=0.0

@@ -7,7 +7,9 @@ import time
 from typing import Literal
 from uuid import UUID
 
-from copilot import history, queries, turns
+from django.db import transaction
+
+from copilot import approvals, history, queries, turns
 from copilot.dispatch.answers import Stopped
 from copilot.dispatch.following import after_turn, member_of
 from copilot.dispatch.telling import announce_cancelled, owner_of, publish
@@ -65,15 +67,38 @@ def _between_turns(session_id: UUID) -> turns.Stopping | None:
 
 def cancel_unstarted(session_id: UUID, stopping: turns.Stopping) -> bool:
     """End a turn that no worker runs, in the request itself; False when a worker was quicker."""
+    waits = stopping.status == Turn.Status.WAITING
     try:
-        ended = turns.end(
-            stopping.turn_id, stopping.fence, turns.CANCELLED, reason="user", unless_running=True
-        )
+        with transaction.atomic():  # with its requests: nobody decides about a turn that is over (A11.9)
+            ended = turns.end(
+                stopping.turn_id,
+                stopping.fence,
+                turns.CANCELLED,
+                reason="user",
+                unless_running=True,
+                override=waits,
+            )
+            requests = approvals.close(stopping.turn_id, "cancelled") if waits else []
     except TurnConflict:
         return False
-    announce_cancelled(session_id, stopping.turn_id, ended)
+    if waits:
+        _outrun(session_id, stopping)
+    announce_cancelled(session_id, stopping.turn_id, ended, requests)
     after_turn(session_id, stopping.token, ended.stop_through)
     return True
+
+
+def _outrun(session_id: UUID, stopping: turns.Stopping) -> None:
+    """The worker that paused may still be telling of it: nothing of that comes after the ending."""
+    try:
+        lease.take_over(
+            str(session_id),
+            turn_id=str(stopping.turn_id),
+            token=str(stopping.token),
+            fence=stopping.fence + 1,
+        )
+    except RedisDown:
+        log.warning("the fence of session %s could not be raised in Redis", session_id)
 
 
 def drop_queue(session_id: UUID, through: int | None, message_id: UUID | None = None) -> None:

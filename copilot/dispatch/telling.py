@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from copilot import history, queries, questions, sessions, tasks, turns, usage
+from copilot import approvals, history, queries, questions, sessions, tasks, turns, usage
 from copilot.agent import mending
 from copilot.events import (
+    ApprovalDecided,
     Event,
     MessageAdded,
     MessageView,
@@ -19,7 +21,7 @@ from copilot.events import (
 )
 from copilot.live import stream
 from copilot.live.client import RedisDown
-from copilot.models import Session
+from copilot.models import Approval, Session
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +90,12 @@ def publish_queue(session_id: UUID) -> None:
     publish(session_id, owner_of(session_id), [(queries.queue_now(session_id), None)])
 
 
-def announce_cancelled(session_id: UUID, turn_id: UUID, ended: turns.Ended) -> None:
+def announce_cancelled(
+    session_id: UUID, turn_id: UUID, ended: turns.Ended, requests: Sequence[Approval] = ()
+) -> None:
     """The notice and the ending of a turn that was stopped without its worker; nothing is left open."""
     happened = closed(session_id, turn_id, STOPPED)
+    happened += [(_cancelled(row), str(turn_id)) for row in requests]
     notice_id = history.post_notice(session_id, turn_id, "stopped")
     happened += [
         (queries.notice_posted(notice_id, "stopped"), str(turn_id)),
@@ -101,12 +106,17 @@ def announce_cancelled(session_id: UUID, turn_id: UUID, ended: turns.Ended) -> N
 
 
 def closed(session_id: UUID, turn_id: UUID, result: str) -> list[tuple[Event, str | None]]:
-    """Rows, calls and questions that a lost run left open are closed; what to tell of them."""
+    """Rows, calls, questions and requests that a run left open are closed; what to tell of them."""
     usage.settle_lost(turn_id)
     happened = mending.close_open(session_id, turn_id, result)
     for question_id in questions.close_for_turn(turn_id, "cancelled"):
         happened.append(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
+    happened += [_cancelled(row) for row in approvals.close(turn_id, "cancelled")]
     return [(event, str(turn_id)) for event in happened]
+
+
+def _cancelled(row: Approval) -> ApprovalDecided:
+    return ApprovalDecided(approval_id=str(row.pk), state="cancelled", by="user")
 
 
 def became_idle(ended: turns.Ended) -> SessionChanged:

@@ -89,6 +89,12 @@ class Release:
         return [self.token, keep_through, self.next_turn_id, self.next_token]
 
 
+def queue_up(session_id: str, member: Member, order: float) -> int | None:
+    """Wait behind a turn that holds no lease because it waits itself; the position, or None when it is full."""
+    position = script("queue_up")(keys=[keys.queue(session_id)], args=[str(member), order, QUEUE_CAPACITY])
+    return int(position) or None
+
+
 def take_or_release(release: Release) -> Verdict:
     answer = script("take_or_release")(keys=release.keys(), args=release.args())
     return answer.decode()  # type: ignore[no-any-return]

@@ -97,6 +97,9 @@ class Approval(models.Model):
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="approvals")
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="approvals")
     call_id = models.CharField(max_length=128)
+    position = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="Place among the calls of its reply."
+    )
     tool = models.CharField(max_length=64)
     arguments = models.JSONField(help_text="As the model gave them.")
     final_arguments = models.JSONField(null=True, blank=True, help_text="As a person changed them.")
@@ -104,6 +107,7 @@ class Approval(models.Model):
     block_reason = models.CharField(
         max_length=500, blank=True, help_text="Why it was not approved by itself."
     )
+    billable = models.BooleanField(default=False, db_default=False)
     estimate_microdollars = models.BigIntegerField(null=True, blank=True)
     reserved_microdollars = models.BigIntegerField(default=0)
     state = models.CharField(max_length=16, choices=State.choices, default=State.REQUESTED)

@@ -34,6 +34,7 @@ class ToolOutput:
     value: JSON
     success: bool = True
     media: tuple[ImagePart, ...] = ()
+    cost_microdollars: int | None = None  # of a billable call, where it is known; else its estimate counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,11 @@ class AnyTool(ABC):
     def bind(self, arguments: Mapping[str, JSON]) -> Bound:
         """The tool ready to run; raises pydantic's ValidationError, before anything has happened (A8.6)."""
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether its calls have to be weighed before they run; of most tools none has."""
+        return self.approval != "never"
+
     def weigh(self, arguments: Mapping[str, JSON], context: TurnContext) -> Weighed:
         """What is to be known before the call runs; may read the database, raises what `bind` raises (A11.1)."""
         self.bind(arguments)
@@ -120,6 +126,10 @@ class Tool(AnyTool, Generic[A]):
 
     def bind(self, arguments: Mapping[str, JSON]) -> Bound:
         return partial(self.run, self.arguments.model_validate(arguments))
+
+    @property
+    def may_ask(self) -> bool:
+        return self.approval != "never" or self.asks is not None
 
     def weigh(self, arguments: Mapping[str, JSON], context: TurnContext) -> Weighed:
         given = self.arguments.model_validate(arguments)
@@ -156,3 +166,4 @@ class CallOutcome:
     truncated: bool
     file_id: str | None = None
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
+    cost_microdollars: int | None = None

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -28,8 +28,14 @@ from copilot.tools.base import AnyTool, Bound, CallOutcome, Invocation, ToolFail
 RUNNING_AT_ONCE = 8
 ABANDONED_AFTER_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included (A1.7, A1.c5)
 
+Starting = Callable[[str], Awaitable[None]]
+
 _log = logging.getLogger(__name__)
 _abandoned: set[asyncio.Task[ToolOutput]] = set()  # nobody waits for them; the loop alone would not keep them
+
+
+async def _at_once(call_id: str) -> None:
+    """Nothing has to be known before a call starts."""
 
 
 async def run_group(
@@ -38,10 +44,14 @@ async def run_group(
     context: TurnContext,
     emit: Callable[[Event], None],
     outside: Sequence[AnyTool] = (),
+    starting: Starting = _at_once,
 ) -> AsyncGenerator[CallOutcome, None]:
-    """One outcome per call, as they finish. Closing the iterator cancels what still runs."""
+    """One outcome per call, as they finish. Closing the iterator cancels what still runs.
+
+    `starting` is awaited with a call's id when its turn has come, and before anything happens.
+    """
     offered = registry.offered(context.permissions, context.channel, outside)
-    group = _Group(calls, offered, context, emit)
+    group = _Group(calls, offered, context, emit, starting)
     tasks = [asyncio.create_task(group.run(call)) for call in calls]
     try:
         for finished in asyncio.as_completed(tasks):
@@ -62,10 +72,12 @@ class _Group:
         offered: Sequence[AnyTool],
         context: TurnContext,
         emit: Callable[[Event], None],
+        starting: Starting,
     ) -> None:
         self.open = True
         self._context = context
         self._emit = emit
+        self._starting = starting
         self._offered = {tool.name: tool for tool in offered}
         self._places = asyncio.Semaphore(RUNNING_AT_ONCE)
         self._exclusive = asyncio.Lock()  # first come, first served: call order, because tasks start in it
@@ -82,6 +94,7 @@ class _Group:
             if prepared.tool.exclusive:
                 await turn.enter_async_context(self._exclusive)
             await turn.enter_async_context(self._places)
+            await self._starting(call.call_id)
             self._send(ToolStateChanged(call_id=call.call_id, state="running"))
             started = time.monotonic()
             result = await self._perform(call, prepared)

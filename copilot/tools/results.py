@@ -39,6 +39,7 @@ class Result:
     success: bool
     short: str | None = None
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
+    cost_microdollars: int | None = None
 
 
 class Room:
@@ -68,7 +69,9 @@ def of_output(output: ToolOutput) -> Result:
         return failure("Error: the tool returned media with invalid encoding.")
     value = output.value
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return Result(text=text, success=output.success, media=output.media)
+    return Result(
+        text=text, success=output.success, media=output.media, cost_microdollars=output.cost_microdollars
+    )
 
 
 def problems(error: ValidationError) -> str:
@@ -97,6 +100,7 @@ async def conclude(
         truncated=truncated,
         file_id=file_id,
         media=await in_thread(_kept_images, UUID(session_id), result.media) if result.media else (),
+        cost_microdollars=result.cost_microdollars,
     )
 
 

@@ -12,6 +12,7 @@ from copilot.turns.changing import (
     request_stop,
     requeue,
     resume,
+    waiting_on,
 )
 from copilot.turns.running import (
     CANCELLED,
@@ -64,4 +65,5 @@ __all__ = [
     "requeue",
     "resume",
     "still_running",
+    "waiting_on",
 ]

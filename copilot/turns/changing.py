@@ -128,6 +128,11 @@ def hold_waiting(*, turn_id: UUID | None = None, session_id: UUID | None = None)
     )
 
 
+def waiting_on(session_id: UUID) -> UUID | None:
+    """The session's turn that waits for a person, if one does at this moment."""
+    return Turn.objects.filter(session=session_id, status=WAITING).values_list("pk", flat=True).first()
+
+
 _RESUME = """
 WITH fenced AS (
     UPDATE copilot_session s SET fence = s.fence + 1 FROM copilot_turn t

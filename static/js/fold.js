@@ -12,6 +12,7 @@ export function emptyState() {
     queue: [],
     queueVersion: 0,
     questions: [],
+    approvals: [], // calls that wait for a person
     todos: [],
     calls: new Map(), // call id → {tool, state, progress} of the turn in flight
     title: "",
@@ -109,6 +110,13 @@ const STEPS = {
   "question.closed": (state, event) => {
     state.questions = state.questions.filter((one) => one.id !== event.question_id);
   },
+  "approval.requested": (state, event) => {
+    const asked = new Set(event.approvals.map((one) => one.id));
+    state.approvals = [...state.approvals.filter((one) => !asked.has(one.id)), ...event.approvals];
+  },
+  "approval.decided": (state, event) => {
+    state.approvals = state.approvals.filter((one) => one.id !== event.approval_id);
+  },
 };
 
 function takeSnapshot(state, event) {
@@ -121,6 +129,7 @@ function takeSnapshot(state, event) {
   state.queue = event.queue;
   state.queueVersion = event.queue_version;
   state.questions = event.questions;
+  state.approvals = event.approvals ?? [];
   state.todos = event.todos;
   state.title = event.title;
   state.state = event.state;
@@ -152,6 +161,7 @@ function endTurn(state, event) {
   if (state.turn && state.turn.id !== event.turn_id) return;
   state.turn = null;
   state.state = "idle";
+  state.approvals = [];
   state.calls.clear();
   state.ended = event;
   for (const id of state.order.slice(-RECENT)) if (state.rows.get(id).turn_id === event.turn_id) state.changed.add(id);

@@ -26,7 +26,7 @@ FOLD = """async ({snapshot, events}) => {
         const {points, ...row} = state.rows.get(id);
         return row;
     });
-    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, title: state.title,
+    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, approvals: state.approvals, title: state.title,
             state: state.state, turn: state.turn && [state.turn.id, state.turn.status, state.turn.attempt]};
 }"""
 
@@ -67,6 +67,12 @@ def snapshot(*rows: MessageView) -> SessionSnapshot:
         state="idle",
         reset=False,
         has_older=False,
+    )
+
+
+def approval(name: str) -> events.ApprovalView:
+    return events.ApprovalView(
+        id=name, turn_id=TURN, call_id=name, tool="pay", arguments={"amount": 3}, reason="Money."
     )
 
 
@@ -115,7 +121,10 @@ def whole_turn() -> list[Event]:
         events.QuestionAsked(question=question),
         events.QuestionClosed(question_id="q", outcome="answered"),
         events.TitleChanged(title="Waves", origin="auto"),
-        events.TurnPaused(approvals=[]),
+        events.ApprovalRequested(approvals=[approval("a"), approval("b")]),
+        events.ApprovalRequested(approvals=[approval("b")]),
+        events.TurnPaused(approvals=["a", "b"]),
+        events.ApprovalDecided(approval_id="a", state="approved", by="user"),
         events.TurnStarted(model="m", tier="standard", mode="", resumed=True, run_ids=[]),
         events.TurnSucceeded(
             run_ids=[],
@@ -155,6 +164,7 @@ def expected(folded: folding.Transcript) -> object:
         "queue": folded.queue,
         "todos": folded.todos,
         "questions": folded.questions,
+        "approvals": folded.approvals,
         "title": folded.title,
         "state": folded.state,
         "turn": [turn.id, turn.status, turn.attempt] if turn else None,

@@ -1,0 +1,45 @@
+"""Calls that wait for a person, as clients see them (A11.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from copilot.events import ApprovalView
+from copilot.models import Approval, Session
+from copilot.previews import redacted_arguments
+
+
+def open_approvals(session_id: UUID) -> list[ApprovalView]:
+    rows = Approval.objects.filter(session=session_id, state=Approval.State.REQUESTED)
+    return approval_views(rows.order_by("created_at", "position"))
+
+
+def approval_views(rows: Iterable[Approval]) -> list[ApprovalView]:
+    """Calls that wait, as their owner sees them; money only where a cap of his own is the reason (A19.8, B1.5)."""
+    rows = list(rows)
+    blocked = next((row.session_id for row in rows if row.block_reason), None)
+    remaining = remaining_cap(blocked) if blocked is not None else None
+    return [
+        ApprovalView(
+            id=str(row.pk),
+            turn_id=str(row.turn_id),
+            call_id=row.call_id,
+            tool=row.tool,
+            arguments=redacted_arguments(row.arguments),
+            reason=row.reason,
+            block_reason=row.block_reason,
+            estimate_microdollars=row.estimate_microdollars,
+            remaining_cap_microdollars=remaining if row.block_reason else None,
+        )
+        for row in rows
+    ]
+
+
+def remaining_cap(session_id: UUID) -> int | None:
+    """What may still be spent unasked; None without a cap. Children share their root's (A21.3)."""
+    session = Session.objects.select_related("root").get(pk=session_id)
+    payer = session.root or session
+    if payer.auto_approve_cap is None:
+        return None
+    return max(0, payer.auto_approve_cap - payer.auto_approve_taken)

@@ -1,0 +1,155 @@
+"""People decide about calls that wait for them; with the last decision the turn goes on (A11.4–A11.7)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from copilot import approvals, queries, tasks
+from copilot.approvals import Decision, Resumed
+from copilot.commands import Decide, clean_text
+from copilot.context import CHANNELS
+from copilot.dispatch.limits import check_limit
+from copilot.dispatch.telling import publish
+from copilot.errors import InvalidRequest
+from copilot.events import JSON, ApprovalDecided, Event, SessionChanged, TurnQueued
+from copilot.live import lease
+from copilot.live.client import RedisDown
+from copilot.models import Approval, Turn
+from copilot.permissions import Permissions
+from copilot.previews import redacted_arguments
+from copilot.tools import registry
+from copilot.tools.calls import canonical, invalid_arguments
+
+log = logging.getLogger(__name__)
+
+_TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """What the doors are told: every decision that was taken, and the turns that go on."""
+
+    approvals: list[ApprovalDecided]
+    resumed: list[UUID]
+
+
+def decide(user_id: int, decisions: Sequence[Decide]) -> Decided:
+    """All of them or none; what is not mentioned stays open (A11.4)."""
+    ids = [one.approval_id for one in decisions]
+    if len(set(ids)) != len(ids):
+        raise InvalidRequest("A call is decided once.")
+    rows = approvals.of_owner(user_id, ids)
+    checked = [_checked(one, rows[one.approval_id]) for one in decisions]
+    resumed = approvals.decide(user_id, checked, may_resume=lambda: check_limit(user_id))
+    told = [_told(one) for one in checked]
+    _tell(user_id, rows, told, resumed)
+    for one in resumed:
+        tasks.send(one.turn_id)
+    return Decided(approvals=told, resumed=[one.turn_id for one in resumed])
+
+
+# --- what was given ----------------------------------------------------------------------------------
+
+
+def _checked(given: Decide, row: Approval) -> Decision:
+    return Decision(
+        approval_id=row.pk,
+        approve=given.decision == "approve",
+        final_arguments=_final_arguments(given, row) if given.decision == "approve" else None,
+        feedback=clean_feedback(given.feedback),
+    )
+
+
+def clean_feedback(text: str) -> str:
+    """What a person wrote, without what terminals obey and without the server's voice (A11.7)."""
+    text = _CONTROL.sub("", _TERMINAL_CODES.sub("", text))
+    return clean_text(text).strip()
+
+
+def _final_arguments(given: Decide, row: Approval) -> dict[str, JSON] | None:
+    """The arguments as a person changed them, checked as the model's are; None when nothing was changed."""
+    if given.arguments is None:
+        return None
+    final = canonical(_unmasked(given.arguments, row.arguments, redacted_arguments(row.arguments)))
+    assert isinstance(final, dict)
+    if final == row.arguments:
+        return None
+    permissions, channel = Permissions.from_json(row.turn.permissions), CHANNELS[row.turn.origin]
+    tool = next((one for one in registry.offered(permissions, channel) if one.name == row.tool), None)
+    if tool is None:
+        raise InvalidRequest("This tool is not available any more: its call can only be rejected.")
+    try:
+        tool.bind(final)
+    except ValidationError as problem:
+        raise InvalidRequest(invalid_arguments(problem), code="invalid_arguments") from problem
+    return final
+
+
+def _unmasked(given: JSON, original: JSON, shown: JSON) -> JSON:
+    """Secrets were masked where they were shown: what comes back as it was shown means the original."""
+    if given == shown:
+        return original
+    if isinstance(given, dict) and isinstance(original, dict) and isinstance(shown, dict):
+        return {key: _unmasked(value, original.get(key), shown.get(key)) for key, value in given.items()}
+    return given
+
+
+# --- what follows ------------------------------------------------------------------------------------
+
+
+def _told(decision: Decision) -> ApprovalDecided:
+    return ApprovalDecided(
+        approval_id=str(decision.approval_id),
+        state=decision.state,
+        by="user",
+        edited=decision.final_arguments is not None,
+    )
+
+
+def _tell(
+    user_id: int, rows: dict[UUID, Approval], told: Sequence[ApprovalDecided], resumed: Sequence[Resumed]
+) -> None:
+    for one in resumed:
+        _take_session(one)
+    for session_id in {row.session_id for row in rows.values()}:
+        happened: list[tuple[Event, str | None]] = []
+        for event in told:
+            row = rows[UUID(event.approval_id)]
+            if row.session_id == session_id:
+                happened.append((event, str(row.turn_id)))
+        for one in resumed:
+            if one.session_id == session_id:
+                happened += _queued(one)
+        publish(session_id, user_id, happened)
+
+
+def _take_session(resumed: Resumed) -> None:
+    """The session is the turn's again; should Redis be away, its worker takes it (T2.5)."""
+    try:
+        lease.take_over(
+            str(resumed.session_id),
+            turn_id=str(resumed.turn_id),
+            token=str(resumed.token),
+            fence=resumed.fence,
+        )
+    except RedisDown:
+        log.warning("the lease of turn %s could not be taken yet", resumed.turn_id)
+
+
+def _queued(resumed: Resumed) -> list[tuple[Event, str | None]]:
+    turn = Turn.objects.only("origin", "run_ids").get(pk=resumed.turn_id)
+    seen = queries.seen_from_afar(resumed.session_id)
+    return [
+        (TurnQueued(origin=turn.origin, run_ids=list(turn.run_ids)), str(resumed.turn_id)),
+        (
+            SessionChanged(title=seen.title, pinned=seen.pinned, archived=seen.archived, state="running"),
+            None,
+        ),
+    ]
