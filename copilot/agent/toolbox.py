@@ -17,7 +17,11 @@ class TurnToolbox:
     """Shipped tools, then those that MCP servers brought; the same from the first round to the last."""
 
     def __init__(
-        self, turn: TurnContext, outside: Sequence[AnyTool] = (), *, starting: execution.Starting
+        self,
+        turn: TurnContext,
+        outside: Sequence[AnyTool] = (),
+        *,
+        starting: execution.Starting = execution.at_once,
     ) -> None:
         self._context = turn
         self._outside = outside

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _abandoned: set[asyncio.Task[ToolOutput]] = set()  # nobody waits for them; the loop alone would not keep them
 
 
-async def _at_once(call_id: str) -> None:
+async def at_once(call_id: str) -> None:
     """Nothing has to be known before a call starts."""
 
 
@@ -44,7 +44,7 @@ async def run_group(
     context: TurnContext,
     emit: Callable[[Event], None],
     outside: Sequence[AnyTool] = (),
-    starting: Starting = _at_once,
+    starting: Starting = at_once,
 ) -> AsyncGenerator[CallOutcome, None]:
     """One outcome per call, as they finish. Closing the iterator cancels what still runs.
 
