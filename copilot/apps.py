@@ -18,6 +18,7 @@ class CopilotConfig(AppConfig):
             follow=dispatch.follow,
             send_turn=tasks.send,
             say=dispatch.say,
+            unsay=dispatch.unsay,
             stop_turn=dispatch.stop_turn,
             send_errand=tasks.send_errand,
         )

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import JSON
 from copilot.permissions import Permissions
+from copilot.ports import Parent
 from copilot.tags import strip_server_tags
 
 
@@ -62,6 +63,7 @@ class SendMessage:
     origin: str
     permissions: Permissions
     author: str = ""
+    parent: Parent | None = None  # another turn says it (A21)
 
 
 @dataclass(frozen=True, kw_only=True)

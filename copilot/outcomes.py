@@ -25,7 +25,7 @@ from copilot.events import (
     ToolResultContent,
 )
 from copilot.live.client import RedisDown
-from copilot.live.tail import TAIL, Feed, Overflowed
+from copilot.live.tail import TAIL, Feed, Overflowed, Tail
 from copilot.models import Message, ModelCall, Turn
 from copilot.notices import NOTICES
 
@@ -74,11 +74,24 @@ class Accepted(Protocol):
     def turn_id(self) -> UUID: ...
 
 
-async def wait(user_id: int, turn_id: UUID, *, run_id: str | None = None, timeout_seconds: float) -> Outcome:
+async def wait(
+    user_id: int,
+    turn_id: UUID,
+    *,
+    run_id: str | None = None,
+    timeout_seconds: float,
+    tail: Tail | None = None,
+) -> Outcome:
     """The outcome of a turn, or of the message `run_id`, as soon as it is final or when the time is up."""
     turn = await in_thread(queries.turn_of, user_id, turn_id)
-    async with listening(turn.session_id, None) as feed:
+    async with listening(turn.session_id, None, tail=tail) as feed:
         return await _follow(feed, _Place(turn.session_id, turn_id, run_id), timeout_seconds)
+
+
+def at_once(user_id: int, turn_id: UUID, *, run_id: str | None = None) -> Outcome:
+    """The outcome as the rows have it now."""
+    turn = queries.turn_of(user_id, turn_id)
+    return _tell(_look(_Place(turn.session_id, turn_id, run_id)))
 
 
 async def run_and_wait(
@@ -94,11 +107,11 @@ async def run_and_wait(
 
 
 @asynccontextmanager
-async def listening(session_id: UUID, cursor: str | None) -> AsyncIterator[Feed]:
+async def listening(session_id: UUID, cursor: str | None, *, tail: Tail | None = None) -> AsyncIterator[Feed]:
     """News after the cursor, or from now on; not being able to listen is an error of its own."""
     async with AsyncExitStack() as stack:
         try:
-            feed = await stack.enter_async_context(TAIL.listen(str(session_id), cursor))
+            feed = await stack.enter_async_context((tail or TAIL).listen(str(session_id), cursor))
         except (TimeoutError, *RedisDown):
             raise Unavailable from None
         yield feed

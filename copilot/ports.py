@@ -18,6 +18,15 @@ class SendTurn(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parent:
+    """The running turn for which something is said: it is stopped with it, and its cost counts there (A21.6)."""
+
+    turn_id: UUID
+    fence: int
+    budget_microdollars: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Said:
     """A message the server itself says for a user: a child's prompt, a schedule, a goal's next step."""
 
@@ -30,6 +39,7 @@ class Said:
     mode: str = ""
     run_id: str | None = None
     author: str = ""
+    parent: Parent | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +51,10 @@ class Heard:
 
 class Say(Protocol):
     def __call__(self, said: Said) -> Heard: ...
+
+
+class Unsay(Protocol):
+    def __call__(self, user_id: int, session_id: UUID, message_id: UUID) -> bool: ...
 
 
 class StopTurn(Protocol):
@@ -58,6 +72,7 @@ class _Bound:
     follow: Follow
     send_turn: SendTurn
     say: Say
+    unsay: Unsay
     stop_turn: StopTurn
     send_errand: SendErrand
 
@@ -67,12 +82,14 @@ def bind(
     follow: Follow,
     send_turn: SendTurn,
     say: Say,
+    unsay: Unsay,
     stop_turn: StopTurn,
     send_errand: SendErrand,
 ) -> None:
     _Bound.follow = staticmethod(follow)
     _Bound.send_turn = staticmethod(send_turn)
     _Bound.say = staticmethod(say)
+    _Bound.unsay = staticmethod(unsay)
     _Bound.stop_turn = staticmethod(stop_turn)
     _Bound.send_errand = staticmethod(send_errand)
 
@@ -92,8 +109,13 @@ def say(said: Said) -> Heard:
     return _Bound.say(said)
 
 
+def unsay(user_id: int, session_id: UUID, message_id: UUID) -> bool:
+    """Take back, for its parent, what is still queued; False when a turn has taken it (dispatch)."""
+    return _Bound.unsay(user_id, session_id, message_id)
+
+
 def stop_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
-    """Stop this turn alone; False when it had ended (dispatch)."""
+    """Stop this turn alone, for its parent; False when it had ended (dispatch)."""
     return _Bound.stop_turn(user_id, session_id, turn_id)
 
 

@@ -69,6 +69,7 @@ class SessionView:
     archived: bool
     created_at: str
     active_at: str
+    parent_id: str | None = None
 
 
 def instant(moment: datetime) -> str:
@@ -110,6 +111,7 @@ def session_view(session: Session, state: SessionState | None = None) -> Session
         archived=session.archived_at is not None,
         created_at=instant(session.created_at),
         active_at=instant(session.active_at),
+        parent_id=str(session.parent_id) if session.parent_id else None,
     )
 
 
@@ -123,10 +125,12 @@ def sessions_page(
     cursor: str | None = None,
     q: str = "",
     archived: bool = False,
+    parent_id: UUID | None = None,
     limit: int = LIMITS.sessions_per_page,
 ) -> Page[SessionView]:
-    """The user's conversations, pinned first, then the latest."""
+    """The user's conversations, pinned first, then the latest; those of agents only under their parent (A21)."""
     found = Session.objects.filter(owner=user_id, deleted_at=None, archived_at__isnull=not archived)
+    found = found.filter(depth=0) if parent_id is None else found.filter(parent=parent_id)
     if q:
         found = found.filter(title__icontains=q)
     if cursor:
@@ -207,7 +211,12 @@ def content_of(row: Message) -> Content:
                 name: row.data[name] for name in ("tool", "success", "preview", "duration_ms", "truncated")
             }
             return msgspec.convert(
-                {"call_id": row.call_id or "", "file_id": row.data.get("file_id"), **fields},
+                {
+                    "call_id": row.call_id or "",
+                    "file_id": row.data.get("file_id"),
+                    "session_id": row.data.get("session_id"),
+                    **fields,
+                },
                 ToolResultContent,
             )
         case Message.Kind.NOTICE:

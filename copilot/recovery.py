@@ -177,7 +177,7 @@ def _ending(turn: Turn) -> Ending:
         case Turn.Status.FAILED:
             return TurnFailed(run_ids=run_ids, code=turn.failure_code, notice_id=None)
         case _:
-            return TurnCancelled(run_ids=run_ids, reason="user")
+            return TurnCancelled(run_ids=run_ids, reason=turns.cancel_reason(turn))
 
 
 # --- stops that were not obeyed ----------------------------------------------------------------------

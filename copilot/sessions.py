@@ -10,15 +10,16 @@ from typing import Literal, TypedDict
 from uuid import UUID
 
 import msgspec
+from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 
 from copilot import preferences, queries
-from copilot.errors import FenceLost, InvalidRequest, NotFound
+from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
 from copilot.events import Event, SessionChanged, TitleChanged, Todo
 from copilot.live import stream
 from copilot.live.client import RedisDown
-from copilot.models import Session
+from copilot.models import AgentVersion, Session
 from copilot.tags import strip_server_tags
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,24 @@ def create(owner_id: int, title: str = "") -> Session:
     )
     session.refresh_from_db()
     publish_change(session)
+    return session
+
+
+def create_child(parent: Session, *, agent_version: AgentVersion | None = None) -> Session:
+    """A conversation that an agent holds for another one; lists leave it out (A21.2)."""
+    if parent.depth >= settings.SUB_SESSION_DEPTH:
+        raise Conflict(
+            f"This is a sub-session of depth {parent.depth} already, and cannot start another: do the work here.",
+            code="too_deep",
+        )
+    session = Session.objects.create(
+        owner_id=parent.owner_id,
+        parent=parent,
+        root_id=parent.root_id or parent.pk,
+        depth=parent.depth + 1,
+        agent_version=agent_version,
+    )
+    session.refresh_from_db()
     return session
 
 
@@ -188,6 +207,7 @@ def publish_change(session: Session, *, titled: bool = False) -> str:
         archived=session.archived_at is not None,
         state=state,
         deleted=session.deleted_at is not None,
+        child=session.depth > 0,
     )
     happened: list[tuple[Event, str | None]] = [(change, None)]
     if titled:

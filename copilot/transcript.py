@@ -32,6 +32,7 @@ class Item:
     arguments: dict[str, str] = field(default_factory=dict)
     result: str = ""
     file_id: str | None = None
+    session_id: str | None = None
 
 
 def items(rows: Sequence[MessageView], *, running_turn: str | None) -> list[Item]:
@@ -99,6 +100,7 @@ def _tool(
         arguments=arguments,
         result=result.preview if result else "",
         file_id=result.file_id if result else None,
+        session_id=result.session_id if result else None,
     )
 
 

@@ -15,6 +15,7 @@ from copilot.permissions import NOTHING, UNRESTRICTED
 from copilot.tools import (
     ask_user,
     bash_exec,
+    get_sub_session_result,
     memory_search,
     python_exec,
     read_file,
@@ -48,6 +49,8 @@ def declared(tool: AnyTool) -> tuple[str, int, set[str]]:
             "network",
             "memory",
             "schedules",
+            "sub_sessions",
+            "billable",
         )
         if getattr(tool, flag)
     }
@@ -75,6 +78,12 @@ def test_the_registry_is_the_table_of_tools() -> None:
         "todos_write": ("never", 10, {"exclusive", "repeatable"}),
         "current_time": ("never", 10, {"read_only", "repeatable"}),
         "ask_user": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive", "repeatable", "interactive"}),
+        "run_sub_session": ("never", MAX_TOOL_WAIT_SECONDS, {"sub_sessions", "billable"}),
+        "get_sub_session_result": (
+            "never",
+            MAX_TOOL_WAIT_SECONDS,
+            {"sub_sessions", "polling", "repeatable"},
+        ),
     }
 
 
@@ -108,6 +117,11 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ("schedule_task", {cron.SMALLEST_MINUTES, schedules.MAX_ACTIVE, schedules.SHOWN_RUNS}),
         ("list_scheduled_tasks", set()),
         ("cancel_scheduled_task", set()),
+        ("run_sub_session", {32_000, 30_000, 5, 3, 60, 0, MAX_TOOL_WAIT_SECONDS}),
+        (
+            "get_sub_session_result",
+            {60, 0, MAX_TOOL_WAIT_SECONDS, 5, get_sub_session_result.PROGRESS_CHARACTERS},
+        ),
         ("write_file", set()),
         ("delete_file", {files.TRASH_DAYS}),
         ("current_time", set()),

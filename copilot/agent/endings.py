@@ -88,7 +88,8 @@ async def stop(run: Run) -> None:
     await run.recorder.notice("stopped")
     ended = await _end_or_lose(run, turns.CANCELLED, reason="user")
     keep_through = EVERYTHING_STAYS if ended.stop_through is None else ended.stop_through
-    await _over(run, TurnCancelled(run_ids=ended.run_ids, reason="user"), ended, keep_through=keep_through)
+    event = TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason)
+    await _over(run, event, ended, keep_through=keep_through)
 
 
 async def _close_requests(run: Run, by: Literal["user", "automatic"]) -> None:
@@ -165,7 +166,9 @@ async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | No
     run.outbox.fence = None  # Postgres has decided for us: no fence, known to Redis or not, refuses it
     run.recorder.publish(event)
     run.recorder.publish(
-        SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")
+        SessionChanged(
+            title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle", child=ended.child
+        )
     )
     next_turn, next_token = uuid4(), uuid4()
     release = Release(

@@ -115,7 +115,13 @@ class Recorder:
         """Whether the session waits for a person, for those who watch it from afar (E1)."""
         view = await in_thread(queries.seen_from_afar, self.turn.session_id)
         self.publish(
-            SessionChanged(title=view.title, pinned=view.pinned, archived=view.archived, state=view.state)
+            SessionChanged(
+                title=view.title,
+                pinned=view.pinned,
+                archived=view.archived,
+                state=view.state,
+                child=view.parent_id is not None,
+            )
         )
 
     def publish(self, event: Event) -> None:
@@ -239,6 +245,7 @@ class Recorder:
             "duration_ms": outcome.duration_ms,
             "truncated": outcome.truncated,
             "file_id": outcome.file_id,
+            "session_id": outcome.session_id,
         }
         pictures = [_attachment(image) for image in outcome.media if image.file_id]
         placed = await self.services.append(
@@ -263,6 +270,7 @@ class Recorder:
             duration_ms=outcome.duration_ms,
             truncated=outcome.truncated,
             file_id=outcome.file_id,
+            session_id=outcome.session_id,
         )
         self.publish(
             ToolFinished(

@@ -53,6 +53,7 @@ class SessionsQuery(Query):
     cursor: Annotated[str, Field(max_length=500)] | None = None
     q: Annotated[Clean, Field(max_length=200)] = ""
     archived: bool = False
+    parent: Annotated[UUID, Field(description="Its sub-sessions; without it, none are listed.")] | None = None
     limit: Annotated[int, Field(ge=1, le=LIMITS.sessions_per_page)] = LIMITS.sessions_per_page
 
 
@@ -67,6 +68,7 @@ class OpenSession:
     archived: bool
     created_at: str
     active_at: str
+    parent_id: str | None
     cursor: str
     personality: int | None
     instructions: str
@@ -89,6 +91,7 @@ def opened(session: Session) -> OpenSession:
         archived=view.archived,
         created_at=view.created_at,
         active_at=view.active_at,
+        parent_id=view.parent_id,
         cursor=stream.last_cursor(view.id),
         personality=session.personality_id,
         instructions=session.instructions,
@@ -101,7 +104,12 @@ class SessionsView(Door):
     def get(self, request: Request) -> HttpResponse:
         asked = query_of(request, SessionsQuery)
         page = queries.sessions_page(
-            self.caller_id, cursor=asked.cursor, q=asked.q, archived=asked.archived, limit=asked.limit
+            self.caller_id,
+            cursor=asked.cursor,
+            q=asked.q,
+            archived=asked.archived,
+            parent_id=asked.parent,
+            limit=asked.limit,
         )
         return answer(SessionsPage(items=list(page.items), next_cursor=page.next_cursor))
 

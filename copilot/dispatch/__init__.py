@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from copilot import questions
+from copilot import queries, questions
 from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
@@ -14,7 +14,7 @@ from copilot.dispatch.deciding import Decided, decide
 from copilot.dispatch.following import after_turn, follow, restore, start_stranded
 from copilot.dispatch.obeying import Obeyed, hear
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
-from copilot.dispatch.stopping import stop
+from copilot.dispatch.stopping import drop_queue, stop
 from copilot.dispatch.telling import (
     announce_cancelled,
     became_idle,
@@ -58,6 +58,7 @@ __all__ = [
     "switch_branch",
     "title_from",
     "undo",
+    "unsay",
 ]
 
 
@@ -79,10 +80,16 @@ def say(said: Said) -> Heard:
             mode=said.mode,
             run_id=said.run_id,
             author=said.author,
+            parent=said.parent,
         )
     )
     return Heard(message_id=outcome.message_id, turn_id=outcome.turn_id, queued=isinstance(outcome, Queued))
 
 
+def unsay(user_id: int, session_id: UUID, message_id: UUID) -> bool:
+    queries.session_of(user_id, session_id)
+    return bool(drop_queue(session_id, None, message_id, by="parent"))
+
+
 def stop_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
-    return stop(user_id, session_id, turn_id=turn_id).state == "stopping"
+    return stop(user_id, session_id, turn_id=turn_id, by="parent").state == "stopping"

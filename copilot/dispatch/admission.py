@@ -12,6 +12,7 @@ from copilot.agent import prompt
 from copilot.commands import LIMITS, SendMessage
 from copilot.dispatch.answers import Queued, Started
 from copilot.dispatch.continuing import give_way
+from copilot.dispatch.families import room_for
 from copilot.dispatch.following import after_turn, restore
 from copilot.dispatch.limits import check_limit
 from copilot.dispatch.repetition import first_outcome, outcome_of
@@ -43,7 +44,8 @@ def submit(command: SendMessage) -> Started | Queued:
         page_text=command.page_context.text if command.page_context else "",
         attachments=attachments,
     )
-    accepted = history.accept(message_id, command, attachments, context)
+    with room_for(command):
+        accepted = history.accept(message_id, command, attachments, context)
     if accepted is None:
         return first_outcome(command) or submit(command)
     if accepted.recalls and command.permissions.memory:
@@ -62,6 +64,8 @@ def submit(command: SendMessage) -> Started | Queued:
         permissions=command.permissions,
         accept_number=number,
         title=title_from(command.text),
+        parent=command.parent.turn_id if command.parent else None,
+        budget=command.parent.budget_microdollars if command.parent else 0,
     )
     view = _view(message_id, command, attachments)
     return _admit(opening, member, command.user_id, view, ignored)

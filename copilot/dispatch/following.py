@@ -68,6 +68,8 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
         mode=message.mode,
         permissions=Permissions.from_json(head.permissions),
         accept_number=head.accept_number,
+        parent=UUID(message.data["parent_turn"]) if "parent_turn" in message.data else None,
+        budget=message.data.get("budget", 0),
     )
     try:
         opened = turns.open_turn(opening)

@@ -9,7 +9,7 @@ from copilot.commands import checked_text
 from copilot.dispatch.answers import Stopped
 from copilot.dispatch.following import member_of, start_stranded
 from copilot.dispatch.limits import check_limit
-from copilot.dispatch.stopping import cancel_unstarted, drop_queue
+from copilot.dispatch.stopping import cancel_unstarted, drop_queue, stop_children
 from copilot.dispatch.telling import publish_queue
 from copilot.errors import Conflict, InvalidRequest, NotFound
 from copilot.live import lease
@@ -32,7 +32,8 @@ def remove_queued(user_id: int, session_id: UUID, message_id: UUID) -> None:
     queries.session_of(user_id, session_id)
     if not Message.objects.filter(pk=message_id, session=session_id).exists():
         raise NotFound
-    drop_queue(session_id, None, message_id)
+    if not drop_queue(session_id, None, message_id):
+        raise Conflict("This message is no longer queued.", code="not_queued")
 
 
 def move_queued(user_id: int, session_id: UUID, message_id: UUID, position: int) -> None:
@@ -59,6 +60,8 @@ def send_now(user_id: int, session_id: UUID, message_id: UUID) -> Stopped:
     if chosen is None:
         raise _not_queued(session_id, message_id)
     stopping = turns.request_stop(session_id)
+    if stopping is not None:
+        stop_children(stopping.turn_id)
     first = min(one.queue_order for one in pending) - 1.0
     number = history.accept_again(message_id, first)
     if number is None:

@@ -13,8 +13,8 @@ from copilot import approvals, history, queries, turns
 from copilot.dispatch.answers import Stopped
 from copilot.dispatch.following import after_turn, member_of
 from copilot.dispatch.telling import announce_cancelled, owner_of, publish
-from copilot.errors import Conflict, TurnConflict
-from copilot.events import Event, TurnCancelled
+from copilot.errors import TurnConflict
+from copilot.events import CancelReason, Event, TurnCancelled
 from copilot.live import lease
 from copilot.live import stop as stops
 from copilot.live.client import RedisDown
@@ -27,24 +27,47 @@ BETWEEN_SECONDS = 1.0  # a turn follows another within milliseconds
 
 
 def stop(
-    user_id: int, session_id: UUID, *, queue: Literal["keep", "drop"] = "keep", turn_id: UUID | None = None
+    user_id: int,
+    session_id: UUID,
+    *,
+    queue: Literal["keep", "drop"] = "keep",
+    turn_id: UUID | None = None,
+    by: CancelReason = "user",
 ) -> Stopped:
     """Stop what the session accepted before now; a message accepted later is never affected (T7)."""
     queries.session_of(user_id, session_id)
-    stopping = turns.request_stop(session_id, turn_id)
+    stopping = turns.request_stop(session_id, turn_id, by=by)
     if stopping is None and turn_id is None:
         stopping = _between_turns(session_id)
     if queue == "drop":
         drop_queue(session_id, stopping.through if stopping else None)
     if stopping is None:
         return Stopped(turn_id=None, state="idle")
-    if stopping.status != Turn.Status.RUNNING and cancel_unstarted(session_id, stopping):
-        return Stopped(turn_id=stopping.turn_id, state="stopping")
-    try:
-        stops.raise_mark(str(session_id), str(stopping.turn_id))
-    except RedisDown:
-        log.warning("the stop of turn %s could not be broadcast; the sweep will end it", stopping.turn_id)
+    _carry_out(session_id, stopping)
     return Stopped(turn_id=stopping.turn_id, state="stopping")
+
+
+def _carry_out(session_id: UUID, stopping: turns.Stopping) -> None:
+    """The mark for the worker that runs it, or the ending itself; then the same for what it started."""
+    if stopping.status == Turn.Status.RUNNING or not cancel_unstarted(session_id, stopping):
+        try:
+            stops.raise_mark(str(session_id), str(stopping.turn_id))
+        except RedisDown:
+            log.warning("the stop of turn %s could not be broadcast; the sweep will end it", stopping.turn_id)
+    stop_children(stopping.turn_id)
+
+
+def stop_children(turn_id: UUID) -> None:
+    """What a stopped turn started is stopped with it; what earlier turns started goes on (A21.6).
+
+    Nothing joins them meanwhile: a prompt is accepted only while its parent is not stopped.
+    """
+    for session_id, message_id in history.pending_for(turn_id):
+        drop_queue(session_id, None, message_id, by="parent")
+    started = Turn.objects.filter(parent=turn_id, status__in=Turn.UNFINISHED)
+    for session_id, child_id in started.values_list("session_id", "pk"):
+        if (stopping := turns.request_stop(session_id, child_id, by="parent")) is not None:
+            _carry_out(session_id, stopping)
 
 
 def _between_turns(session_id: UUID) -> turns.Stopping | None:
@@ -101,13 +124,13 @@ def _outrun(session_id: UUID, stopping: turns.Stopping) -> None:
         log.warning("the fence of session %s could not be raised in Redis", session_id)
 
 
-def drop_queue(session_id: UUID, through: int | None, message_id: UUID | None = None) -> None:
-    """Let queued messages go; each run_id among them gets its cancelled ending (T3.6, T7.4)."""
+def drop_queue(
+    session_id: UUID, through: int | None, message_id: UUID | None = None, *, by: CancelReason = "user"
+) -> int:
+    """Let queued messages go, and say how many; each run_id among them gets its cancelled ending (T3.6, T7.4)."""
     dropped = history.drop_pending(session_id, through=through, message_id=message_id)
     if not dropped:
-        if message_id is not None:
-            raise Conflict("This message is no longer queued.", code="not_queued")
-        return
+        return 0
     lease.forget(str(session_id), [member_of(one) for one in dropped])
     happened: list[tuple[Event, str | None]] = [(queries.queue_now(session_id), None)]
     for one in dropped:
@@ -119,6 +142,8 @@ def drop_queue(session_id: UUID, through: int | None, message_id: UUID | None = 
                 message.origin,
                 Permissions.from_json(message.permissions),
                 one.accept_number,
+                by=by,
             )
-            happened.append((TurnCancelled(run_ids=[one.run_id], reason="user"), str(ended)))
+            happened.append((TurnCancelled(run_ids=[one.run_id], reason=by), str(ended)))
     publish(session_id, owner_of(session_id), happened)
+    return len(dropped)

@@ -56,7 +56,11 @@ def announce(
         (TurnQueued(origin=opening.origin, run_ids=[opening.run_id] if opening.run_id else []), turn_id),
         (
             SessionChanged(
-                title=opened.title, pinned=opened.pinned, archived=opened.archived, state="running"
+                title=opened.title,
+                pinned=opened.pinned,
+                archived=opened.archived,
+                state="running",
+                child=opened.child,
             ),
             None,
         ),
@@ -99,7 +103,7 @@ def announce_cancelled(
     notice_id = history.post_notice(session_id, turn_id, "stopped")
     happened += [
         (queries.notice_posted(notice_id, "stopped"), str(turn_id)),
-        (TurnCancelled(run_ids=ended.run_ids, reason="user"), str(turn_id)),
+        (TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason), str(turn_id)),
         (became_idle(ended), None),
     ]
     publish(session_id, owner_of(session_id), happened)
@@ -120,7 +124,9 @@ def _cancelled(row: Approval) -> ApprovalDecided:
 
 
 def became_idle(ended: turns.Ended) -> SessionChanged:
-    return SessionChanged(title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle")
+    return SessionChanged(
+        title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle", child=ended.child
+    )
 
 
 def owner_of(session_id: UUID) -> int:

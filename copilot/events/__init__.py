@@ -49,6 +49,7 @@ from copilot.events.tools import (
     ToolStateChanged,
 )
 from copilot.events.turn import (
+    CancelReason,
     Phase,
     ReasoningEnded,
     ReasoningExtended,
@@ -98,6 +99,7 @@ __all__ = [
     "ApprovalView",
     "ArtifactAdded",
     "AttachmentView",
+    "CancelReason",
     "Content",
     "ContextCompacted",
     "ContextCompacting",

@@ -39,6 +39,7 @@ class SessionChanged:
     archived: bool
     state: SessionState
     deleted: bool = False
+    child: bool = False  # of another session: lists leave it out (A21)
     kind: Literal["session.changed"] = "session.changed"
 
 

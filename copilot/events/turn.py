@@ -7,6 +7,8 @@ from typing import Literal
 
 from copilot.events.views import MessageView, Tokens
 
+CancelReason = Literal["user", "abandoned", "parent"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TurnQueued:
@@ -78,7 +80,7 @@ class TurnFailed:
 @dataclass(frozen=True, kw_only=True)
 class TurnCancelled:
     run_ids: list[str]
-    reason: Literal["user", "abandoned", "parent"]
+    reason: CancelReason
     kind: Literal["turn.cancelled"] = "turn.cancelled"
 
 

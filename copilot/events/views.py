@@ -36,6 +36,7 @@ class ToolResultContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="ty
     duration_ms: int
     truncated: bool
     file_id: str | None = None  # the whole output, when the model got a part of it
+    session_id: str | None = None  # the conversation it was about: a sub-session's, or a builder's
 
 
 class NoticeContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="notice"):

@@ -14,6 +14,7 @@ from copilot.history.waiting import (
     last_accepted,
     order_pending,
     pending,
+    pending_for,
     start_of,
     take,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "noticed",
     "order_pending",
     "pending",
+    "pending_for",
     "post_notice",
     "result_data",
     "retract",

@@ -13,7 +13,7 @@ from django.db.models import Value
 from django.db.models.functions import Concat
 
 from copilot.commands import SendMessage
-from copilot.events import AttachmentView
+from copilot.events import JSON, AttachmentView
 from copilot.models import Message
 
 _json = msgspec.json.Encoder()
@@ -44,10 +44,10 @@ WITH held AS (
     FROM held
 )
 INSERT INTO copilot_message (id, session_id, kind, content, author, attachments, accept_number, queue_order,
-                             run_id, origin, tier, mode, page_context, permissions, server_context)
+                             run_id, origin, tier, mode, page_context, permissions, server_context, data)
 SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
        %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s,
-       array_to_string(%(server_context)s::text[], n.sent)
+       array_to_string(%(server_context)s::text[], n.sent), %(data)s
 FROM numbered n
 ON CONFLICT (session_id, run_id) DO NOTHING
 RETURNING accept_number, created_at,
@@ -77,10 +77,18 @@ def accept(
                 "page_context": _json.encode(command.page_context).decode() if command.page_context else None,
                 "permissions": _json.encode(command.permissions.to_json()).decode(),
                 "server_context": server_context.split(SENT),
+                "data": _json.encode(_data(command)).decode(),
             },
         )
         row = cursor.fetchone()
     return Accepted(*row) if row else None
+
+
+def _data(command: SendMessage) -> dict[str, JSON]:
+    """A queued prompt keeps its parent: the turn that will answer it is opened from the row (A21.2)."""
+    if command.parent is None:
+        return {}
+    return {"parent_turn": str(command.parent.turn_id), "budget": command.parent.budget_microdollars}
 
 
 def add_context(message_id: UUID, block: str) -> None:

@@ -79,6 +79,12 @@ def last_accepted(session_id: UUID) -> int | None:
     return rows.aggregate(last=Max("accept_number"))["last"]  # type: ignore[no-any-return]
 
 
+def pending_for(turn_id: UUID) -> list[tuple[UUID, UUID]]:
+    """What this turn said to other sessions and no turn has taken yet: session and message (A21.6)."""
+    rows = Message.objects.filter(sequence=None, dropped_at=None, data__parent_turn=str(turn_id))
+    return list(rows.values_list("session_id", "pk"))
+
+
 def has_pending(session_id: UUID) -> bool:
     return Message.objects.filter(session=session_id, sequence=None, dropped_at=None).exists()
 
@@ -127,7 +133,7 @@ def _enter(turn_id: UUID, chosen: list[Taking], places: dict[UUID, int], *, mid_
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            UPDATE copilot_message m SET sequence = p.sequence, turn_id = %s, mid_turn = %s, data = p.data
+            UPDATE copilot_message m SET sequence = p.sequence, turn_id = %s, mid_turn = %s, data = m.data || p.data
             FROM unnest(%s::uuid[], %s::bigint[], %s::jsonb[]) AS p(id, sequence, data) WHERE m.id = p.id
             """,
             [

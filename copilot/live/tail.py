@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -169,6 +170,8 @@ class Tail:
                 await self._read()
             except RedisDown as problem:
                 log.warning("the live channel is gone, listening again: %s", type(problem).__name__)
+            if self._reader is not asyncio.current_task():
+                return
             self._connected.clear()
             await asyncio.sleep(RECONNECT_SECONDS)
 
@@ -183,10 +186,19 @@ class Tail:
                     self._connected.set()
                     self._reread_all()
                 elif message["type"] == "message":
+                    if self._is_idle():
+                        return
                     self._hear(message["data"])
         finally:
             await subscription.aclose()  # type: ignore[no-untyped-call]
             await client.aclose()
+
+    def _is_idle(self) -> bool:
+        """Nobody listens any more: a worker that waited once need not read everybody's news for ever."""
+        if self._sessions or self._users:
+            return False
+        self._reader = None
+        return True
 
     def _hear(self, message: bytes) -> None:
         try:
@@ -281,6 +293,17 @@ class Feed:
 
 
 TAIL = Tail()
+_tails: WeakKeyDictionary[asyncio.AbstractEventLoop, Tail] = WeakKeyDictionary()
+
+
+def here() -> Tail:
+    """The reader of the running loop, for those who wait in a worker as well as in a web process."""
+    loop = asyncio.get_running_loop()
+    tail = _tails.get(loop)
+    if tail is None:
+        tail = _tails[loop] = Tail()
+    return tail
+
 
 __all__ = [
     "NO_CURSOR",
@@ -293,4 +316,5 @@ __all__ = [
     "Subscription",
     "Tail",
     "Watcher",
+    "here",
 ]

@@ -35,6 +35,7 @@ class ToolOutput:
     success: bool = True
     media: tuple[ImagePart, ...] = ()
     cost_microdollars: int | None = None  # of a billable call, where it is known; else its estimate counts
+    session_id: str | None = None  # a conversation that people may open from here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,7 @@ class AnyTool(ABC):
     read_only: bool = False
     interactive: bool = False  # offered only where a person can answer (A12.5)
     network: bool = False  # offered only to turns that may reach out (A20.1)
+    sub_sessions: bool = False  # offered only to turns that may start others (A20.1)
     memory: bool = False  # offered only to turns that may remember (A20.1)
     schedules: bool = False  # offered only to turns that may let tasks run by the clock (A20.1)
     missing: Callable[[], str] = _nothing  # why it cannot work in this installation, or nothing (A32.2)
@@ -165,5 +167,6 @@ class CallOutcome:
     duration_ms: int
     truncated: bool
     file_id: str | None = None
+    session_id: str | None = None
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None

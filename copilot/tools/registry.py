@@ -12,6 +12,7 @@ from copilot.tools import (
     cancel_scheduled_task,
     current_time,
     delete_file,
+    get_sub_session_result,
     list_files,
     list_scheduled_tasks,
     memory_add,
@@ -20,6 +21,7 @@ from copilot.tools import (
     python_exec,
     read_file,
     read_tool_result,
+    run_sub_session,
     schedule_task,
     todos_write,
     web_fetch,
@@ -47,6 +49,8 @@ TOOLS: tuple[AnyTool, ...] = (
     todos_write.TOOL,
     current_time.TOOL,
     ask_user.TOOL,
+    run_sub_session.TOOL,
+    get_sub_session_result.TOOL,
 )
 _BY_NAME = {tool.name: tool for tool in TOOLS}
 
@@ -80,5 +84,6 @@ def _allowed(tool: AnyTool, permissions: Permissions, channel: Channel) -> bool:
         and (channel.interactive or not tool.interactive)
         and (permissions.network or not tool.network)
         and (permissions.memory or not tool.memory)
+        and (permissions.sub_sessions or not tool.sub_sessions)
         and (permissions.schedules or not tool.schedules)
     )

@@ -40,6 +40,7 @@ class Result:
     short: str | None = None
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None
+    session_id: str | None = None
 
 
 class Room:
@@ -70,7 +71,11 @@ def of_output(output: ToolOutput) -> Result:
     value = output.value
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
     return Result(
-        text=text, success=output.success, media=output.media, cost_microdollars=output.cost_microdollars
+        text=text,
+        success=output.success,
+        media=output.media,
+        cost_microdollars=output.cost_microdollars,
+        session_id=output.session_id,
     )
 
 
@@ -101,6 +106,7 @@ async def conclude(
         file_id=file_id,
         media=await in_thread(_kept_images, UUID(session_id), result.media) if result.media else (),
         cost_microdollars=result.cost_microdollars,
+        session_id=result.session_id,
     )
 
 

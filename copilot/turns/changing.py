@@ -9,7 +9,8 @@ from django.db import connection
 from django.db.models import F
 from django.db.models.functions import Now
 
-from copilot.errors import TurnConflict
+from copilot.errors import Conflict, FenceLost, TurnConflict
+from copilot.events import CancelReason
 from copilot.models import Turn
 from copilot.turns.running import QUEUED, WAITING
 
@@ -29,22 +30,42 @@ class Stopping:
     through: int
 
 
-def request_stop(session_id: UUID, turn_id: UUID | None = None) -> Stopping | None:
+def request_stop(
+    session_id: UUID, turn_id: UUID | None = None, *, by: CancelReason = "user"
+) -> Stopping | None:
     """Mark the unfinished turn as stopped, durably; None when the session is idle (T7.3)."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
             UPDATE copilot_turn SET stop_requested_at = COALESCE(stop_requested_at, now()),
+                   cancel_reason = CASE WHEN stop_requested_at IS NULL THEN %s ELSE cancel_reason END,
                    stop_through = (SELECT MAX(accept_number) FROM copilot_message WHERE session_id = %s)
             WHERE session_id = %s AND status IN ('queued', 'running', 'waiting') AND (%s::uuid IS NULL OR id = %s)
             RETURNING id, status, fence, token, stop_through
             """,
-            [session_id, session_id, turn_id, turn_id],
+            [by, session_id, session_id, turn_id, turn_id],
         )
         row = cursor.fetchone()
     if row is None:
         return None
     return Stopping(turn_id=row[0], status=row[1], fence=row[2], token=row[3], through=row[4])
+
+
+def hold_running(turn_id: UUID, fence: int) -> None:
+    """Until the transaction ends this turn stays this worker's and unstopped; raises when it is not (A21.6)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT stop_requested_at IS NOT NULL FROM copilot_turn
+            WHERE id = %s AND fence = %s AND status = 'running' FOR SHARE
+            """,
+            [turn_id, fence],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
+    if row[0]:
+        raise Conflict("The turn was stopped.", code="turn_stopped")
 
 
 # --- changing hands ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from copilot import usage
 from copilot.errors import TurnConflict
-from copilot.events import TurnSummary
+from copilot.events import CancelReason, TurnSummary
 from copilot.models import Turn
 from copilot.permissions import Permissions, PermissionsJSON
 from copilot.shaping import Shaping
@@ -53,6 +53,8 @@ class Opening:
     permissions: Permissions
     accept_number: int
     title: str = ""  # for a session that has none yet
+    parent: UUID | None = None  # the turn that started this one (A21)
+    budget: int = 0  # microdollars; 0 means the default
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Opened:
     title: str
     pinned: bool
     archived: bool
+    child: bool
 
 
 # One statement, so one round trip and one transaction: the message gets its place, the session its next
@@ -79,12 +82,12 @@ WITH waiting AS (
            title_origin = CASE WHEN title = '' AND %(title)s <> '' THEN 'default' ELSE title_origin END,
            title = CASE WHEN title = '' THEN %(title)s ELSE title END
     FROM waiting WHERE copilot_session.id = %(session)s
-    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived
+    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived, depth > 0 AS child
 ), opened AS (
     INSERT INTO copilot_turn (id, session_id, status, origin, run_ids, tier, mode, permissions, accepted_through,
-                              fence, token, dispatched_at, dispatch_count)
+                              fence, token, dispatched_at, dispatch_count, parent_id, budget_microdollars)
     SELECT %(turn)s, %(session)s, 'queued', %(origin)s, %(run_ids)s::jsonb, %(tier)s, %(mode)s, %(permissions)s::jsonb,
-           %(accepted)s, fenced.fence, %(token)s, now(), 1
+           %(accepted)s, fenced.fence, %(token)s, now(), 1, %(parent)s, %(budget)s
     FROM fenced
     RETURNING id
 )
@@ -92,7 +95,7 @@ UPDATE copilot_message m
 SET turn_id = opened.id,
     sequence = %(room)s + 1 + COALESCE((SELECT MAX(sequence) FROM copilot_message WHERE session_id = %(session)s), 0)
 FROM opened, fenced WHERE m.id = %(message)s
-RETURNING m.sequence, m.created_at, fenced.fence, fenced.title, fenced.pinned, fenced.archived
+RETURNING m.sequence, m.created_at, fenced.fence, fenced.title, fenced.pinned, fenced.archived, fenced.child
 """
 
 
@@ -114,6 +117,8 @@ def open_turn(opening: Opening) -> Opened | None:
                 "accepted": opening.accept_number,
                 "room": ROOM_BEFORE,
                 "title": opening.title,
+                "parent": opening.parent,
+                "budget": opening.budget,
             },
         )
         row = cursor.fetchone()
@@ -121,7 +126,13 @@ def open_turn(opening: Opening) -> Opened | None:
 
 
 def record_dropped(
-    session_id: UUID, run_id: str, origin: str, permissions: Permissions, accept_number: int
+    session_id: UUID,
+    run_id: str,
+    origin: str,
+    permissions: Permissions,
+    accept_number: int,
+    *,
+    by: CancelReason = "user",
 ) -> UUID:
     """The cancelled ending of a message that left the queue before any turn took it (T3.6)."""
     turn = Turn.objects.create(
@@ -135,7 +146,7 @@ def record_dropped(
         fence=0,
         token=uuid4(),
         ended_at=Now(),
-        cancel_reason="user",
+        cancel_reason=by,
     )
     return turn.pk
 
@@ -267,6 +278,8 @@ def still_running(held: Sequence[tuple[UUID, int]]) -> set[UUID]:
 class Ended:
     run_ids: list[str]
     stop_through: int | None
+    cancel_reason: CancelReason
+    child: bool
     title: str
     pinned: bool
     archived: bool
@@ -276,17 +289,19 @@ class Ended:
 _END = """
 WITH ended AS (
     UPDATE copilot_turn SET status = %(to)s, ended_at = now(), failure_code = %(failure)s, limit_code = %(limit)s,
-           cancel_reason = %(reason)s, summary = %(summary)s::jsonb, model = %(model)s,
+           cancel_reason = CASE WHEN %(cancelled)s THEN COALESCE(NULLIF(cancel_reason, ''), %(reason)s)
+                           ELSE '' END, summary = %(summary)s::jsonb, model = %(model)s,
            fence = %(fence)s + %(raise)s
     WHERE id = %(turn)s AND fence = %(fence)s AND status = ANY(%(from)s)
       AND NOT (%(unless_pending)s AND stop_requested_at IS NULL AND EXISTS (
           SELECT 1 FROM copilot_message m WHERE m.session_id = copilot_turn.session_id
           AND m.sequence IS NULL AND m.dropped_at IS NULL))
-    RETURNING session_id, run_ids, stop_through
+    RETURNING session_id, run_ids, stop_through, cancel_reason
 )
 UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s)
 FROM ended WHERE s.id = ended.session_id
-RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL, s.title_origin
+RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL, s.title_origin,
+          ended.cancel_reason, s.depth > 0
 """
 
 
@@ -321,6 +336,7 @@ def end(
                 "failure": failure_code,
                 "limit": limit_code,
                 "reason": reason,
+                "cancelled": to == CANCELLED,
                 "summary": _json.encode(summary).decode() if summary else "{}",
                 "model": summary.model if summary else "",
                 "unless_pending": unless_pending,
@@ -336,6 +352,8 @@ def end(
         pinned=row[3],
         archived=row[4],
         title_origin=row[5],
+        cancel_reason=row[6] or "user",
+        child=row[7],
     )
 
 
@@ -351,4 +369,15 @@ def ended_already(turn_id: UUID, fence: int, to: Turn.Status) -> Ended | None:
         pinned=turn.session.pinned,
         archived=turn.session.archived_at is not None,
         title_origin=turn.session.title_origin,
+        cancel_reason=cancel_reason(turn),
+        child=turn.session.depth > 0,
     )
+
+
+def cancel_reason(turn: Turn) -> CancelReason:
+    """Who had the turn cancelled; a person, unless its row says otherwise."""
+    match turn.cancel_reason:
+        case "abandoned" | "parent":
+            return turn.cancel_reason
+        case _:
+            return "user"

@@ -137,6 +137,9 @@ export class Transcript {
     const file = slot(item, "file");
     if (result?.file_id) file.href = `/api/v1/files/${result.file_id}/download`;
     show(file, Boolean(result?.file_id));
+    const session = slot(item, "session");
+    if (result?.session_id) session.href = `/chat/${result.session_id}/`;
+    show(session, Boolean(result?.session_id));
   }
 }
 

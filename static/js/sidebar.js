@@ -28,11 +28,11 @@ export class Sidebar {
   }
 
   /** A `session.changed` or `title.changed` of any of the user's sessions. */
-  changed({ session_id: id, title, state, deleted, archived }) {
+  changed({ session_id: id, title, state, deleted, archived, child }) {
     let item = this.#item(id);
     if (deleted || archived) return this.#remove(item);
     if (!item) {
-      if (state === undefined) return;
+      if (state === undefined || child) return;
       item = this.#add({ id, title, state });
     }
     if (title !== undefined && !item.querySelector("input")) fill(item, "title", title || "New chat");

@@ -26,8 +26,10 @@ def test_sessions():
         "archived": False,
         "created_at": TIME,
         "active_at": TIME,
+        "parent_id": None,
     }
-    assert (made.status_code, made.json()) == (201, {**shown, "cursor": CURSOR})
+    opened = {"cursor": CURSOR, "personality": None, "instructions": "", "allowed_tools": None}
+    assert (made.status_code, made.json()) == (201, {**shown, **opened})
     assert client.get(f"{V1}/sessions").json() == {"items": [shown], "next_cursor": None}
 
 

@@ -1,0 +1,350 @@
+"""Work handed to a conversation of its own, and what its parent learns of it (A21)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from copilot import dispatch, sessions
+from copilot.bridge import in_thread
+from copilot.errors import TooMany
+from copilot.live.tail import Tail
+from copilot.models import Message, Session, Turn
+from copilot.permissions import UNRESTRICTED, Permissions
+from copilot.providers.scripted import Call, Fail, Text
+from tests import make
+from tests.engine import cue, ended, endings, quiet, start, status, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.rest import V1, program
+
+RUN, GET = "run_sub_session", "get_sub_session_result"
+
+
+@pytest.fixture(name="session")
+def session_fixture(rig):
+    return make.session()
+
+
+def run(prompt="Look into it", **arguments):
+    return Call(RUN, {"prompt": prompt, **arguments})
+
+
+def child_of(session):
+    return Session.objects.get(parent=session)
+
+
+def results(turn, tool=RUN):
+    """What the calls of a tool answered, as text."""
+    rows = Message.objects.filter(turn=turn, kind="tool_result", data__tool=tool).order_by("sequence")
+    return list(rows.values_list("content", flat=True))
+
+
+def result(turn, tool=RUN):
+    return json.loads(results(turn, tool)[-1])
+
+
+def called(session, *, model, tool=GET, **arguments):
+    """One turn that makes this call."""
+    model.will(Call(tool, arguments))
+    return ended(start(session))
+
+
+def narrow(**fields):
+    return replace(UNRESTRICTED, **fields)
+
+
+# --- statuses ----------------------------------------------------------------------------------------
+
+
+def test_a_child_answers_and_its_parent_reads_the_text(session, model):
+    """A21.c1: success; A21.2, A21.5"""
+    model.will(run(context="The deck is wet."))
+    model.will(Text("It is dry by noon."))
+    turn = ended(start(session))
+    child = child_of(session)
+    assert (child.depth, child.root_id, child.owner_id) == (1, session.pk, session.owner_id)
+    told_of = result(turn)
+    assert told_of["status"] == "succeeded"
+    assert told_of["text"] == "It is dry by noon."
+    assert told_of["link"].endswith(f"/chat/{child.pk}/")
+    assert "The deck is wet." in Message.objects.get(session=child, kind="user").content
+    assert Turn.objects.get(session=child).parent_id == turn.pk
+    assert Turn.objects.get(session=child).budget_microdollars == 200_000
+    assert Message.objects.get(turn=turn, kind="tool_result").data["session_id"] == str(child.pk)
+
+
+def test_a_failed_child_gives_its_code_and_words(session, model):
+    """A21.c1: error, at once and later"""
+    model.will(run())
+    model.will(Fail("auth_failed"))
+    first = result(ended(start(session)))
+    assert first["status"] == "failed"
+    assert first["error"]["code"] == "auth_failed"
+    assert first["error"]["message"]
+    later = result(called(session, model=model, session_id=str(child_of(session).pk)), GET)
+    assert later["error"] == first["error"]
+
+
+def test_a_stopped_child_says_that_a_person_did_it(session, model):
+    """A21.c1: stop"""
+    model.will(run())
+    model.will(Text("Half"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    dispatch.stop(session.owner_id, child_of(session).pk)
+    told_of = result(ended(turn_id))
+    assert (told_of["status"], told_of["cancelled_by"]) == ("cancelled", "a person")
+    assert told_of["text"] == "Half"
+
+
+def test_a_paused_child_is_waiting(session, model):
+    """A21.c1: pause; A21.9"""
+    child = sessions.create_child(session)
+    make.turn(child, Turn.Status.WAITING)
+    told_of = result(called(session, model=model, session_id=str(child.pk)), GET)
+    assert told_of["status"] == "waiting"
+    assert "approve" in told_of["note"]
+
+
+def test_a_child_is_told_of_the_same_after_its_worker_is_gone(session, rig, model):
+    """A21.c1: after restart"""
+    model.will(run())
+    model.will(Text("Done once."))
+    first = result(ended(start(session)))
+    rig.worker.leave()
+    rig.start_worker()
+    again = result(called(session, model=model, session_id=first["session_id"]), GET)
+    assert {name: again[name] for name in ("status", "text", "link", "tokens")} == {
+        name: first[name] for name in ("status", "text", "link", "tokens")
+    }
+
+
+def test_wait_nothing_returns_at_once_and_is_polled_later(session, model):
+    """A21.1, A31.c1: the web"""
+    model.will(run(wait_seconds=0))
+    model.otherwise = lambda request: (
+        [cue(7), Text("Later.")] if "Look into it" in repr(request.messages[0]) else [Text("Ok.")]
+    )
+    turn = ended(start(session))
+    told_of = result(turn)
+    assert told_of["status"] in ("running", "queued")
+    assert GET in told_of["note"]
+    model.reaches(7)
+    model.give(7)
+    assert result(called(session, model=model, session_id=told_of["session_id"]), GET)["text"] == "Later."
+
+
+def test_without_later_news_the_call_waits_or_says_how_to_poll(session, model, settings):
+    """A31.4, A31.c1: the API"""
+    settings.MAX_TOOL_WAIT_SECONDS = 11  # one second of waiting
+    model.will(run(wait_seconds=0))
+    model.will(cue(1), Text("Too late."))
+    told_of = result(ended(start(session, origin="api")))
+    assert told_of["status"] == "running"
+    assert "in this turn" in told_of["note"]
+    model.give(1)
+    model.will(run(wait_seconds=0))
+    model.will(Text("In time."))
+    assert result(ended(start(session, origin="api")))["text"] == "In time."
+
+
+def test_no_end_is_missed_between_looking_and_listening(session, model, monkeypatch):
+    """A21.c1, A21.8: the child ends after it was subscribed to and before it is looked at"""
+    follow = Tail.follow
+    left = []
+
+    async def ends_meanwhile(tail, session_id, cursor, listener):
+        subscription = await follow(tail, session_id, cursor, listener)
+        model.give(1)
+        await in_thread(until, lambda: Turn.objects.get(session=session_id).status == "succeeded")
+        left.append(tail)
+        return subscription
+
+    monkeypatch.setattr(Tail, "follow", ends_meanwhile)
+    model.will(run())
+    model.will(cue(1), Text("Just then."))
+    assert result(ended(start(session)))["text"] == "Just then."
+    assert not left[0]._sessions
+
+
+# --- limits ------------------------------------------------------------------------------------------
+
+
+def test_the_fourth_level_is_refused(session, model):
+    """A21.c2"""
+    for _ in range(3):
+        session = sessions.create_child(session)
+    turn = called(session, model=model, tool=RUN, prompt="Deeper")
+    assert "too_deep" in results(turn)[0]
+    assert not Session.objects.filter(parent=session).exists()
+
+
+def test_five_run_at_once_and_the_sixth_is_told_so(session, model):
+    """A21.2: counted and accepted in one act, however many calls of one reply begin together"""
+    model.will(*(run(f"Part {number}", wait_seconds=0) for number in range(6)))
+    model.otherwise = lambda request: (
+        [cue(9), Text("Done.")] if "Part" in repr(request.messages[-1]) else [Text("Ok.")]
+    )
+    turn = ended(start(session))
+    answers = results(turn)
+    assert sum("too_many_sub_sessions" in answer for answer in answers) == 1
+    assert Session.objects.filter(parent=session, deleted_at=None).count() == 5
+    model.give(9)
+
+
+def test_foreign_and_random_ids_get_the_same_words(session, model):
+    """A21.c2, A21.8: a stranger's, a sibling's, an own one that is no child, and none at all"""
+    others = [make.session(make.bob()), make.session(), sessions.create_child(make.session()), session]
+    answers = {
+        results(called(session, model=model, session_id=one), GET)[0]
+        for one in [*(str(other.pk) for other in others), str(uuid4()), "nonsense"]
+    }
+    assert answers == {"Error no_such_sub_session: There is no such sub-session."}
+
+
+def test_a_turn_that_may_not_start_others_is_not_offered_it(session, model):
+    """A20.1, A21.3"""
+    ended(start(session, permissions=narrow(sub_sessions=False)))
+    assert not {RUN, GET} & {tool.name for tool in model.requests[-1].tools}
+
+
+def test_a_child_has_no_more_than_its_parent(session, model):
+    """A21.3, A20.c1"""
+    model.will(run())
+    ended(start(session, permissions=narrow(network=False, tools=frozenset({RUN, "read_file", "web_fetch"}))))
+    theirs = Permissions.from_json(Turn.objects.get(session=child_of(session)).permissions)
+    assert theirs.network is False
+    assert {tool.name for tool in model.requests[1].tools} == {RUN, "read_file", "read_tool_result"}
+
+
+def test_nothing_stays_of_a_child_that_may_not_start(session, model, monkeypatch):
+    monkeypatch.setattr(dispatch.admission, "check_limit", _refuse_children)
+    turn = called(session, model=model, tool=RUN, prompt="Costly")
+    assert "Error limit" in results(turn)[0]
+    assert not Session.objects.filter(parent=session, deleted_at=None).exists()
+
+
+def _refuse_children(user_id):
+    if Session.objects.filter(depth__gt=0).exists():
+        raise TooMany("Enough.", code="limit")
+
+
+# --- stopping ----------------------------------------------------------------------------------------
+
+
+def test_a_stopped_parent_stops_what_it_started_and_nothing_older(session, model):
+    """A21.c2, A21.6"""
+    model.otherwise = lambda request: (
+        [cue(5), Text("Done.")] if "Look into" in repr(request.messages[0]) else [Text("Ok.")]
+    )
+    model.will(run(wait_seconds=0))
+    older = ended(start(session))
+    first = Turn.objects.get(parent=older)
+    model.reaches(5)
+    model.will(run(wait_seconds=300))
+    turn_id = start(session)
+    until(lambda: Turn.objects.filter(parent=turn_id, status="running").exists())
+    second = Turn.objects.get(parent=turn_id)
+    dispatch.stop(session.owner_id, session.pk)
+    assert ended(turn_id).cancel_reason == "user"
+    child = ended(second.pk)
+    assert (child.status, child.cancel_reason) == ("cancelled", "parent")
+    assert told(second.session_id, "turn.cancelled")[0].reason == "parent"
+    assert status(first.pk) == "running"
+    model.give(5)
+    assert ended(first.pk).status == "succeeded"
+
+
+def test_a_prompt_that_still_waits_is_dropped_with_its_parent(session, model):
+    """A21.6"""
+    child = sessions.create_child(session)
+    model.will(cue(1), Text("Busy."))
+    start(child)
+    model.reaches(1)
+    model.will(run(session_id=str(child.pk), wait_seconds=300))
+    turn_id = start(session)
+    until(lambda: Message.objects.filter(session=child, sequence=None).exists())
+    dispatch.stop(session.owner_id, session.pk)
+    assert ended(turn_id).status == "cancelled"
+    assert not Message.objects.filter(session=child, sequence=None, dropped_at=None).exists()
+    model.give(1)
+    quiet(child)
+    assert sorted(endings(child.pk)) == ["turn.cancelled", "turn.succeeded"]
+
+
+def test_cancelling_answers_cancelled_or_the_end_that_came_first(session, model):
+    """A21.6"""
+    model.otherwise = lambda request: (
+        [Text("Half"), cue(3)] if "Look into" in repr(request.messages[0]) else [Text("Ok.")]
+    )
+    model.will(run(wait_seconds=0))
+    turn = ended(start(session))
+    child_id = result(turn)["session_id"]
+    model.reaches(3)
+    stopped = result(called(session, model=model, session_id=child_id, cancel=True), GET)
+    assert (stopped["status"], stopped["cancelled_by"]) == ("cancelled", "the parent")
+    again = result(called(session, model=model, session_id=child_id, cancel=True, include_progress=True), GET)
+    assert again["status"] == "cancelled"
+    assert again["last_rows"][0] == {"kind": "user", "text": "Look into it"}
+    assert again["rows"] >= 2
+
+
+# --- a busy child ------------------------------------------------------------------------------------
+
+
+def test_a_prompt_behind_other_work_brings_only_its_own_text(session, model):
+    """A21.c3, A21.7"""
+    child = sessions.create_child(session)
+    model.will(Text("Earlier words."), cue(1))
+    start(child)
+    model.reaches(1)
+    model.will(run("And then?", session_id=str(child.pk)))
+    turn_id = start(session)
+    until(lambda: Message.objects.filter(session=child, sequence=None).exists())
+    model.will(Text("Later words."))
+    model.give(1)
+    told_of = result(ended(turn_id))
+    assert (told_of["status"], told_of["text"]) == ("succeeded", "Later words.")
+    rider = Turn.objects.filter(session=child).latest("created_at")
+    assert (rider.parent_id, rider.budget_microdollars) == (turn_id, 200_000)
+
+
+def test_work_that_may_do_more_lets_no_other_prompt_wait_behind_it(session, model):
+    """A21.7"""
+    child = sessions.create_child(session)
+    model.will(cue(1))
+    busy = start(child)
+    model.reaches(1)
+    model.will(run(session_id=str(child.pk)))
+    refused = ended(start(session, permissions=narrow(network=False)))
+    assert "busy_other_permissions" in results(refused)[0]
+    model.give(1)
+    ended(busy)
+
+
+def test_a_long_wait_beats_and_is_not_taken_for_a_hang(session, model, settings):
+    """A21.c3: the seconds are scaled, their order is not"""
+    settings.HEARTBEAT_SECONDS = 0.5
+    model.will(run(wait_seconds=300))
+    model.will(cue(1), Text("At last."))
+    turn_id = start(session)
+    until(lambda: len(told(session.pk, "turn.heartbeat")) >= 2)
+    assert told(session.pk, "turn.heartbeat")[-1].phase == "tool"
+    model.give(1)
+    assert ended(turn_id).status == "succeeded"
+
+
+# --- lists -------------------------------------------------------------------------------------------
+
+
+def test_lists_leave_children_out_unless_their_parent_is_named(db):
+    parent = make.session(title="Parent")
+    child = sessions.create_child(parent)
+    client = program(make.ada())
+    assert [one["id"] for one in client.get(f"{V1}/sessions").json()["items"]] == [str(parent.pk)]
+    [listed] = client.get(f"{V1}/sessions?parent={parent.pk}").json()["items"]
+    assert (listed["id"], listed["parent_id"]) == (str(child.pk), str(parent.pk))
