@@ -100,7 +100,10 @@ class Tail:
         self._sessions.setdefault(session_id, set()).add(subscription)
         self._ensure_reading()
         try:
-            await asyncio.wait_for(self._connected.wait(), timeout=CONNECT_SECONDS)
+            async with asyncio.timeout(
+                CONNECT_SECONDS
+            ):  # wait_for would lose a cancellation that comes just then
+                await self._connected.wait()
             if cursor is not None:
                 await self._catch_up(subscription, cursor)
         except BaseException as problem:
