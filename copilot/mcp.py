@@ -50,6 +50,7 @@ class Listed(TypedDict):
 
     name: str
     description: str
+    read_only: bool  # it says so itself
     left_out: str  # why models are not offered it, or nothing
 
 
@@ -101,7 +102,7 @@ class Server:
 
 def add(owner_id: int | None, draft: Draft) -> McpServer:
     """Make a server of a user's, or with no owner one of everybody's."""
-    _check(owner_id, draft)
+    check(owner_id, draft)
     if McpServer.objects.filter(owner_id=owner_id).count() >= MAX_SERVERS:
         raise Conflict(f"There are {MAX_SERVERS} servers already. Remove one first.", code="too_many_servers")
     server = McpServer(owner_id=owner_id, **_fields(draft), secrets=_sealed(draft.secrets or {}))
@@ -111,7 +112,7 @@ def add(owner_id: int | None, draft: Draft) -> McpServer:
 
 def change(owner_id: int | None, server_id: UUID, draft: Draft) -> McpServer:
     """Everything as the draft says; the next turn connects anew (A28.2)."""
-    _check(owner_id, draft)
+    check(owner_id, draft)
     with transaction.atomic():
         server = _locked(owner_id, server_id)
         for name, value in _fields(draft).items():
@@ -168,6 +169,19 @@ def own(owner_id: int | None, server_id: UUID) -> McpServer:
     return row
 
 
+def drafted(row: McpServer) -> Draft:
+    """The row as it is, for those who change a part of it."""
+    return Draft(
+        name=row.name,
+        transport=_transport(row),
+        url=row.url,
+        command=tuple(row.command),
+        trusted=row.trusted,
+        never_ask=tuple(row.never_ask),
+        enabled=row.enabled,
+    )
+
+
 def as_used(row: McpServer) -> Server:
     """To be tried at once, whatever became of it last time."""
     return _server(row, waits=False)
@@ -194,6 +208,10 @@ def _permitted(row: McpServer, permissions: Permissions) -> bool:
     )
 
 
+def _transport(row: McpServer) -> Transport:
+    return "stdio" if row.transport == McpServer.Transport.STDIO else "http"
+
+
 def _server(row: McpServer, *, waits: bool = True) -> Server:
     absent = ""
     secrets: dict[str, str] = {}
@@ -207,7 +225,7 @@ def _server(row: McpServer, *, waits: bool = True) -> Server:
         id=row.pk,
         owner_id=row.owner_id,
         name=row.name,
-        transport="stdio" if row.transport == McpServer.Transport.STDIO else "http",
+        transport=_transport(row),
         url=row.url,
         command=tuple(row.command),
         secrets=secrets,
@@ -223,7 +241,8 @@ def _server(row: McpServer, *, waits: bool = True) -> Server:
 # --- checks ------------------------------------------------------------------------------------------
 
 
-def _check(owner_id: int | None, draft: Draft) -> None:
+def check(owner_id: int | None, draft: Draft) -> None:
+    """Raises what is wrong with it, in words for whoever wrote it."""
     if not _NAME.fullmatch(draft.name):
         raise InvalidRequest(
             "name: 1 to 40 letters, digits, hyphens and underscores; the first a letter or a digit."

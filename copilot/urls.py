@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from copilot import memory_views, preference_views, schedule_views, views
+from copilot import mcp_views, memory_views, preference_views, schedule_views, views
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -28,6 +28,11 @@ urlpatterns = [
         schedule_views.switch_schedule_on,
         name="schedule_switch_on",
     ),
+    path("settings/tools/", mcp_views.tools, name="tools"),
+    path("settings/mcp/", mcp_views.servers, name="mcp_servers"),
+    path("settings/mcp/<uuid:server_id>/", mcp_views.change, name="mcp_change"),
+    path("settings/mcp/<uuid:server_id>/test/", mcp_views.test, name="mcp_test"),
+    path("settings/mcp/<uuid:server_id>/remove/", mcp_views.remove, name="mcp_remove"),
     path("settings/keys/", views.keys, name="api_keys"),
     path("settings/keys/<uuid:key_id>/revoke/", views.revoke_key, name="api_key_revoke"),
 ]

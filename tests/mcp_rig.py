@@ -66,20 +66,6 @@ def users(user: User, name: str, url: str, **fields: object) -> McpServer:
     return McpServer.objects.create(owner=user, name=name, transport="http", url=url, **fields)
 
 
-def drafted(row: McpServer, **fields: object) -> mcp.Draft:
-    """The row as it is, but for these fields."""
-    given = {
-        "name": row.name,
-        "transport": row.transport,
-        "url": row.url,
-        "command": tuple(row.command),
-        "trusted": row.trusted,
-        "never_ask": tuple(row.never_ask),
-        "enabled": row.enabled,
-    }
-    return mcp.Draft(**(given | fields))  # type: ignore[arg-type]
-
-
 def may_reach(monkeypatch: pytest.MonkeyPatch, *ports: int, resolver: object = None) -> None:
     """Users' servers may be on this machine, at these ports alone."""
     names = {"resolver": resolver} if resolver else {}

@@ -140,3 +140,11 @@ def test_people_get_one_line_per_check(worker, capsys: pytest.CaptureFixture[str
     call_command("doctor", "--only", "postgres", stdout=out)
     assert out.getvalue().startswith("ok    postgres")
     assert out.getvalue().count("\n") == 1
+
+
+def test_tools_that_cannot_work_here_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A32.2"""
+    monkeypatch.setattr("copilot.tools.registry.unavailable", lambda: {"web_search": "No engine is set."})
+    code, [check] = doctor("--only", "tools")
+    assert (code, check["status"]) == (0, "ok")
+    assert check["detail"] == "not available: web_search: No engine is set"

@@ -336,7 +336,7 @@ def test_a_changed_server_is_another_connection(rig: Rig, model: Model) -> None:
     row = mcp_rig.stdio("files", "old")
     for label in ("old", "new"):
         command = mcp_rig.words("stdio", label)
-        mcp.change(None, row.pk, mcp_rig.drafted(row, command=command))
+        mcp.change(None, row.pk, replace(mcp.drafted(row), command=command))
         model.will(Call("mcp_files_label", {}))
         ended(start(session))
         model.requests.clear()

@@ -9,6 +9,7 @@ from copilot.api.documents import DocumentView, ViewerView
 from copilot.api.doors import Nowhere
 from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView
 from copilot.api.keys import KeysView, KeyView
+from copilot.api.mcp_servers import McpServersView, McpServerTestView, McpServerView
 from copilot.api.memories import MemoriesView, MemoryView
 from copilot.api.messages import MessagesView, StopView
 from copilot.api.models import ModelsView
@@ -19,6 +20,7 @@ from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleV
 from copilot.api.sessions import SessionRestoreView, SessionsView, SessionView
 from copilot.api.streaming import StreamView
 from copilot.api.tickets import TicketsView
+from copilot.api.tools import ToolsView
 from copilot.api.turns import TurnView, WaitView
 
 SESSION = "v1/sessions/<uuid:session_id>"
@@ -52,6 +54,10 @@ urlpatterns = [
     path("v1/schedules", SchedulesView.as_view()),
     path("v1/schedules/<uuid:schedule_id>", ScheduleView.as_view()),
     path("v1/schedules/<uuid:schedule_id>/switch_on", ScheduleSwitchOnView.as_view()),
+    path("v1/mcp-servers", McpServersView.as_view()),
+    path("v1/mcp-servers/<uuid:server_id>", McpServerView.as_view()),
+    path("v1/mcp-servers/<uuid:server_id>/test", McpServerTestView.as_view()),
+    path("v1/tools", ToolsView.as_view()),
     path("v1/models", ModelsView.as_view()),
     path("v1/preferences", PreferencesView.as_view()),
     path("v1/personalities", PersonalitiesView.as_view()),

@@ -52,7 +52,9 @@ class Described:
 
     def listed(self) -> Listed:
         shown = storable(redact(self.description))[:SHOWN_CHARACTERS]
-        return Listed(name=self.tool[:200], description=shown, left_out=self.left_out)
+        return Listed(
+            name=self.tool[:200], description=shown, read_only=self.read_only, left_out=self.left_out
+        )
 
 
 def describe(tools: Iterable[types.Tool]) -> tuple[Described, ...]:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from diagnostics.probes import configuration, providers, running, servers
+from diagnostics.probes import configuration, providers, running, servers, tools
 
 GROUPS: Mapping[str, Mapping[str, running.Probe]] = {
     "config": configuration.CHECKS,
@@ -22,6 +22,7 @@ GROUPS: Mapping[str, Mapping[str, running.Probe]] = {
     "storage": {"storage": servers.storage},
     "mail": {"mail": servers.mail},
     "providers": providers.CHECKS,
+    "tools": tools.CHECKS,
     "clock": {"clock": servers.clock},
 }
 NETWORK = ("mail", "providers")

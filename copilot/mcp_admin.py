@@ -1,0 +1,129 @@
+"""Staff pages of everybody's MCP servers; secrets are written there and never read (A28.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from copilot import mcp, mcp_trials
+from copilot.errors import Refused
+from copilot.models import McpServer
+
+if TYPE_CHECKING:  # Django's own classes take no parameter when they run
+    ServerAdmin = admin.ModelAdmin[McpServer]
+    ServerForm = forms.ModelForm[McpServer]
+else:
+    ServerAdmin, ServerForm = admin.ModelAdmin, forms.ModelForm
+
+
+class McpServerForm(ServerForm):
+    command_lines = forms.CharField(
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        label="Command",
+        help_text="For stdio: the program, then its arguments, one per line. It runs on the workers, as they do.",
+    )
+    secret_lines = forms.CharField(
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
+        label="Secrets",
+        help_text="Headers for http, environment for stdio, one per line as NAME=value. "
+        "Empty: they stay as they are. They are never shown again.",
+    )
+    forget_secrets = forms.BooleanField(required=False)
+    unasked_lines = forms.CharField(
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        label="Run without asking",
+        help_text="Names of its tools that need nobody's approval, one per line.",
+    )
+
+    class Meta:
+        model = McpServer
+        fields = ["name", "transport", "url", "trusted", "enabled"]
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.fields["command_lines"].initial = "\n".join(self.instance.command)
+        self.fields["unasked_lines"].initial = "\n".join(self.instance.never_ask)
+
+    def clean(self) -> None:
+        super().clean()
+        if self.errors:
+            return
+        try:
+            mcp.check(None, self.draft())
+        except Refused as problem:
+            raise forms.ValidationError(problem.message) from problem
+        same_name = McpServer.objects.filter(owner=None, name=self.cleaned_data["name"])
+        if same_name.exclude(pk=self.instance.pk).exists():
+            self.add_error("name", "There is a server of this name already.")
+
+    def draft(self) -> mcp.Draft:
+        given = self.cleaned_data
+        return mcp.Draft(
+            name=given["name"],
+            transport=given["transport"],
+            url=given["url"],
+            command=tuple(given["command_lines"].splitlines()),
+            secrets={} if given["forget_secrets"] else self._secrets() or None,
+            trusted=given["trusted"],
+            never_ask=tuple(given["unasked_lines"].splitlines()),
+            enabled=given["enabled"],
+        )
+
+    def _secrets(self) -> dict[str, str]:
+        lines = [line for line in self.cleaned_data["secret_lines"].splitlines() if line.strip()]
+        if any("=" not in line for line in lines):
+            raise forms.ValidationError("Secrets: one per line, as NAME=value.")
+        pairs = (line.partition("=") for line in lines)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+@admin.register(McpServer)
+class McpServerAdmin(ServerAdmin):
+    """Everybody's servers alone: what users add for themselves is theirs."""
+
+    form = McpServerForm
+    list_display = ["name", "transport", "enabled", "trusted", "failures", "last_error", "listed_at"]
+    readonly_fields = ["secret_names", "version", "failures", "retry_at", "last_error", "listed_at", "tools"]
+    actions = ["test_connection"]
+    ordering = ["name"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[McpServer]:
+        return super().get_queryset(request).filter(owner=None)
+
+    @admin.display(description="Secrets kept")
+    def secret_names(self, server: McpServer) -> str:
+        return ", ".join(mcp.secret_names(server)) or "none"
+
+    def save_model(self, request: HttpRequest, obj: McpServer, form: forms.BaseForm, change: bool) -> None:
+        assert isinstance(form, McpServerForm)
+        saved = mcp.change(None, obj.pk, form.draft()) if change else mcp.add(None, form.draft())
+        obj.pk = saved.pk
+
+    def delete_model(self, request: HttpRequest, obj: McpServer) -> None:
+        mcp.remove(None, obj.pk)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[McpServer]) -> None:
+        for server in queryset:
+            mcp.remove(None, server.pk)
+
+    @admin.action(description="Test the connection")
+    def test_connection(self, request: HttpRequest, queryset: QuerySet[McpServer]) -> None:
+        for server in queryset:
+            try:
+                tried = mcp_trials.run(request.user.pk or 0, server)
+            except Refused as problem:
+                self.message_user(request, problem.message, messages.ERROR)
+                return
+            if tried.error:
+                self.message_user(request, f"MCP server {server.name}: {tried.error}", messages.ERROR)
+            else:
+                self.message_user(
+                    request, f"MCP server {server.name}: {len(tried.tools)} tools", messages.SUCCESS
+                )
