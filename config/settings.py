@@ -250,6 +250,9 @@ PROMPT_CACHING = env.flag("PROMPT_CACHING", True)  # marks for Anthropic's model
 PROMPT_CACHE_PREFIX_LIFE = env.choice("PROMPT_CACHE_PREFIX_LIFE", "1h", ("5m", "1h"))  # system text and tools
 PROMPT_CACHE_MESSAGES_LIFE = env.choice("PROMPT_CACHE_MESSAGES_LIFE", "5m", ("5m", "1h"))
 
+# --- goals (A30.4) -----------------------------------------------------------------------------------
+GOAL_CONTINUATIONS = env.integer("GOAL_CONTINUATIONS", 10)  # without a word of the user
+
 # --- titles (A18) ------------------------------------------------------------------------------------
 TITLE_REFRESH_EXCHANGES = env.integer("TITLE_REFRESH_EXCHANGES", 0)  # a new title every so often; 0: never
 

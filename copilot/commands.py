@@ -331,6 +331,18 @@ class DecideApprovals(_Command):
         ]
 
 
+class SetGoal(_Command):
+    kind: Literal["goal.set"]
+    session_id: str
+    text: str
+
+
+class ChangeGoal(_Command):
+    kind: Literal["goal.change"]
+    session_id: str
+    act: Literal["pause", "resume", "clear"]
+
+
 class Ping(_Command):
     kind: Literal["ping"]
 
@@ -351,6 +363,8 @@ Command = Annotated[
     | UndoTurn
     | AnswerQuestion
     | DecideApprovals
+    | SetGoal
+    | ChangeGoal
     | Ping,
     Field(discriminator="kind"),
 ]

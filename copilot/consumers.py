@@ -33,6 +33,7 @@ Outcome = (
     dispatch.Started
     | dispatch.Queued
     | dispatch.Obeyed
+    | dispatch.Goal
     | dispatch.Stopped
     | dispatch.Switched
     | dispatch.Undone
@@ -174,6 +175,8 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 self._need("chat")
                 decisions = commands.decisions_of(command.given())
                 return _fields(await in_thread(dispatch.decide, user_id, decisions))
+            case commands.SetGoal() | commands.ChangeGoal():
+                return await self._pursue(command)
             case commands.EditQueued() | commands.RemoveQueued() | commands.MoveQueued() | commands.SendNow():
                 return await self._change_queue(command)
             case unreachable:
@@ -205,6 +208,19 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             permissions=UNRESTRICTED,
         )
         return _fields(await in_thread(dispatch.resend, again))
+
+    async def _pursue(self, command: commands.SetGoal | commands.ChangeGoal) -> Reply:
+        self._need("chat")
+        message = commands.SendMessage(
+            session_id=_session(command.session_id),
+            user_id=self.visitor.user_id,
+            text=commands.clean_text(command.text) if isinstance(command, commands.SetGoal) else "",
+            origin=self.visitor.origin,
+            permissions=UNRESTRICTED,
+        )
+        if isinstance(command, commands.SetGoal):
+            return _fields(await in_thread(dispatch.set_goal, message))
+        return _fields(await in_thread(dispatch.change_goal, message, command.act))
 
     async def _change_queue(
         self, command: commands.EditQueued | commands.RemoveQueued | commands.MoveQueued | commands.SendNow

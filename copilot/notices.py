@@ -81,7 +81,7 @@ NOTICES: dict[str, Notice] = {
     "server_unavailable": Notice(
         "Tool server unavailable", "Its tools are missing until it answers again.", "none"
     ),
-    "goal_paused": Notice("Goal paused", "Send a message to resume it.", "continue"),
+    "goal_paused": Notice("Goal paused", "Write /goal resume to go on with it.", "none"),
     "schedule_disabled": Notice(
         "Schedule switched off", "It failed repeatedly. Check it, then switch it on.", "none"
     ),

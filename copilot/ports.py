@@ -61,7 +61,7 @@ class StopTurn(Protocol):
     def __call__(self, user_id: int, session_id: UUID, turn_id: UUID) -> bool: ...
 
 
-Errand = Literal["title"]
+Errand = Literal["title", "goal"]
 
 
 class SendErrand(Protocol):

@@ -117,7 +117,7 @@ def _give_up(turn: Turn, fence: int) -> None:
     happened += [
         (queries.notice_posted(notice_id, "worker_lost"), str(turn.pk)),
         (TurnFailed(run_ids=ended.run_ids, code="worker_lost", notice_id=str(notice_id)), str(turn.pk)),
-        (dispatch.became_idle(ended), None),
+        *((news, None) for news in ended.news()),
     ]
     dispatch.publish(turn.session_id, turn.session.owner_id, happened)
     dispatch.after_turn(turn.session_id, turn.token, EVERYTHING_STAYS)

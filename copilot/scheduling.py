@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
-from uuid import UUID
-
-from django.db import IntegrityError
 
 from copilot import history, queries, schedules, sessions
 from copilot.errors import Refused, TooMany, Unavailable
@@ -120,18 +117,10 @@ def _tell_off(schedule: Schedule, turn: Turn | None) -> None:
     session_id = schedule.session_id or (turn.session_id if turn is not None else None)
     if session_id is None:
         session_id = sessions.create(schedule.owner_id, title=schedule.name).pk
-    row_id = _posted(session_id, turn.pk if turn is not None and turn.session_id == session_id else None)
+    turn_id = turn.pk if turn is not None and turn.session_id == session_id else None
+    row_id = history.post_notice(session_id, turn_id, "schedule_disabled")
     try:
         told = queries.notice_posted(row_id, "schedule_disabled")
         stream.publish_now(str(session_id), [(told, None)], user_id=schedule.owner_id)
     except RedisDown:
         log.warning("the event log is unreachable; clients will catch up from the rows")
-
-
-def _posted(session_id: UUID, turn_id: UUID | None) -> UUID:
-    """Another row may take the place first, for a turn may be running there."""
-    while True:
-        try:
-            return history.post_notice(session_id, turn_id, "schedule_disabled")
-        except IntegrityError:
-            continue

@@ -1,4 +1,4 @@
-"""Conversations: the only writer of Session, except for the fence and title a turn's statement sets."""
+"""Conversations: the only writer of Session, except for what a turn's statement sets: fence, title, a paused goal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from django.db.models.functions import Now
 
 from copilot import preferences, queries
 from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
-from copilot.events import Event, SessionChanged, TitleChanged, Todo
+from copilot.events import Event, GoalJudged, GoalState, SessionChanged, TitleChanged, Todo
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import AgentVersion, Session
+from copilot.rows import storable
 from copilot.tags import strip_server_tags
 
 log = logging.getLogger(__name__)
 
 TITLE_CHARACTERS = 200
+GOAL_CHARACTERS = 2_000
+REASON_CHARACTERS = 500
 UNDO_DAYS = 30
 
 
@@ -143,6 +146,83 @@ def name_automatically(session_id: UUID, title: str, *, instead_of: str) -> bool
     if changed:
         publish_change(Session.objects.get(pk=session_id), titled=True)
     return changed
+
+
+# --- goals (A30.4) -----------------------------------------------------------------------------------
+
+
+def set_goal(owner_id: int, session_id: UUID, text: str) -> Session:
+    """A goal to work towards from now on; it replaces an older one."""
+    text = strip_server_tags(storable(text)).strip()
+    if not 0 < len(text) <= GOAL_CHARACTERS:
+        raise InvalidRequest(f"A goal has 1 to {GOAL_CHARACTERS:,} characters.", code="invalid_goal")
+    return _steered(owner_id, session_id, "active", had=None, goal=text, goal_reason="", goal_continuations=0)
+
+
+def pause_goal(owner_id: int, session_id: UUID, reason: str) -> Session:
+    return _steered(
+        owner_id, session_id, "paused", had=(Session.Goal.ACTIVE,), goal_reason=reason[:REASON_CHARACTERS]
+    )
+
+
+def resume_goal(owner_id: int, session_id: UUID) -> Session:
+    """With all its continuations again."""
+    rests = (Session.Goal.PAUSED, Session.Goal.EXHAUSTED)
+    return _steered(owner_id, session_id, "active", had=rests, goal_reason="", goal_continuations=0)
+
+
+def clear_goal(owner_id: int, session_id: UUID) -> Session:
+    return _steered(
+        owner_id,
+        session_id,
+        "cleared",
+        had=tuple(Session.Goal),
+        goal="",
+        goal_reason="",
+        goal_continuations=0,
+    )
+
+
+def _steered(
+    owner_id: int, session_id: UUID, state: GoalState, *, had: Sequence[str] | None, **fields: str | int
+) -> Session:
+    """Its person's word; `had` names the states it may be said in."""
+    session = queries.session_of(owner_id, session_id)
+    rows = Session.objects.filter(pk=session_id)
+    stored = "" if state == "cleared" else state
+    if not (rows if had is None else rows.filter(goal_state__in=had)).update(goal_state=stored, **fields):
+        raise Conflict("The session has no goal of which this could be said.", code="no_such_goal")
+    session.refresh_from_db()
+    _tell_goal(session, state)
+    return session
+
+
+def goal_judged(session_id: UUID, goal: str, state: GoalState, why: str) -> bool:
+    """What came of a goal, unless its person changed it meanwhile."""
+    still = Session.objects.filter(pk=session_id, goal=goal, goal_state=Session.Goal.ACTIVE)
+    if not still.update(goal_state=state, goal_reason=why[:REASON_CHARACTERS]):
+        return False
+    _tell_goal(Session.objects.get(pk=session_id), state)
+    return True
+
+
+def goal_continued(session_id: UUID, goal: str, number: int, why: str) -> bool:
+    """Count a continuation before it is said: however often this is tried, each number is said once."""
+    still = Session.objects.filter(
+        pk=session_id, goal=goal, goal_state=Session.Goal.ACTIVE, goal_continuations=number - 1
+    )
+    return bool(still.update(goal_continuations=number, goal_reason=why[:REASON_CHARACTERS]))
+
+
+def _tell_goal(session: Session, state: GoalState) -> None:
+    judged = GoalJudged(state=state, reason=session.goal_reason)
+    try:
+        stream.publish_now(str(session.pk), [(judged, None)], user_id=session.owner_id)
+    except RedisDown:
+        log.warning("the event log is unreachable; a goal was judged without being told")
+
+
+# --- todos -------------------------------------------------------------------------------------------
 
 
 def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:

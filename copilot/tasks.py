@@ -47,11 +47,13 @@ def tick() -> None:
 @shared_task(name="copilot.tasks.run_errand", ignore_result=True)
 def run_errand(errand: ports.Errand, turn_id: str) -> None:
     """What an ended turn left to be done: nobody waits for it, and a failure is ours alone (A3.7)."""
-    from copilot.agent import titles
+    from copilot.agent import goals, titles
 
     match errand:
         case "title":
             titles.name(UUID(turn_id))
+        case "goal":
+            goals.judge(UUID(turn_id))
         case unreachable:
             assert_never(unreachable)
 

@@ -21,7 +21,6 @@ from copilot.events import (
     ApprovalDecided,
     Ending,
     QuestionClosed,
-    SessionChanged,
     Tokens,
     TurnCancelled,
     TurnFailed,
@@ -165,11 +164,8 @@ async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | No
     await run.recorder.settle()
     run.outbox.fence = None  # Postgres has decided for us: no fence, known to Redis or not, refuses it
     run.recorder.publish(event)
-    run.recorder.publish(
-        SessionChanged(
-            title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle", child=ended.child
-        )
-    )
+    for news in ended.news():
+        run.recorder.publish(news)
     next_turn, next_token = uuid4(), uuid4()
     release = Release(
         session_id=str(run.turn.session_id),

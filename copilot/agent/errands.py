@@ -13,3 +13,5 @@ def after(ended: Ended) -> Iterator[Errand]:
     """Decided by what the ending's own statement returned: an ordinary turn asks the database nothing more."""
     if titles.is_due(ended.title, ended.title_origin):
         yield "title"
+    if ended.goal_state == "active":
+        yield "goal"

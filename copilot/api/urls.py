@@ -8,6 +8,7 @@ from copilot.api.branches import BranchesView, UndoView
 from copilot.api.documents import DocumentView, ViewerView
 from copilot.api.doors import Nowhere
 from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView
+from copilot.api.goals import GoalView
 from copilot.api.keys import KeysView, KeyView
 from copilot.api.mcp_servers import McpServersView, McpServerTestView, McpServerView
 from copilot.api.memories import MemoriesView, MemoryView
@@ -36,6 +37,7 @@ urlpatterns = [
     path(f"{SESSION}/stream", StreamView.as_view()),
     path(f"{SESSION}/stop", StopView.as_view()),
     path(f"{SESSION}/branches", BranchesView.as_view()),
+    path(f"{SESSION}/goal", GoalView.as_view()),
     path(f"{SESSION}/undo", UndoView.as_view()),
     path(f"{SESSION}/queue", QueueView.as_view()),
     path(QUEUED, QueuedView.as_view()),

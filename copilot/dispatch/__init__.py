@@ -13,11 +13,11 @@ from copilot.dispatch.continuing import expire
 from copilot.dispatch.deciding import Decided, decide
 from copilot.dispatch.following import after_turn, follow, restore, start_stranded
 from copilot.dispatch.obeying import Obeyed, hear
+from copilot.dispatch.pursuing import Goal, change_goal, goal_of, set_goal
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
 from copilot.dispatch.stopping import drop_queue, stop
 from copilot.dispatch.telling import (
     announce_cancelled,
-    became_idle,
     closed,
     publish,
     publish_page,
@@ -27,6 +27,7 @@ from copilot.ports import Heard, Said
 
 __all__ = [
     "Decided",
+    "Goal",
     "Obeyed",
     "Queued",
     "Started",
@@ -36,12 +37,13 @@ __all__ = [
     "after_turn",
     "announce_cancelled",
     "answer_question",
-    "became_idle",
+    "change_goal",
     "closed",
     "decide",
     "edit_queued",
     "expire",
     "follow",
+    "goal_of",
     "hear",
     "move_queued",
     "publish",
@@ -51,6 +53,7 @@ __all__ = [
     "restore",
     "say",
     "send_now",
+    "set_goal",
     "start_stranded",
     "stop",
     "stop_turn",

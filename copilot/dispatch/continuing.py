@@ -11,7 +11,7 @@ from django.db import transaction
 from copilot import approvals, turns
 from copilot.agent.mending import close_open
 from copilot.dispatch.following import after_turn
-from copilot.dispatch.telling import became_idle, owner_of, publish
+from copilot.dispatch.telling import owner_of, publish
 from copilot.events import ApprovalDecided, Event, TurnCancelled
 from copilot.live import lease
 from copilot.turns import Ended, Opened, Opening, Paused
@@ -52,7 +52,7 @@ def expire(turn_id: UUID) -> bool:
         if paused is None:
             return False
         ended, happened = _abandon(paused, "expired", EXPIRED, by="expiry")
-    happened += [_ending(paused, ended), (became_idle(ended), None)]
+    happened += [_ending(paused, ended), *((news, None) for news in ended.news())]
     publish(paused.session_id, owner_of(paused.session_id), happened)
     after_turn(paused.session_id, paused.token, None)
     return True

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from django.db import transaction
 
-from copilot import approvals, history, queries, turns
+from copilot import approvals, history, queries, sessions, turns
 from copilot.dispatch.answers import Stopped
 from copilot.dispatch.following import after_turn, member_of
 from copilot.dispatch.telling import announce_cancelled, owner_of, publish
-from copilot.errors import TurnConflict
+from copilot.errors import Conflict, TurnConflict
 from copilot.events import CancelReason, Event, TurnCancelled
 from copilot.live import lease
 from copilot.live import stop as stops
@@ -35,7 +35,9 @@ def stop(
     by: CancelReason = "user",
 ) -> Stopped:
     """Stop what the session accepted before now; a message accepted later is never affected (T7)."""
-    queries.session_of(user_id, session_id)
+    session = queries.session_of(user_id, session_id)
+    if session.goal_state == session.Goal.ACTIVE:
+        _pause_goal(user_id, session_id)
     stopping = turns.request_stop(session_id, turn_id, by=by)
     if stopping is None and turn_id is None:
         stopping = _between_turns(session_id)
@@ -68,6 +70,14 @@ def stop_children(turn_id: UUID) -> None:
     for session_id, child_id in started.values_list("session_id", "pk"):
         if (stopping := turns.request_stop(session_id, child_id, by="parent")) is not None:
             _carry_out(session_id, stopping)
+
+
+def _pause_goal(user_id: int, session_id: UUID) -> None:
+    """At once, for between two turns of a goal there is nothing else that a stop could reach (A30.4)."""
+    try:
+        sessions.pause_goal(user_id, session_id, "The turn was stopped.")
+    except Conflict:
+        return  # it was achieved or changed just now
 
 
 def _between_turns(session_id: UUID) -> turns.Stopping | None:

@@ -104,7 +104,7 @@ def announce_cancelled(
     happened += [
         (queries.notice_posted(notice_id, "stopped"), str(turn_id)),
         (TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason), str(turn_id)),
-        (became_idle(ended), None),
+        *((news, None) for news in ended.news()),
     ]
     publish(session_id, owner_of(session_id), happened)
 
@@ -121,12 +121,6 @@ def closed(session_id: UUID, turn_id: UUID, result: str) -> list[tuple[Event, st
 
 def _cancelled(row: Approval) -> ApprovalDecided:
     return ApprovalDecided(approval_id=str(row.pk), state="cancelled", by="user")
-
-
-def became_idle(ended: turns.Ended) -> SessionChanged:
-    return SessionChanged(
-        title=ended.title, pinned=ended.pinned, archived=ended.archived, state="idle", child=ended.child
-    )
 
 
 def owner_of(session_id: UUID) -> int:

@@ -107,9 +107,14 @@ class ContextCompactionFailed:
     kind: Literal["context.compaction_failed"] = "context.compaction_failed"
 
 
+GoalState = Literal["active", "paused", "achieved", "exhausted", "cleared"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class GoalJudged:
-    state: Literal["active", "paused", "achieved", "exhausted"]
+    """By a model after a turn, or by the person whose goal it is."""
+
+    state: GoalState
     reason: str
     kind: Literal["goal.judged"] = "goal.judged"
 

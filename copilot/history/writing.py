@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID, uuid4
 
 import msgspec
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Max
 
 from copilot.events import JSON, AttachmentView
@@ -145,7 +145,15 @@ def retract(turn_id: UUID, fence: int, row_ids: Sequence[UUID]) -> None:
 
 
 def post_notice(session_id: UUID, turn_id: UUID | None, code: str) -> UUID:
-    """A notice for people on a turn that no worker runs any more."""
+    """A notice for people that no running turn writes; should one run, its row may take the place first."""
+    while True:
+        try:
+            return _posted(session_id, turn_id, code)
+        except IntegrityError:
+            continue
+
+
+def _posted(session_id: UUID, turn_id: UUID | None, code: str) -> UUID:
     row = uuid4()
     with connection.cursor() as cursor:
         cursor.execute(

@@ -15,6 +15,7 @@ from copilot.turns.changing import (
     resume,
     waiting_on,
 )
+from copilot.turns.ending import Ended, cancel_reason, end, ended_already
 from copilot.turns.running import (
     CANCELLED,
     FAILED,
@@ -25,13 +26,9 @@ from copilot.turns.running import (
     SUCCEEDED,
     WAITING,
     Claimed,
-    Ended,
     Opened,
     Opening,
-    cancel_reason,
     claim,
-    end,
-    ended_already,
     open_turn,
     record_dropped,
     still_running,

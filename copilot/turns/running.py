@@ -1,4 +1,4 @@
-"""A turn from its opening to its one ending."""
+"""A turn is opened, and becomes a worker's to run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from copilot import usage
-from copilot.errors import TurnConflict
-from copilot.events import CancelReason, TurnSummary
+from copilot.events import CancelReason
 from copilot.models import Turn
 from copilot.permissions import Permissions, PermissionsJSON
 from copilot.shaping import Shaping
@@ -226,7 +225,7 @@ def claim(
     """
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, {"worker": worker, **usage.first_calls(turn_ids, models or {})})
-        return [_claimed(row, _loaded(row[19], Shaping)) for row in cursor.fetchall()]
+        return [_claimed(row, loaded(row[19], Shaping)) for row in cursor.fetchall()]
 
 
 def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
@@ -241,8 +240,8 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
         origin=row[7],
         tier=row[8],
         mode=row[9],
-        permissions=shaping.permitted(Permissions.from_json(_loaded(row[10], PermissionsJSON))),
-        run_ids=_loaded(row[11], list[str]),
+        permissions=shaping.permitted(Permissions.from_json(loaded(row[10], PermissionsJSON))),
+        run_ids=loaded(row[11], list[str]),
         accepted_through=row[12],
         stopped=row[13],
         resumed=row[14],
@@ -259,7 +258,7 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
 T = TypeVar("T")
 
 
-def _loaded(value: str | T, kind: type[T]) -> T:
+def loaded(value: str | T, kind: type[T]) -> T:
     """A jsonb column as a raw cursor gives it."""
     return msgspec.json.decode(value, type=kind) if isinstance(value, str) else value
 
@@ -269,115 +268,3 @@ def still_running(held: Sequence[tuple[UUID, int]]) -> set[UUID]:
     fences = dict(held)
     rows = Turn.objects.filter(pk__in=fences, status=RUNNING).values_list("pk", "fence")
     return {turn_id for turn_id, fence in rows if fences[turn_id] == fence}
-
-
-# --- ending ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    run_ids: list[str]
-    stop_through: int | None
-    cancel_reason: CancelReason
-    child: bool
-    title: str
-    pinned: bool
-    archived: bool
-    title_origin: str = ""
-
-
-_END = """
-WITH ended AS (
-    UPDATE copilot_turn SET status = %(to)s, ended_at = now(), failure_code = %(failure)s, limit_code = %(limit)s,
-           cancel_reason = CASE WHEN %(cancelled)s THEN COALESCE(NULLIF(cancel_reason, ''), %(reason)s)
-                           ELSE '' END, summary = %(summary)s::jsonb, model = %(model)s,
-           fence = %(fence)s + %(raise)s
-    WHERE id = %(turn)s AND fence = %(fence)s AND status = ANY(%(from)s)
-      AND NOT (%(unless_pending)s AND stop_requested_at IS NULL AND EXISTS (
-          SELECT 1 FROM copilot_message m WHERE m.session_id = copilot_turn.session_id
-          AND m.sequence IS NULL AND m.dropped_at IS NULL))
-    RETURNING session_id, run_ids, stop_through, cancel_reason
-)
-UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s)
-FROM ended WHERE s.id = ended.session_id
-RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL, s.title_origin,
-          ended.cancel_reason, s.depth > 0
-"""
-
-
-def end(
-    turn_id: UUID,
-    fence: int,
-    to: Turn.Status,
-    *,
-    failure_code: str = "",
-    limit_code: str = "",
-    reason: str = "",
-    summary: TurnSummary | None = None,
-    override: bool = False,
-    unless_pending: bool = False,
-    unless_running: bool = False,
-) -> Ended:
-    """The one ending. `override` raises the fence too, so that the worker it is taken from can write no more.
-
-    `unless_pending` refuses while messages wait that the turn might still take: one statement asks and ends.
-    """
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _END,
-            {
-                "to": to,
-                "turn": turn_id,
-                "fence": fence,
-                "raise": 1 if override else 0,
-                "from": [
-                    status.value for status in REACHED_FROM[to] if not (unless_running and status == RUNNING)
-                ],
-                "failure": failure_code,
-                "limit": limit_code,
-                "reason": reason,
-                "cancelled": to == CANCELLED,
-                "summary": _json.encode(summary).decode() if summary else "{}",
-                "model": summary.model if summary else "",
-                "unless_pending": unless_pending,
-            },
-        )
-        row = cursor.fetchone()
-    if row is None:
-        raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
-    return Ended(
-        run_ids=_loaded(row[0], list[str]),
-        stop_through=row[1],
-        title=row[2],
-        pinned=row[3],
-        archived=row[4],
-        title_origin=row[5],
-        cancel_reason=row[6] or "user",
-        child=row[7],
-    )
-
-
-def ended_already(turn_id: UUID, fence: int, to: Turn.Status) -> Ended | None:
-    """The ending that this fence gave the turn, when the answer to it was lost on the way."""
-    turn = Turn.objects.filter(pk=turn_id, fence=fence, status=to).select_related("session").first()
-    if turn is None:
-        return None
-    return Ended(
-        run_ids=list(turn.run_ids),
-        stop_through=turn.stop_through,
-        title=turn.session.title,
-        pinned=turn.session.pinned,
-        archived=turn.session.archived_at is not None,
-        title_origin=turn.session.title_origin,
-        cancel_reason=cancel_reason(turn),
-        child=turn.session.depth > 0,
-    )
-
-
-def cancel_reason(turn: Turn) -> CancelReason:
-    """Who had the turn cancelled; a person, unless its row says otherwise."""
-    match turn.cancel_reason:
-        case "abandoned" | "parent":
-            return turn.cancel_reason
-        case _:
-            return "user"
