@@ -157,6 +157,9 @@ class _Folder:
                 self._add(event)
             case StepRetracted():
                 self._remove(event.row_ids)
+            case TurnSucceeded():
+                self._took(turn_id, event.summary.duration_ms)
+                self._state = _changed(self._state, event, turn_id)
             case SessionSnapshot():
                 self._begin(from_snapshot(event))
             case QueueChanged():
@@ -199,6 +202,11 @@ class _Folder:
         text = self._growing.pop(row_id, None)
         if text is not None:
             self._rows[row_id] = replace(self._rows[row_id], content=text.joined())
+
+    def _took(self, turn_id: str | None, duration_ms: int) -> None:
+        for row_id, row in self._rows.items():
+            if row.kind == "assistant" and row.turn_id == turn_id:
+                self._rows[row_id] = replace(row, duration_ms=duration_ms)
 
     def _remove(self, row_ids: Iterable[str]) -> None:
         for row_id in row_ids:

@@ -11,7 +11,8 @@ from uuid import UUID
 
 import msgspec
 from django.db import connection
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Case, Count, Exists, OuterRef, Q, When
+from django.db.models.fields.json import KeyTransform
 
 from copilot.awaited import open_approvals
 from copilot.commands import LIMITS
@@ -48,6 +49,13 @@ from copilot.previews import preview_arguments
 PAGE_ROWS = 50
 RECENT_EVENTS = 256  # well over what a checkpoint's two seconds can hold
 SHOWN_KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary", "notice")
+_TURN_MS = Case(
+    When(
+        kind="assistant",
+        turn__status=Turn.Status.SUCCEEDED,
+        then=KeyTransform("duration_ms", "turn__summary"),
+    )
+)  # of answers alone, and where the ending told it
 _ROLES: dict[str, Role] = {"user": "user", "summary": "summary", "notice": "notice"}
 
 T = TypeVar("T")
@@ -179,6 +187,7 @@ def message_view(row: Message, versions: int = 1) -> MessageView:
         mid_turn=row.mid_turn,
         model=row.model,
         versions=versions,
+        duration_ms=getattr(row, "turn_ms", None),
     )
 
 
@@ -254,7 +263,7 @@ def messages_page(
     rows = Message.objects.filter(session=session_id, hidden="", kind__in=SHOWN_KINDS, sequence__isnull=False)
     if before is not None:
         rows = rows.filter(sequence__lt=before)
-    newest = list(rows.order_by("-sequence")[: limit + 1])
+    newest = list(rows.annotate(turn_ms=_TURN_MS).order_by("-sequence")[: limit + 1])
     return _views(newest[:limit][::-1]), len(newest) > limit
 
 

@@ -78,7 +78,12 @@ def _item(
         case "summary":
             return Item(template="copilot/_row_summary.html", row=row, html=markdown.render(text))
         case _:
-            return Item(template="copilot/_row_answer.html", row=row, html=markdown.render(text))
+            return Item(
+                template="copilot/_row_answer.html",
+                row=row,
+                html=markdown.render(text),
+                note=duration(row.duration_ms) if row.duration_ms is not None else "",
+            )
 
 
 def _tool(

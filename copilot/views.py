@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from copilot import api_keys, dispatch, queries, sessions, transcript
+from copilot import api_keys, dispatch, queries, sessions, slashes, transcript
 from copilot.commands import parse_send
 from copilot.errors import NotFound, Refused
 from copilot.events import JSON, MessageView, SessionSnapshot
@@ -158,6 +158,7 @@ def _frame(request: HttpRequest) -> Context:
         "tiers": _tiers(),
         "demo": demo,
         "examples": _examples(demo=demo),
+        "commands": _commands(),
     }
 
 
@@ -171,6 +172,11 @@ def _tiers() -> list[dict[str, str | bool]]:
         {"value": tier, "label": f"{names.get(tier, tier)} · {entry.name}", "selected": tier == "standard"}
         for tier, entry in tiers.items()
     ]
+
+
+def _commands() -> list[dict[str, str]]:
+    """What the composer's menu offers, in the reader's language."""
+    return [{"name": one.name, "takes": one.takes, "does": _(one.does)} for one in slashes.COMMANDS]
 
 
 def _examples(*, demo: bool) -> list[dict[str, str]]:

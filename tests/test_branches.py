@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import commands, dispatch, history, queries
+from copilot import commands, dispatch, history, memories, queries
 from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany
-from copilot.models import Message, Turn
+from copilot.models import Approval, Message, Turn
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolGroup
 from copilot.providers.scripted import Call, Fail, Text
@@ -178,6 +178,25 @@ def test_a_retry_can_name_another_model(session, model):
     assert (turn.tier, turn.mode) == ("advanced", "fast")
 
 
+def test_another_first_message_brings_what_is_remembered(session, model):
+    """A25.2: the model reads it with the first message of the conversation, whichever version that is"""
+    memories.add(session.owner_id, "Sails a yawl.")
+    first, second = talk(session, "One", "Two")
+    again(session, second, "Zwei")
+    assert "Sails a yawl." not in Message.objects.get(session=session, content="Zwei").server_context
+    again(session, first, "Eins")
+    assert "Sails a yawl." in Message.objects.get(session=session, content="Eins").server_context
+
+
+def test_an_answer_tells_how_long_its_turn_took(session, model):
+    """W2.7"""
+    talk(session, "One")
+    [turn] = Turn.objects.filter(session=session)
+    answer = fresh(session).messages()[-1]
+    assert answer.duration_ms == turn.summary["duration_ms"]
+    assert_same_page(folded(fresh(make.session()), session), fresh(session))
+
+
 @pytest.fixture
 def interrupted(session, model, monkeypatch):
     """A turn that heard two more messages while its tool ran, both at one boundary."""
@@ -294,6 +313,36 @@ def test_chips_that_wait_stay_chips_after_an_undo(session, model):
     assert waiting(session) == ["Later"]
     assert lease_of(session) == {}
     assert transcript(session) == ["One", "Aye."]
+
+
+@pytest.fixture
+def paused(session, model, monkeypatch):
+    """A turn that waits for a person's word."""
+    add_tools(monkeypatch, Errand("pay", approval="ask"))
+    talk(session, "One")
+    model.will(Call("pay"))
+    turn_id = start(session, "Two")
+    until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
+    return turn_id
+
+
+def test_undo_of_a_turn_that_waits_for_approval_cancels_its_requests(session, model, paused):
+    """A30.5, A11.9"""
+    assert undo(session).text == "Two"
+    assert list(Approval.objects.values_list("state", flat=True)) == ["cancelled"]
+    assert ended(paused).status == "cancelled"
+    assert transcript(session) == ["One", "Aye."]
+    assert_same_page(folded(fresh(make.session()), session), fresh(session))
+
+
+def test_a_turn_that_waits_for_approval_keeps_its_session_busy(session, model, paused):
+    """A30.6: switching or retrying beside an open request is refused"""
+    first = Message.objects.filter(session=session, kind="user").earliest("sequence")
+    for act in ("edit", "retry", "switch"):
+        with pytest.raises(Conflict) as refused:
+            ACTS[act](session, first.pk)
+        assert refused.value.code == "session_busy"
+    assert Approval.objects.get().state == "requested"
 
 
 # --- refusals ----------------------------------------------------------------------------------------

@@ -40,17 +40,18 @@ T = TypeVar("T")
 async def succeed(run: Run, answered: Answered) -> bool:
     """End as succeeded; False when something was queued that this turn goes on with (T6.3)."""
     may_go_on = run.loop is not None and run.loop.can_go_on and answered.limit_code is None
+    taken = summary(run)  # one for the row and the event: live and reloaded pages show the same
     try:
         ended = await _end(
-            run, turns.SUCCEEDED, limit_code=answered.limit_code or "", unless_pending=may_go_on
+            run, turns.SUCCEEDED, limit_code=answered.limit_code or "", unless_pending=may_go_on, taken=taken
         )
     except TurnConflict:
         if not may_go_on:
             raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from None
         if await _can_pay(run) and await uncut(_go_on(run)):
             return False
-        ended = await _end_or_lose(run, turns.SUCCEEDED)
-    event = TurnSucceeded(run_ids=ended.run_ids, summary=summary(run), limit_code=answered.limit_code)
+        ended = await _end_or_lose(run, turns.SUCCEEDED, taken=taken)
+    event = TurnSucceeded(run_ids=ended.run_ids, summary=taken, limit_code=answered.limit_code)
     await _over(run, event, ended, keep_through=None)
     for errand in errands.after(ended):
         run.services.in_background(in_thread(send_errand, errand, run.turn.turn_id))
@@ -103,9 +104,16 @@ async def _close_requests(run: Run, by: Literal["user", "automatic"]) -> None:
 # --- the one update ----------------------------------------------------------------------------------
 
 
-async def _end_or_lose(run: Run, to: Turn.Status, *, failure_code: str = "", reason: str = "") -> Ended:
+async def _end_or_lose(
+    run: Run,
+    to: Turn.Status,
+    *,
+    failure_code: str = "",
+    reason: str = "",
+    taken: TurnSummary | None = None,
+) -> Ended:
     try:
-        return await _end(run, to, failure_code=failure_code, reason=reason)
+        return await _end(run, to, failure_code=failure_code, reason=reason, taken=taken)
     except TurnConflict as conflict:
         raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from conflict
 
@@ -118,8 +126,10 @@ async def _end(
     limit_code: str = "",
     reason: str = "",
     unless_pending: bool = False,
+    taken: TurnSummary | None = None,
 ) -> Ended:
-    turn_id, fence, taken = run.turn.turn_id, run.turn.fence, summary(run)
+    turn_id, fence = run.turn.turn_id, run.turn.fence
+    taken = taken or summary(run)
     tries = count(1)
 
     def end(_: None) -> Ended:

@@ -49,7 +49,7 @@ def submit(command: SendMessage) -> Started | Queued:
     if accepted is None:
         return first_outcome(command) or submit(command)
     if accepted.recalls and command.permissions.memory:
-        _recall(message_id, command)
+        recall(message_id, command)
     number = accepted.accept_number
     member = Member(number, command.run_id is not None, str(message_id))
     opening = turns.Opening(
@@ -71,7 +71,7 @@ def submit(command: SendMessage) -> Started | Queued:
     return _admit(opening, member, command.user_id, view, ignored)
 
 
-def _recall(message_id: UUID, command: SendMessage) -> None:
+def recall(message_id: UUID, command: SendMessage) -> None:
     """What is known of the user goes with a session's first message, judged before any is merged (A25.2)."""
     warm = memories.warm(command.user_id, command.text)
     if not warm:

@@ -11,6 +11,7 @@ from django.db import DatabaseError, IntegrityError, transaction
 from copilot import history, queries, turns
 from copilot.agent import prompt
 from copilot.commands import PageContext, Resend, SendMessage
+from copilot.dispatch.admission import recall
 from copilot.dispatch.answers import Started
 from copilot.dispatch.holding import Hold, busy, hold
 from copilot.dispatch.limits import check_limit
@@ -137,6 +138,8 @@ def _opened(
             accept_number=accepted.accept_number,
         )
         history.fork(held.session_id, original_id, message_id)
+        if message.permissions.memory and history.is_empty(held.session_id):
+            recall(message_id, message)
         opened = turns.open_turn(opening)
         if opened is None:  # an earlier message waits that needs a turn of its own
             raise busy()

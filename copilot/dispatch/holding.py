@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from copilot import turns
 from copilot.dispatch.following import after_turn, restore
 from copilot.errors import Conflict, Unavailable
 from copilot.live import lease
@@ -30,6 +31,8 @@ class Hold:
 
 def hold(session_id: UUID) -> Hold:
     """Take the session as a turn would, or say that it is busy; of several acts at once one gets it."""
+    if turns.waiting_on(session_id) is not None:
+        raise busy()  # its lease is free for the turn that goes on (A11.3)
     deadline = time.monotonic() + ENDING_SECONDS
     try:
         while (held := _claimed(session_id)) is None:

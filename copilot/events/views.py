@@ -68,6 +68,7 @@ class MessageView:
     mid_turn: bool = False
     model: str = ""  # which model wrote it, as shown to people
     versions: int = 1  # of a user's message: how many there are to switch between (W2.7)
+    duration_ms: int | None = None  # of an answer: how long its turn took, once that has succeeded
 
 
 @dataclass(frozen=True, kw_only=True)

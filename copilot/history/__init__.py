@@ -1,7 +1,7 @@
 """The transcript: the only writer of Message. Rows are appended; what was said is never rewritten (T2.4)."""
 
 from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
-from copilot.history.branching import Switched, Undone, addressed, fork, switch, undo
+from copilot.history.branching import Switched, Undone, addressed, fork, is_empty, switch, undo
 from copilot.history.reading import noticed, rows_for_model, rows_named
 from copilot.history.waiting import (
     Pending,
@@ -55,6 +55,7 @@ __all__ = [
     "edit_pending",
     "fork",
     "has_pending",
+    "is_empty",
     "keep_replay",
     "last_accepted",
     "noticed",

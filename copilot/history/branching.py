@@ -19,6 +19,11 @@ def shown(session_id: UUID) -> QuerySet[Message]:
     return Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
 
 
+def is_empty(session_id: UUID) -> bool:
+    """Nothing is shown: what is said next is the first that the model reads."""
+    return not shown(session_id).exists()
+
+
 def addressed(session_id: UUID, message_id: UUID) -> Message:
     """What the user said to get this row: the row itself, or the last message before it."""
     place = shown(session_id).filter(pk=message_id).values("sequence")

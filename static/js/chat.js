@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { Composer } from "./composer.js";
+import { confirmed } from "./confirm.js";
 import { byId, delegate, fill, show } from "./dom.js";
 import { Dock } from "./dock.js";
 import { addOlder, emptyState, fold } from "./fold.js";
@@ -12,6 +13,7 @@ import { Sidebar } from "./sidebar.js";
 import { Socket } from "./socket.js";
 import { startTheme } from "./theme.js";
 import { announce, toast } from "./toast.js";
+import { Versions } from "./versions.js";
 
 const QUIET_FOR = 1500; // a connection back within this time was never worth a word
 
@@ -31,9 +33,10 @@ const sidebar = new Sidebar({ current: sessionId, onGone: leave });
 const socket = new Socket({ onEvent: take, onStatus: connection });
 const command = (kind, fields) => socket.command(kind, { session_id: sessionId, ...fields });
 const answer = (fields) => socket.command("question.answer", fields);
-const composer = new Composer({ sessionId, onSend: send, onStop: stop, onRecall: lastOwnText });
+const composer = new Composer({ sessionId, onSend: send, onCommand: obey, onStop: stop, onRecall: recall });
 const dock = new Dock({ send: attempt, answer });
 const outbox = new Outbox(byId("transcript"));
+const versions = new Versions(byId("transcript"), state, { command, choices: () => composer.choices(), onSent: () => scroll.toEnd() });
 
 transcript.afterPaint = () => {
   outbox.paint(state);
@@ -112,6 +115,7 @@ async function send(message) {
     const ack = await command("message.send", { text, attachments, tier, mode });
     outbox.accepted(entry, ack.message_id);
     if (ack.ignored_attachments?.length) toast("Some attachments could not be used.");
+    if (ack.hint) toast(ack.hint);
   } catch (problem) {
     if (problem.code === "disconnected") {
       entry.lost = true; // sent, but was it accepted? The events after the reconnect will tell
@@ -121,6 +125,25 @@ async function send(message) {
     notSent(entry, problem.message);
   }
   transcript.schedule();
+}
+
+const UNDO = {
+  title: "Undo the last turn?",
+  text: "It leaves the conversation. What its tools did outside of it (files, messages, purchases) is not undone.",
+  yes: "Undo",
+};
+
+/** A command typed as a message: the server carries it out, and nothing is shown as said. */
+async function obey(name, message) {
+  if (!sessionId && name === "new") return message.text.trim() === "/new" ? leave() : send({ ...message, text: message.text.trim().slice(4).trim() });
+  if (!sessionId) return composer.problem("There is no conversation here yet.");
+  if (name === "undo" && !(await confirmed(UNDO))) return;
+  const { text, tier, mode } = message;
+  const ack = await attempt("message.send", { text, tier, mode });
+  if (!ack) return composer.giveBack(message);
+  if (ack.session_id !== sessionId) return location.assign(`/chat/${ack.session_id}/`);
+  toast(ack.message);
+  if (ack.text && !byId("text").value) composer.put(ack.text);
 }
 
 function notSent(entry, words) {
@@ -156,12 +179,13 @@ function stop() {
   });
 }
 
-function lastOwnText() {
-  for (let i = state.order.length - 1; i >= 0; i -= 1) {
-    const row = state.rows.get(state.order[i]);
-    if (row.kind === "user") return row.content;
-  }
-  return "";
+/** ↑ in an empty box: the last own message is edited, or while a turn runs at least said again. */
+function recall() {
+  const own = state.order.map((id) => state.rows.get(id)).filter((row) => row.kind === "user");
+  if (!own.length) return false;
+  if (state.turn) composer.put(own.at(-1).content);
+  else versions.edit(own.at(-1));
+  return true;
 }
 
 function leave() {
@@ -193,8 +217,7 @@ async function copy(text, button) {
 delegate(byId("transcript"), {
   copy: (button) => copy(state.rows.get(button.closest("[data-row]").dataset.row).content, button),
   "copy-code": (button) => copy(button.closest(".code").querySelector("code").textContent, button),
-  edit: (button) => composer.put(state.rows.get(button.closest("[data-row]").dataset.row).content),
-  retry: () => composer.put(lastOwnText()),
+  ...versions.acts,
 });
 delegate(byId("empty"), { example: (button) => composer.put(button.dataset.text) });
 byId("older").addEventListener("click", (event) => {
@@ -221,6 +244,7 @@ function working() {
 function paintFrame() {
   const running = Boolean(state.turn);
   composer.setRunning(running);
+  app.toggleAttribute("data-running", running);
   const words = working();
   show(byId("working"), Boolean(words));
   if (words) fill(byId("working"), "text", words);

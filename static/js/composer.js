@@ -2,17 +2,19 @@
 
 import { upload } from "./api.js";
 import { byId, clone, delegate, fill, show } from "./dom.js";
+import { Slashes } from "./slashes.js";
 
 const MAX_FILES = 20; // per message (T11)
 
 export class Composer {
-  /** Callbacks: `onSend({text, attachments, tier, mode})`, `onStop()`, `onRecall()` → text of the last own message. */
-  constructor({ sessionId, onSend, onStop, onRecall }) {
+  /** Callbacks: `onSend({text, attachments, tier, mode})`, `onCommand(name, {text, …})`, `onStop()`, `onRecall()`: ↑ in an empty box. */
+  constructor({ sessionId, onSend, onCommand, onStop, onRecall }) {
     this.form = byId("composer");
     this.text = byId("text");
     this.files = []; // {name, id, item, abort}
     this.running = false;
-    Object.assign(this, { sessionId, onSend, onStop, onRecall });
+    Object.assign(this, { sessionId, onSend, onCommand, onStop, onRecall });
+    this.slashes = new Slashes(this.text, (text) => this.put(text));
     this.#restore();
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -70,14 +72,21 @@ export class Composer {
     const text = this.text.value.trim();
     if (!this.#ready()) return;
     const files = this.files;
-    const tier = byId("tier").value;
-    const mode = byId("mode").checked ? "deep" : "fast";
+    this.slashes.close();
     this.files = [];
     byId("attachments").replaceChildren();
     show(byId("attachments"), false);
     this.put("", { focus: false });
     this.problem("");
-    this.onSend({ text, files, attachments: files.map((file) => file.id), tier, mode });
+    const message = { text, files, attachments: files.map((file) => file.id), ...this.choices() };
+    const name = files.length ? null : this.slashes.known(text);
+    if (name) this.onCommand(name, message);
+    else this.onSend(message);
+  }
+
+  /** The model and the way of thinking that are chosen now. */
+  choices() {
+    return { tier: byId("tier").value, mode: byId("mode").checked ? "deep" : "fast" };
   }
 
   #ready() {
@@ -86,17 +95,14 @@ export class Composer {
   }
 
   #key(event) {
-    if (event.isComposing) return;
+    if (event.isComposing || this.slashes.key(event)) return;
     if (event.key === "Enter" && !event.shiftKey) {
       // A phone's keyboard has no Shift+Enter to speak of: there Enter breaks the line and the button sends.
       if (matchMedia("(pointer: coarse) and (max-width: 48rem)").matches) return;
       event.preventDefault();
       this.#submit();
     } else if (event.key === "ArrowUp" && this.text.value === "") {
-      const text = this.onRecall();
-      if (!text) return;
-      event.preventDefault();
-      this.put(text);
+      if (this.onRecall()) event.preventDefault();
     }
   }
 

@@ -75,7 +75,12 @@ const STEPS = {
     setTurn(state, event, { status: "waiting" });
     state.state = "waiting";
   },
-  "turn.succeeded": endTurn,
+  "turn.succeeded": (state, event) => {
+    for (const row of state.rows.values()) {
+      if (row.kind === "assistant" && row.turn_id === event.turn_id) put(state, { ...row, duration_ms: event.summary.duration_ms });
+    }
+    endTurn(state, event);
+  },
   "turn.failed": endTurn,
   "turn.cancelled": endTurn,
   "turn.heartbeat": (state, event) => setActivity(state, event, { phase: event.phase }),

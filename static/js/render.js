@@ -2,7 +2,7 @@
 
 import { clone, element, fill, show, slot } from "./dom.js";
 import { GrowingMarkdown } from "./markdown.js";
-import { clock, templateOf, thoughtLabel, toolLabel, toolState } from "./rows.js";
+import { clock, duration, templateOf, thoughtLabel, toolLabel, toolState } from "./rows.js";
 
 const HIDDEN_FRAME = 250; // a hidden tab gets no animation frames, but its state must not pile up
 
@@ -147,6 +147,7 @@ const PAINTERS = {
   user(item, row) {
     fill(item, "text", row.content);
     fill(item, "time", clock(row.created_at));
+    paintVersions(item, row);
     const files = slot(item, "files");
     show(files, row.attachments.length > 0);
     if (files.childElementCount !== row.attachments.length) {
@@ -158,6 +159,7 @@ const PAINTERS = {
     this.paintProse(slot(item, "prose"), row);
     fill(item, "model", row.model);
     fill(item, "time", clock(row.created_at));
+    fill(item, "duration", row.duration_ms == null ? "" : duration(row.duration_ms));
   },
   reasoning(item, row) {
     item.dataset.state = this.grows(row) ? "running" : "done";
@@ -185,6 +187,15 @@ const PAINTERS = {
 };
 
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+/** ‹ 2/3 ›, where a message has several versions. */
+function paintVersions(item, { branch, versions = 1 }) {
+  item.toggleAttribute("data-versions", versions > 1);
+  show(slot(item, "versions"), versions > 1);
+  fill(item, "version", `${branch + 1}/${versions}`);
+  item.querySelector('[data-act="older-version"]').disabled = branch === 0;
+  item.querySelector('[data-act="newer-version"]').disabled = branch + 1 >= versions;
+}
 
 function fileLink(file) {
   if (PICTURES.includes(file.type)) return pictureLink(file);

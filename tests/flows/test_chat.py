@@ -97,7 +97,7 @@ def test_queued_messages_can_be_moved_and_removed(ada: Visitor) -> None:
 
 
 def test_stop_edit_and_resend(ada: Visitor) -> None:
-    """T7.2, T7.5: the partial answer stays, says "Stopped", and the text comes back for another try."""
+    """T7.2, T7.5, W1.3: the partial answer stays, says "Stopped", and ↑ edits what was said."""
     page = ada.log_in()
     send(page, LONG)
     expect(answers(page)).to_contain_text("Part 1")
@@ -105,14 +105,14 @@ def test_stop_edit_and_resend(ada: Visitor) -> None:
     expect(page.locator(".row.notice")).to_have_text(re.compile("Stopped"))
     is_idle(page)
     expect(answers(page)).to_contain_text("Part 1")
-    box = page.get_by_label("Message", exact=True)
-    box.press("ArrowUp")
-    expect(box).to_have_value(LONG)
-    box.fill("just hello")
-    box.press("Enter")
-    expect(bubbles(page)).to_have_text([LONG, "just hello"])
-    expect(answers(page)).to_have_count(2)
-    expect(answers(page).last).to_contain_text("kill -9")
+    page.get_by_label("Message", exact=True).press("ArrowUp")
+    editor = page.get_by_label("Your message, to be sent again")
+    expect(editor).to_have_value(LONG)
+    editor.fill("just hello")
+    editor.press("Enter")
+    expect(bubbles(page)).to_have_text(["just hello"])
+    expect(answers(page)).to_have_count(1)
+    expect(answers(page)).to_contain_text("kill -9")
     is_idle(page)
 
 

@@ -60,6 +60,7 @@ def test_messages_and_stop():
                 "mid_turn": False,
                 "model": "",
                 "versions": 1,
+                "duration_ms": None,
             }
         ],
         "has_older": False,

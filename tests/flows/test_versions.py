@@ -1,0 +1,140 @@
+"""Versions, retries, commands and undo in a real browser (W2.6, W2.7, W2.8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.flows.conftest import Visitor, send
+from tests.flows.test_chat import answers, bubbles, is_idle
+
+pytestmark = pytest.mark.browser
+
+
+def versions(page: Page) -> Locator:
+    return page.locator(".row.user .versions:visible")
+
+
+def say(page: Page, text: str) -> None:
+    before = answers(page).count()
+    send(page, text)
+    expect(answers(page)).to_have_count(before + 1)
+    is_idle(page)
+
+
+def edit(page: Page, place: int, text: str) -> None:
+    row = page.locator(".row.user").nth(place)
+    row.hover()
+    row.get_by_role("button", name="Edit and send again").click()
+    page.get_by_label("Your message, to be sent again").fill(text)
+    page.keyboard.press("Enter")
+
+
+def test_an_edited_message_is_a_version_that_every_tab_can_switch(ada: Visitor) -> None:
+    """W2.7, W2.10: ‹ 2/2 ›, and back with everything that followed; a reload shows the same."""
+    page = ada.log_in()
+    say(page, "Hello one")
+    say(page, "Hello two")
+    other = ada.tab(page.url.removeprefix(ada.site.url))
+    expect(bubbles(other)).to_have_text(["Hello one", "Hello two"])
+    edit(page, 0, "Hello again")
+    for tab in (page, other):
+        expect(bubbles(tab)).to_have_text(["Hello again"])
+        expect(versions(tab)).to_contain_text("2/2")
+        is_idle(tab)
+    page.get_by_role("button", name="Previous version").click()
+    for tab in (page, other):
+        expect(bubbles(tab)).to_have_text(["Hello one", "Hello two"])
+        expect(versions(tab)).to_contain_text("1/2")
+        expect(answers(tab)).to_have_count(2)
+    page.reload()
+    expect(bubbles(page)).to_have_text(["Hello one", "Hello two"])
+    expect(page.get_by_role("button", name="Previous version")).to_be_disabled()
+    page.get_by_role("button", name="Next version").click()
+    expect(bubbles(page)).to_have_text(["Hello again"])
+
+
+def test_an_answer_is_retried_and_says_how_long_it_took(ada: Visitor) -> None:
+    """W2.7: time, model, duration; live and after a reload"""
+    page = ada.log_in()
+    say(page, "Hello there")
+    row = page.locator(".row.answer").last
+    took = row.locator("[data-slot=duration]")
+    expect(took).to_have_text(re.compile(r"\d+(\.\d)? m?s"))
+    said = took.inner_text()
+    page.reload()
+    expect(took).to_have_text(said)
+    page.get_by_role("button", name="Retry").click()
+    expect(versions(page)).to_contain_text("2/2")
+    expect(bubbles(page)).to_have_text(["Hello there"])
+    expect(answers(page)).to_have_count(1)
+    is_idle(page)
+
+
+def test_an_edit_can_be_given_up(ada: Visitor) -> None:
+    page = ada.log_in()
+    say(page, "Hello there")
+    page.get_by_label("Message", exact=True).press("ArrowUp")
+    page.get_by_label("Your message, to be sent again").fill("Never mind")
+    page.keyboard.press("Escape")
+    expect(bubbles(page)).to_have_text(["Hello there"])
+    expect(bubbles(page)).to_be_visible()
+    expect(page.get_by_label("Your message, to be sent again")).to_have_count(0)
+
+
+def test_undo_asks_first_and_gives_the_words_back(ada: Visitor) -> None:
+    """A30.5, W3: every destructive act confirms"""
+    page = ada.log_in()
+    say(page, "Hello one")
+    say(page, "Hello two")
+    send(page, "/undo")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("not undone")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(bubbles(page)).to_have_count(2)
+    send(page, "/undo")
+    dialog.get_by_role("button", name="Undo").click()
+    expect(bubbles(page)).to_have_text(["Hello one"])
+    expect(page.locator(".toast")).to_contain_text("not undone")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Hello two")
+
+
+def test_the_menu_offers_commands_and_fills_them_in(visit: Callable[..., Visitor]) -> None:
+    """W2.8, on a phone's width too"""
+    ada = visit(viewport={"width": 360, "height": 640})
+    page = ada.log_in()
+    say(page, "Hello there")
+    box = page.get_by_label("Message", exact=True)
+    box.press_sequentially("/")
+    options = page.get_by_role("option")
+    expect(options.first).to_be_visible()
+    box.press_sequentially("re")
+    expect(options.filter(visible=True)).to_have_count(1)
+    box.press("Enter")
+    expect(box).to_have_value("/rename ")
+    box.press_sequentially("Two boats")
+    box.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Two boats")
+    expect(bubbles(page)).to_have_text(["Hello there"])
+    expect(page.locator("body")).to_have_js_property("scrollWidth", 360)
+
+
+def test_new_leads_to_another_chat(ada: Visitor) -> None:
+    page = ada.log_in()
+    say(page, "Hello there")
+    first = page.url
+    send(page, "/new")
+    expect(page).not_to_have_url(first)
+    expect(bubbles(page)).to_have_count(0)
+
+
+def test_an_unknown_command_is_sent_as_text_and_said_so(ada: Visitor) -> None:
+    """A30.2"""
+    page = ada.log_in()
+    send(page, "/shrug")
+    expect(bubbles(page)).to_have_text(["/shrug"])
+    expect(page.locator(".toast")).to_contain_text("sent as a message")
+    is_idle(page)
