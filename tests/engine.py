@@ -19,7 +19,7 @@ from django.db import connection
 
 from billing.queries import forget_policy
 from config.celery import app
-from copilot import dispatch, engine, events, folding, ports, queries, tasks, workers
+from copilot import bridge, dispatch, engine, events, folding, ports, queries, tasks, workers
 from copilot.commands import SendMessage
 from copilot.events import Event, MessageView, TextExtended
 from copilot.live import keys, lease
@@ -180,6 +180,7 @@ class Worker:
         self.engine._beat._drop_lock()
         self._loop.run_until_complete(_unwound())
         self._loop.close()
+        until(_database_is_quiet)  # a statement under way would meet the next test's TRUNCATE
 
     def _stop_beating(self) -> None:
         beat = self.engine._beat
@@ -198,6 +199,13 @@ class Worker:
                 [workers.LOCK_SPACE, self.engine.identity.lock_key & 0xFFFFFFFF],
             )
             return bool(cursor.fetchone()[0])
+
+
+def _database_is_quiet() -> bool:
+    """No thread of the bridge works but perhaps our own, and nothing waits for one."""
+    pool = bridge._threads
+    others = pool._threads - {threading.current_thread()}
+    return pool._work_queue.empty() and pool._idle_semaphore._value == len(others)
 
 
 async def _unwound() -> None:

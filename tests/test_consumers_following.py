@@ -256,6 +256,6 @@ async def test_joining_late_costs_about_as_much_as_joining_early(ada, session):
 
 def test_the_answers_names_stay_what_clients_rely_on():
     """E3: the fields of an ack to message.send"""
-    fields = {"message_id", "turn_id", "run_id", "cursor", "ignored_attachments"}
+    fields = {"message_id", "turn_id", "run_id", "state", "cursor", "ignored_attachments", "hint"}
     assert set(dispatch.Started.__dataclass_fields__) == fields
     assert set(dispatch.Queued.__dataclass_fields__) == fields | {"position", "capacity"}
