@@ -180,6 +180,11 @@ def usage(user_id: int) -> UsageView:
     )
 
 
+def restricts_models() -> bool:
+    """Whether any plan leaves something out: if none does, nobody's plan needs to be looked up."""
+    return any(terms.model_tiers or terms.modes for terms in rules().terms.values())
+
+
 def plan(user_id: int) -> Plan:
     tier = Account.objects.filter(user_id=user_id).values_list("tier", flat=True).first() or "FREE"
     known = rules()

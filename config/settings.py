@@ -245,6 +245,8 @@ ANTHROPIC_API_KEY = env.text("ANTHROPIC_API_KEY")
 ANTHROPIC_BASE_URL = env.text("ANTHROPIC_BASE_URL")
 ANTHROPIC_MODEL = env.text("ANTHROPIC_MODEL")
 DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
+REQUIRE_KNOWN_COST = env.flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked (A4.5)
+ALLOW_DEMO_MODEL = env.flag("ALLOW_DEMO_MODEL", ENVIRONMENT != "production")  # a script may answer (A4.6)
 IMAGE_MODE = env.choice("IMAGE_MODE", "auto", ("auto", "native", "text"))  # auto: as the model's entry says
 PROMPT_CACHING = env.flag("PROMPT_CACHING", True)  # marks for Anthropic's models; others cache by themselves
 PROMPT_CACHE_PREFIX_LIFE = env.choice("PROMPT_CACHE_PREFIX_LIFE", "1h", ("5m", "1h"))  # system text and tools

@@ -11,6 +11,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 
 from copilot import api_keys
+from copilot import catalogue_admin as catalogue_admin  # registers itself
 from copilot import mcp_admin as mcp_admin  # registers itself
 from copilot.errors import NotFound
 from copilot.models import ApiKey, Message, ModelCall, Personality, Session, Turn, WorkerBeat, WorkspaceFile

@@ -11,7 +11,14 @@ class CopilotConfig(AppConfig):
     verbose_name = "Conversations"
 
     def ready(self) -> None:
-        from copilot import checks, dispatch, ports, redaction, tasks  # noqa: F401 - checks register themselves
+        from copilot import (  # noqa: F401 - checks register themselves
+            checks,
+            dispatch,
+            offering,
+            ports,
+            redaction,
+            tasks,
+        )
         from copilot.providers import caching, catalogue
 
         ports.bind(
@@ -31,5 +38,7 @@ class CopilotConfig(AppConfig):
                 settings.WEB_SEARCH_KEY,
             ],
         )
-        catalogue.configure_from(settings)
+        catalogue.configure(catalogue.build_from(settings))
+        if settings.ENVIRONMENT != "test":  # tests say themselves when rows are looked at
+            offering.follow()
         caching.configure_from(settings)

@@ -107,6 +107,7 @@ class Engine:
         self._keep(self._every(RENEW_SECONDS, self._renew))
         self._keep(self._every(MARK_POLL_SECONDS, self._poll_marks))
         self._keep(self._every(WATCH_SECONDS, self._watch))
+        self._keep(self._every(RENEW_SECONDS, self._close_clients))
         self._keep(self._hear_stops())
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector looks at turns alone, and less often
@@ -306,6 +307,13 @@ class Engine:
         assert self._services is not None
         if self._services.publisher.blocked_seconds > OUTAGE_SECONDS:
             self._interrupt_all("hand_over")
+
+    async def _close_clients(self) -> None:
+        """Connections under keys that neither the catalogue nor a running turn knows any more (A5.2)."""
+        running = [
+            entry for run in self._runs.values() if run.loop for entry in (*run.loop.chain, run.loop.entry)
+        ]
+        await providers.close_unused((*catalogue.entries(), *running))
 
     # --- leaving ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from billing import queries as billing
 from copilot import api_keys, dispatch, queries, sessions, slashes, transcript
 from copilot.commands import parse_send
 from copilot.errors import NotFound, Refused
@@ -155,17 +156,18 @@ def _frame(request: HttpRequest) -> Context:
     return {
         "session_groups": transcript.by_day(page.items, _zone(request)),
         "sessions_cursor": page.next_cursor,
-        "tiers": _tiers(),
+        "tiers": _tiers(_user(request).pk),
         "demo": demo,
         "examples": _examples(demo=demo),
         "commands": _commands(),
     }
 
 
-def _tiers() -> list[dict[str, str | bool]]:
-    """What the picker offers; tiers that all lead to the demo are one choice, by its honest name (A4.6)."""
-    tiers = catalogue.tiers()
-    if all(entry.demo for entry in tiers.values()):
+def _tiers(user_id: int) -> list[dict[str, str | bool]]:
+    """What the picker offers: the plan's; tiers that all lead to the demo are one choice, by its name (A4.2, A4.6)."""
+    allowed = billing.plan(user_id).model_tiers if billing.restricts_models() else ()
+    tiers = {name: entry for name, entry in catalogue.tiers().items() if not allowed or name in allowed}
+    if "standard" in tiers and all(entry.demo for entry in tiers.values()):
         return [{"value": "standard", "label": tiers["standard"].name, "selected": True}]
     names = {"standard": _("Standard"), "advanced": _("Advanced"), "small": _("Small")}
     return [

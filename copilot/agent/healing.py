@@ -50,10 +50,11 @@ class Healing:
 
     def effort(self, entry: Entry) -> Effort | None:
         """The level to ask for when it is not the one that the thinking tokens mean."""
-        accepted = self._lesson(entry).effort
-        if accepted is None or not self.thinking_tokens(entry):
+        if not self.thinking_tokens(entry):
             return None
-        return max(accepted, effort_for(self._thinking_tokens), key=LADDER.index)
+        accepted, meant = self._lesson(entry).effort, effort_for(self._thinking_tokens)
+        level = _taken_by(entry, max(accepted or meant, meant, key=LADDER.index))
+        return None if accepted is None and level == meant else level
 
     def sees(self, entry: Entry) -> bool:
         return entry.supports_images and self._lesson(entry).sees
@@ -104,9 +105,10 @@ class Healing:
 
     def _stepped_down(self, entry: Entry) -> Lesson:
         level = LADDER.index(self.effort(entry) or effort_for(self._thinking_tokens))
-        if entry.reasoning_style not in EFFORT_STYLES or level + 1 == len(LADDER):
+        lower = [one for one in LADDER[level + 1 :] if not entry.efforts or one in entry.efforts]
+        if entry.reasoning_style not in EFFORT_STYLES or not lower:
             return replace(self._lesson(entry), thinks=False)
-        return replace(self._lesson(entry), effort=LADDER[level + 1])
+        return replace(self._lesson(entry), effort=lower[0])
 
     def _hide_images(self, entry: Entry, failure: ProviderFailure) -> None:
         blind = replace(self._lesson(entry), sees=False)
@@ -114,3 +116,11 @@ class Healing:
             self._lessons[entry.name] = blind
         else:
             self._change(entry, blind)
+
+
+def _taken_by(entry: Entry, level: Effort) -> Effort:
+    """The strongest level the entry allows that is not above `level`; else its weakest (A4.1)."""
+    if not entry.efforts or level in entry.efforts:
+        return level
+    allowed = sorted(entry.efforts, key=LADDER.index)
+    return next((one for one in allowed if LADDER.index(one) > LADDER.index(level)), allowed[-1])

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from copilot import usage
+from copilot import offering, usage
 from copilot.agent.metering import Meter
 from copilot.agent.parts import ModelCallEnded
 from copilot.agent.ports import closed
@@ -18,7 +18,7 @@ from copilot.events import UsageRecorded
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import Turn
-from copilot.providers import aclose_all, catalogue, provider_for
+from copilot.providers import aclose_all, provider_for
 from copilot.providers.base import Entry, ProviderFailure, Request, UserMessage
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Reply:
 
 def models() -> tuple[Entry, ...]:
     """The small ones, then the standard ones, each once; the demo has nothing to say to this."""
-    chain = (*catalogue.resolve("small", ""), *catalogue.resolve("standard", ""))
+    chain = (*offering.resolve("small", ""), *offering.resolve("standard", ""))
     return tuple(entry for entry in dict.fromkeys(chain) if not entry.demo)
 
 

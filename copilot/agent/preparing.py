@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from django.conf import settings
 
-from copilot import approvals, context, history, mcp, queries, usage
+from copilot import approvals, context, history, mcp, offering, queries, usage
 from copilot.agent import pictures, taking
 from copilot.agent.mending import Mended, mend
 from copilot.agent.toolbox import abilities
-from copilot.providers import catalogue
 from copilot.providers.base import Entry, ImagePart
 from copilot.rows import Row
 from copilot.turns import Claimed
@@ -29,7 +28,7 @@ class Prepared:
 
 def prepare(turn: Claimed) -> Prepared:
     """Everything the loop needs of Postgres before its first request, in one visit."""
-    chain = tuple(_seeing(entry) for entry in _rest_of(catalogue.resolve(turn.tier, turn.mode), turn))
+    chain = tuple(_seeing(entry) for entry in _rest_of(offering.resolve(turn.tier, turn.mode), turn))
     taken = taking.at_turn_start(turn) if turn.pending and not turn.calls else []
     rows = history.rows_for_model(turn.session_id)
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from django.conf import settings
 
-from copilot import context, usage
+from copilot import context, offering, usage
 from copilot.agent import endings, interruptions, pausing, prompt, taking
 from copilot.agent.approving import TurnApprovals
 from copilot.agent.budgets import TurnBudget
@@ -38,7 +38,7 @@ from copilot.events import (
     TurnHeartbeat,
     TurnStarted,
 )
-from copilot.providers import catalogue, provider_for
+from copilot.providers import provider_for
 from copilot.providers.base import Entry
 from copilot.rows import Row
 from copilot.tools.mcp_client import Outside
@@ -227,4 +227,4 @@ class TurnRun(Run):
 
 
 async def _credential_now(entry: Entry) -> str:
-    return await in_thread(catalogue.credential_of, entry)
+    return await in_thread(offering.credential_of, entry)

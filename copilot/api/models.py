@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from billing import queries as billing
 from copilot.api.doors import Door, answer
 from copilot.api.schema import operation
 from copilot.providers import catalogue
 from copilot.providers.base import Entry
-
-DEMO_LABEL = "Demo, scripted, no AI"  # A4.6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +32,7 @@ class Tier:
     name: str
     demo: bool
     label: str | None
+    allowed: bool  # by the caller's plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,20 @@ class Models:
 class ModelsView(Door):
     @operation("List tiers, modes and models", answers={200: Models})
     def get(self, request: Request) -> HttpResponse:
+        plan = billing.plan(self.caller_id)
         tiers = [
-            Tier(tier=tier, name=entry.name, demo=entry.demo, label=_label(entry))
+            Tier(
+                tier=tier,
+                name=entry.name,
+                demo=entry.demo,
+                label=_label(entry),
+                allowed=not plan.model_tiers or tier in plan.model_tiers,
+            )
             for tier, entry in catalogue.tiers().items()
         ]
+        modes = [mode for mode in catalogue.MODES if not plan.modes or mode in plan.modes]
         shown = [_model(entry) for entry in catalogue.entries()]
-        return answer(Models(tiers=tiers, modes=["fast", "deep"], models=shown))
+        return answer(Models(tiers=tiers, modes=modes, models=shown))
 
 
 def _model(entry: Entry) -> Model:
@@ -67,4 +75,4 @@ def _model(entry: Entry) -> Model:
 
 
 def _label(entry: Entry) -> str | None:
-    return DEMO_LABEL if entry.demo else None
+    return catalogue.DEMO_LABEL if entry.demo else None

@@ -38,7 +38,7 @@ class Error:
 REFUSALS = {
     400: "The request is malformed; `code` says how.",
     401: "No credentials, or bad ones.",
-    403: "Not allowed: a missing scope, CSRF, or an inactive account.",
+    403: "Not allowed: a missing scope, CSRF, an inactive account, or a tier that the plan does not include.",
     404: "Unknown, deleted or somebody else's.",
     405: "Method not allowed.",
     406: "None of the accepted media types can be served.",

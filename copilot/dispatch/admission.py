@@ -11,6 +11,7 @@ from copilot import history, memories, queries, questions, turns
 from copilot.agent import prompt
 from copilot.commands import LIMITS, SendMessage
 from copilot.dispatch.answers import Queued, Started
+from copilot.dispatch.choosing import choose
 from copilot.dispatch.continuing import give_way
 from copilot.dispatch.families import room_for
 from copilot.dispatch.following import after_turn, restore
@@ -23,7 +24,6 @@ from copilot.live import counters, lease, stream
 from copilot.live.client import RedisDown
 from copilot.live.lease import Member
 from copilot.models import Message
-from copilot.providers import catalogue
 from copilot.workspace import files
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ SPOKEN_FOR = ("schedule", "goal", "parent")  # said for the owner, who has not s
 
 def submit(command: SendMessage) -> Started | Queued:
     """The only way to talk to the agent, for every door (T3)."""
-    catalogue.resolve(command.tier, command.mode)
+    command = choose(command)
     check_limit(command.user_id)
     attachments, ignored = _resolve(command)
     message_id, turn_id, token = uuid4(), uuid4(), uuid4()

@@ -13,6 +13,7 @@ from copilot.agent import prompt
 from copilot.commands import PageContext, Resend, SendMessage
 from copilot.dispatch.admission import recall
 from copilot.dispatch.answers import Started
+from copilot.dispatch.choosing import choose
 from copilot.dispatch.holding import Hold, busy, hold
 from copilot.dispatch.limits import check_limit
 from copilot.dispatch.repetition import first_outcome
@@ -21,7 +22,6 @@ from copilot.errors import Conflict, InvalidRequest, Unavailable
 from copilot.events import AttachmentView
 from copilot.live import stream
 from copilot.models import Message
-from copilot.providers import catalogue
 from copilot.workspace import files
 
 
@@ -34,8 +34,7 @@ def resend(command: Resend) -> Started:
     original = history.addressed(command.session_id, command.message_id)
     if command.text is not None and original.pk != command.message_id:
         raise InvalidRequest("Only what a person said can be edited.")
-    message = _again(command, original)
-    catalogue.resolve(message.tier, message.mode)
+    message = choose(_again(command, original))
     check_limit(command.user_id)
     if message.run_id is not None and (first := _first(message)) is not None:
         return first

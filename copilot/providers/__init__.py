@@ -22,6 +22,10 @@ _Key = tuple[str, str, str]  # provider, server, credential
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Client]] = WeakKeyDictionary()
 
 
+class _Process:
+    streams = False  # it has said which SDKs it needs
+
+
 def provider_for(entry: Entry) -> Provider:
     """Call it on the loop that will stream."""
     if entry.provider == "scripted":
@@ -35,8 +39,15 @@ def provider_for(entry: Entry) -> Provider:
 
 def load(entries: Iterable[Entry]) -> None:
     """Import the SDKs these entries need: seconds that a worker spends before its first turn, not during it."""
+    _Process.streams = True
     for name in {entry.provider for entry in entries} - {"scripted"}:
         import_module(f"copilot.providers.{name}")
+
+
+def keep_loaded(entries: Iterable[Entry]) -> None:
+    """The same when the catalogue has changed, in a process that streams; others never pay for it."""
+    if _Process.streams:
+        load(entries)
 
 
 async def close_unused(entries: Iterable[Entry]) -> None:

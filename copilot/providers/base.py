@@ -48,8 +48,10 @@ class Entry:
     media_in_tool_results: bool = False  # else pictures of results follow their group (A9.9)
     can_reason: bool = False
     reasoning_style: ReasoningStyle = "none"  # how thinking is asked for; "none" sends nothing
+    efforts: tuple[Effort, ...] = ()  # the levels it takes; empty = all
     first_token_timeout_seconds: float = 120.0
     demo: bool = False  # scripted: labelled everywhere (A4.6)
+    version: int = 0  # grows with every edit of its row
 
 
 @dataclass(frozen=True, kw_only=True)

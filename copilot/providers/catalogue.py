@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from copilot.errors import InvalidRequest
+from copilot.errors import InvalidRequest, Unavailable
 from copilot.providers.base import Entry, ReasoningStyle
 
 TIERS = ("standard", "advanced", "small")
@@ -28,8 +28,9 @@ BUDGET_MODELS = (
     "claude-opus-4-5",
 )
 
+DEMO_LABEL = "Demo, scripted, no AI"  # on every list and every answer (A4.6)
 DEMO = Entry(
-    name="Demo, scripted, no AI",
+    name=DEMO_LABEL,
     provider="scripted",
     model="demo",
     context_window=200_000,
@@ -59,6 +60,7 @@ class Settings(Protocol):
     ANTHROPIC_BASE_URL: str
     ANTHROPIC_MODEL: str
     DEMO_TOKENS_PER_SECOND: int
+    ALLOW_DEMO_MODEL: bool
 
 
 def build(
@@ -71,17 +73,28 @@ def build(
     anthropic_base_url: str = "",
     anthropic_model: str = "",
     demo_tokens_per_second: int = 60,
+    allow_demo: bool = True,
 ) -> Catalogue:
-    """The catalogue that keys and addresses make: each configured vendor one entry, none of them the demo."""
+    """The catalogue that keys and addresses make: each configured vendor one entry; without any, the demo."""
     found: list[Entry] = []
     if openai_key or openai_base_url:
         found.append(_openai(openai_key, openai_base_url, openai_model, openai_api))
     if anthropic_key:
         found.append(_anthropic(anthropic_key, anthropic_base_url, anthropic_model))
-    chain = tuple(found) or (DEMO,)
+    chain = tuple(found) or ((DEMO,) if allow_demo else ())
     return Catalogue(
-        entries=chain, tiers=dict.fromkeys(TIERS, chain), demo_tokens_per_second=demo_tokens_per_second
+        entries=chain,
+        tiers=dict.fromkeys(TIERS, chain) if chain else {},
+        demo_tokens_per_second=demo_tokens_per_second,
     )
+
+
+def labelled(entry: Entry) -> Entry:
+    """A script is never mistaken for a model: its name says what it is, wherever names are shown (A4.6)."""
+    if entry.provider != "scripted":
+        return entry
+    name = entry.name if DEMO_LABEL in entry.name else f"{entry.name} · {DEMO_LABEL}"
+    return replace(entry, name=name, demo=True)
 
 
 def _openai(key: str, base_url: str, model: str, api: str) -> Entry:
@@ -125,6 +138,7 @@ def _anthropic(key: str, base_url: str, model: str) -> Entry:
 # --- the process's catalogue -------------------------------------------------------------------------
 
 _now: dict[Literal["catalogue"], Catalogue] = {"catalogue": build()}
+_look: dict[Literal["look"], Callable[[], None]] = {"look": lambda: None}
 
 
 def configure(catalogue: Catalogue) -> None:
@@ -132,22 +146,27 @@ def configure(catalogue: Catalogue) -> None:
     _now["catalogue"] = catalogue
 
 
-def configure_from(settings: Settings) -> None:
-    configure(
-        build(
-            openai_key=settings.OPENAI_API_KEY,
-            openai_base_url=settings.OPENAI_BASE_URL,
-            openai_model=settings.OPENAI_MODEL,
-            openai_api=settings.OPENAI_API,
-            anthropic_key=settings.ANTHROPIC_API_KEY,
-            anthropic_base_url=settings.ANTHROPIC_BASE_URL,
-            anthropic_model=settings.ANTHROPIC_MODEL,
-            demo_tokens_per_second=settings.DEMO_TOKENS_PER_SECOND,
-        )
+def build_from(settings: Settings) -> Catalogue:
+    return build(
+        openai_key=settings.OPENAI_API_KEY,
+        openai_base_url=settings.OPENAI_BASE_URL,
+        openai_model=settings.OPENAI_MODEL,
+        openai_api=settings.OPENAI_API,
+        anthropic_key=settings.ANTHROPIC_API_KEY,
+        anthropic_base_url=settings.ANTHROPIC_BASE_URL,
+        anthropic_model=settings.ANTHROPIC_MODEL,
+        demo_tokens_per_second=settings.DEMO_TOKENS_PER_SECOND,
+        allow_demo=settings.ALLOW_DEMO_MODEL,
     )
 
 
+def follow(look: Callable[[], None]) -> None:
+    """`look` is called whenever the catalogue is asked for, and keeps it new; it must cost next to nothing."""
+    _look["look"] = look
+
+
 def current() -> Catalogue:
+    _look["look"]()
     return _now["catalogue"]
 
 
@@ -155,9 +174,12 @@ def resolve(tier: str, mode: str) -> tuple[Entry, ...]:
     """The chain a turn runs on. An absent tier is standard; tier and mode are independent (A4.2)."""
     if mode and mode not in MODES:
         raise InvalidRequest(f"There is no mode {mode!r}.", hint=f"Modes: {', '.join(MODES)}.")
-    chain = current().tiers.get(tier or "standard")
+    tiers = current().tiers
+    if not tiers:
+        raise Unavailable("No model is configured yet; an administrator must add one.")
+    chain = tiers.get(tier or "standard")
     if chain is None:
-        raise InvalidRequest(f"There is no tier {tier!r}.", hint=f"Tiers: {', '.join(current().tiers)}.")
+        raise InvalidRequest(f"There is no tier {tier!r}.", hint=f"Tiers: {', '.join(tiers)}.")
     return chain
 
 

@@ -1,0 +1,247 @@
+"""Which models there are: rows that administrators edit, or else the environment's; every process follows them (A4).
+
+The only writer of Credential, ModelEntry and TierEntry. What a tier means is a value in `providers.catalogue`; this
+module puts it there at a process's first use of it, and again within seconds of an edit, off every turn's road.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from django.conf import settings
+from django.db import DatabaseError, connection, transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from billing import pricing
+from billing import queries as billing
+from copilot import providers, redaction, sealing
+from copilot.errors import Unavailable
+from copilot.models import Credential, ModelEntry, TierEntry
+from copilot.providers import catalogue
+from copilot.providers.base import Entry
+from copilot.providers.catalogue import Catalogue
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0  # an edit is acted on within seconds, by a statement over a few rows
+
+# What a row and an entry call by the same name.
+_COPIED = (
+    "name",
+    "provider",
+    "model",
+    "base_url",
+    "context_window",
+    "max_output_tokens",
+    "supports_tools",
+    "supports_images",
+    "media_in_tool_results",
+    "can_reason",
+    "reasoning_style",
+    "efforts",
+)
+
+_SEEN = """
+SELECT concat_ws('|',
+    (SELECT string_agg(id || ':' || version, ',' ORDER BY id) FROM copilot_modelentry),
+    (SELECT string_agg(id || ':' || changed_at, ',' ORDER BY id) FROM copilot_credential),
+    (SELECT string_agg(tier || position || ':' || entry_id, ',' ORDER BY tier, position) FROM copilot_tierentry))
+"""
+
+
+class Follower:
+    """What this process has seen of the rows; no rows at all is what the environment made at boot."""
+
+    def __init__(self) -> None:
+        self.seen = ""
+        self._process = 0
+        self._lock = threading.Lock()
+
+    def look(self) -> None:
+        """Called whenever the catalogue is asked for; does something once per process, forked ones too."""
+        if self._process == os.getpid():
+            return
+        with self._lock:
+            if self._process == os.getpid():
+                return
+            self._process = os.getpid()
+            self._look_once()
+        threading.Thread(target=self._look_for_ever, name="catalogue", daemon=True).start()
+
+    def _look_for_ever(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            self._look_once()
+
+    def _look_once(self) -> None:
+        try:
+            refresh()
+        except DatabaseError as problem:
+            log.warning("the model catalogue could not be read, it stays: %s", type(problem).__name__)
+            connection.close()
+
+
+_follower = Follower()
+
+
+def follow() -> None:
+    """From now on this process's catalogue is the rows'."""
+    catalogue.follow(_follower.look)
+
+
+def refresh() -> bool:
+    """Read the rows again if they have changed; whether they had."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SEEN)
+        (seen,) = cursor.fetchone()
+    if seen == _follower.seen:
+        return False
+    made = _from_rows() or catalogue.build_from(settings)
+    redaction.register(entry.credential for entry in made.entries)
+    providers.keep_loaded(made.entries)
+    catalogue.configure(made)
+    _follower.seen = seen
+    log.info("the model catalogue has changed: %d models", len(made.entries))
+    return True
+
+
+def credential_of(entry: Entry) -> str:
+    """As the store has it now: a key may have been changed since the provider refused it (A7.4)."""
+    refresh()
+    return catalogue.credential_of(entry)
+
+
+# --- what a turn may run on --------------------------------------------------------------------------
+
+
+def resolve(tier: str, mode: str) -> tuple[Entry, ...]:
+    """The chain of a tier; without models of unknown cost where the installation refuses those (A4.5)."""
+    chain = catalogue.resolve(tier, mode)
+    if not settings.REQUIRE_KNOWN_COST:
+        return chain
+    priced = tuple(entry for entry in chain if price_of(entry.provider, entry.model) is not None)
+    if not priced:
+        raise Unavailable("No model of this tier has a price, and this installation requires one.")
+    return priced
+
+
+def price_of(provider: str, model: str) -> pricing.Price | None:
+    if provider == "scripted":
+        return pricing.Price(id=0, provider=provider, model=model, flat_rate=True, effective_from=_LONG_AGO)
+    return pricing.price_in_force(billing.prices(), provider, model, datetime.now(UTC))
+
+
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+# --- rows to entries ---------------------------------------------------------------------------------
+
+
+def _from_rows() -> Catalogue | None:
+    """None when no enabled row is the standard tier's: then nothing could be asked."""
+    rows = ModelEntry.objects.filter(enabled=True).select_related("credential").order_by("name")
+    entries = {row.pk: entry for row in rows if (entry := _entry(row)) is not None}
+    chains: dict[str, list[Entry]] = {}
+    for place in TierEntry.objects.order_by("tier", "position"):
+        if (entry := entries.get(place.entry_id)) is not None:
+            chains.setdefault(place.tier, []).append(entry)
+    usable = {tier: chain for tier, entries in chains.items() if (chain := _without_demo_first(entries))}
+    if "standard" not in usable:
+        return None
+    return Catalogue(
+        entries=tuple(entries.values()),
+        tiers={tier: usable.get(tier, usable["standard"]) for tier in catalogue.TIERS},
+        demo_tokens_per_second=settings.DEMO_TOKENS_PER_SECOND,
+    )
+
+
+def _without_demo_first(chain: Sequence[Entry]) -> tuple[Entry, ...]:
+    """In production no tier begins with a script unless that is wanted (A4.6)."""
+    first = 0
+    while not settings.ALLOW_DEMO_MODEL and first < len(chain) and chain[first].demo:
+        first += 1
+    return tuple(chain[first:])
+
+
+def _entry(row: ModelEntry) -> Entry | None:
+    try:
+        key = sealing.unseal(row.credential.secret) if row.credential else ""
+    except sealing.Unreadable:
+        log.error("the key of model %s cannot be read: the installation's key was changed", row.pk)
+        return None
+    seconds = row.first_token_seconds or Entry.first_token_timeout_seconds
+    fields = {name: getattr(row, name) for name in (*_COPIED, "version")} | {
+        "credential": key or "none",  # local servers want none, the SDKs want one
+        "first_token_timeout_seconds": seconds,
+    }
+    try:
+        return catalogue.labelled(msgspec.convert(fields, Entry))
+    except msgspec.ValidationError:
+        log.error("model %s of the catalogue is not usable as it is", row.pk)
+        return None
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
+
+def set_secret(credential: Credential, secret: str) -> None:
+    """Kept sealed; what it was cannot be shown again."""
+    credential.secret = sealing.seal(secret)
+    credential.changed_at = Now()
+    credential.save()
+    transaction.on_commit(refresh)
+
+
+def save_entry(entry: ModelEntry) -> None:
+    """Every edit is a new version, which forgets what was learned of the old one (A4.4)."""
+    if entry.pk is not None:
+        entry.version = F("version") + 1
+    entry.save()
+    entry.refresh_from_db(fields=["version"])
+    transaction.on_commit(refresh)
+
+
+def changed() -> None:
+    """Rows were written by their forms: this process acts on them at once."""
+    transaction.on_commit(refresh)
+
+
+def adopt(made: Catalogue) -> list[ModelEntry]:
+    """Copy a catalogue into rows, so that administrators can go on from there; names that exist are left alone."""
+    with transaction.atomic():
+        rows = {entry.name: _adopted(entry) for entry in made.entries}
+        for tier, chain in made.tiers.items():
+            if not TierEntry.objects.filter(tier=tier).exists():
+                TierEntry.objects.bulk_create(
+                    TierEntry(tier=tier, position=position, entry=rows[entry.name])
+                    for position, entry in enumerate(chain, start=1)
+                )
+        changed()
+    return list(rows.values())
+
+
+def _adopted(entry: Entry) -> ModelEntry:
+    found = ModelEntry.objects.filter(name=entry.name).first()
+    if found is not None:
+        return found
+    copied = {name: getattr(entry, name) for name in _COPIED}
+    return ModelEntry.objects.create(
+        **copied | {"efforts": list(entry.efforts)}, credential=_adopted_key(entry)
+    )
+
+
+def _adopted_key(entry: Entry) -> Credential | None:
+    if entry.credential in ("", "none"):
+        return None
+    name = f"{entry.provider} ({entry.name})"
+    key, _ = Credential.objects.get_or_create(
+        name=name[:100], defaults={"secret": sealing.seal(entry.credential)}
+    )
+    return key
