@@ -327,7 +327,7 @@ class Engine:
             await asyncio.wait(runs)
         assert self._services is not None
         await self._services.settle()
-        await self._services.connections.close()
+        await self._services.close()
         await aclose_all()
 
 

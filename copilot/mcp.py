@@ -20,6 +20,7 @@ from yarl import URL
 
 from copilot import addresses, sealing
 from copilot.errors import Conflict, InvalidRequest, NotFound
+from copilot.events import JSON
 from copilot.models import McpServer
 from copilot.permissions import Permissions
 from copilot.rows import storable
@@ -46,10 +47,11 @@ _OUR_HEADERS = frozenset(
 
 
 class Listed(TypedDict):
-    """One tool as people see it, from the server's last list."""
+    """One tool from the server's last list: for people, and for judging a call where no server is at hand."""
 
     name: str
     description: str
+    parameters: dict[str, JSON]
     read_only: bool  # it says so itself
     left_out: str  # why models are not offered it, or nothing
 

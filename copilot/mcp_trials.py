@@ -10,8 +10,6 @@ from copilot import mcp
 from copilot.errors import TooMany
 from copilot.live import counters
 from copilot.models import McpServer
-from copilot.tools.mcp_client import Connections
-from copilot.tools.mcp_connection import Unavailable
 
 TRIALS_PER_MINUTE = 10  # each may hold a thread of the web process for as long as connecting may take
 
@@ -30,6 +28,9 @@ def run(user_id: int, row: McpServer) -> Tried:
 
 
 async def _tried(server: mcp.Server) -> Tried:
+    from copilot.tools.mcp_client import Connections
+    from copilot.tools.mcp_connection import Unavailable
+
     try:
         listing = await Connections().try_once(server)
     except Unavailable as problem:

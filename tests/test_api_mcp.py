@@ -5,8 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
-from django.test import Client
+from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from copilot import mcp, memories
@@ -22,7 +23,10 @@ SERVERS = f"{V1}/mcp-servers"
 
 
 def listed(*names: str, left_out: str = "", read_only: bool = False) -> list[mcp.Listed]:
-    return [{"name": n, "description": n, "read_only": read_only, "left_out": left_out} for n in names]
+    return [
+        mcp.Listed(name=name, description=name, parameters={}, read_only=read_only, left_out=left_out)
+        for name in names
+    ]
 
 
 def added(client: Client, **fields: object) -> dict[str, object]:
@@ -278,3 +282,15 @@ def test_the_admin_tries_a_server(staff: Client) -> None:
         form = {"action": "test_connection", "_selected_action": str(row.pk)}
         page = staff.post("/admin/copilot/mcpserver/", form, follow=True).content.decode()
     assert "MCP server files: 10 tools" in page
+
+
+async def test_a_trial_leaves_the_web_processs_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the ASGI door: the view waits on a thread, the server is asked on the loop"""
+    ada = await sync_to_async(make.ada)()
+    with mcp_rig.process() as port:
+        mcp_rig.may_reach(monkeypatch, port)
+        row = await sync_to_async(mcp_rig.users)(ada, "mine", mcp_rig.url(port))
+        client = AsyncClient()
+        await client.aforce_login(ada, backend="django.contrib.auth.backends.ModelBackend")
+        response = await client.post(f"{SERVERS}/{row.pk}/test")
+    assert response.json()["ok"]

@@ -158,7 +158,10 @@ def test_the_wait_doubles_from_one_minute_to_fifteen_and_ends_with_an_answer() -
     assert mcp.as_used(row).absent == ""
     mcp.listed(replace(mcp.as_used(row), version=99), [])
     assert McpServer.objects.get().failures == 6  # another configuration's answer says nothing of this one
-    mcp.listed(mcp.as_used(row), [{"name": "read", "description": "", "read_only": True, "left_out": ""}])
+    mcp.listed(
+        mcp.as_used(row),
+        [{"name": "read", "description": "", "parameters": {}, "read_only": True, "left_out": ""}],
+    )
     row.refresh_from_db()
     assert (row.failures, row.retry_at, row.last_error, len(row.tools)) == (0, None, "", 1)
 

@@ -9,15 +9,16 @@ from copilot.agent.commits import uncut
 from copilot.agent.recorder import Recorder
 from copilot.bridge import in_thread
 from copilot.mcp import Server
-from copilot.tools.mcp_client import NOTHING_OUTSIDE, Connections, Outside
+from copilot.tools.outside import NOTHING_OUTSIDE, Outside
 
 UNAVAILABLE = "server_unavailable"
 
 
-async def gathered(servers: Sequence[Server], recorder: Recorder, connections: Connections) -> Outside:
+async def gathered(servers: Sequence[Server], recorder: Recorder) -> Outside:
     """What the servers bring. A user without servers waits for nothing here."""
     if not servers:
         return NOTHING_OUTSIDE
+    connections = await recorder.services.reaching_out()
     outside = await connections.gather(servers, recorder.turn.permissions)
     if outside.absent:
         told = await in_thread(history.noticed, recorder.turn.session_id, UNAVAILABLE)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from copilot import history
@@ -13,7 +14,9 @@ from copilot.agent.commits import GroupCommit
 from copilot.errors import FenceLost
 from copilot.history import Draft, NewRow, Placed
 from copilot.live.stream import Outbox, Publisher
-from copilot.tools.mcp_client import Connections
+
+if TYPE_CHECKING:
+    from copilot.tools.mcp_client import Connections
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ class Services:
 
     def __init__(self, refused: Callable[[Outbox, str], None], recovered: Callable[[], None]) -> None:
         self.publisher = Publisher(refused, recovered)
-        self.connections = Connections()
+        self._connections: asyncio.Task[Connections] | None = None
         self.open_rows: set[OpenRow] = set()
         self._rows: GroupCommit[NewRow, Placed | None] = GroupCommit(_append)
         self._drafts: GroupCommit[Draft, bool] = GroupCommit(_save)
@@ -91,10 +94,26 @@ class Services:
         if not task.cancelled() and task.exception() is not None:
             log.error("background work of a turn failed", exc_info=task.exception())
 
+    async def reaching_out(self) -> Connections:
+        """The connections to MCP servers; the SDK is heavy, and comes when somebody first has a server."""
+        if self._connections is None:
+            self._connections = asyncio.create_task(asyncio.to_thread(_connections))
+        return await asyncio.shield(self._connections)
+
+    async def close(self) -> None:
+        if self._connections is not None:
+            await (await self._connections).close()
+
     async def settle(self) -> None:
         """Wait for the background work that is under way."""
         while self._background:
             await asyncio.wait(self._background)
+
+
+def _connections() -> Connections:
+    from copilot.tools.mcp_client import Connections
+
+    return Connections()
 
 
 def _append(rows: Sequence[NewRow]) -> list[Placed | None]:

@@ -41,7 +41,7 @@ from copilot.events import (
 from copilot.providers import provider_for
 from copilot.providers.base import Entry
 from copilot.rows import Row
-from copilot.tools.mcp_client import Outside
+from copilot.tools.outside import Outside
 from copilot.turns import Claimed
 
 
@@ -114,7 +114,7 @@ class TurnRun(Run):
         if prepared.mended.answered:
             await endings.succeed(self, Answered())
             return
-        outside = await gathered(prepared.servers, self.recorder, self.services.connections)
+        outside = await gathered(prepared.servers, self.recorder)
         self.loop = loop = self._loop(prepared, outside)
         while True:
             ending = await self._play_once(loop)

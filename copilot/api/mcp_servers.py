@@ -114,7 +114,7 @@ class McpServerTestView(ManagedDoor):
     @operation("Connect to an MCP server of your own now, and list its tools", answers={200: ServerTried})
     def post(self, request: Request, server_id: UUID) -> HttpResponse:
         tried = mcp_trials.run(self.caller_id, mcp.own(self.caller_id, server_id))
-        tools = [ServerTool(**tool) for tool in tried.tools]
+        tools = [_tool(tool) for tool in tried.tools]
         return answer(ServerTried(ok=not tried.error, error=tried.error, tools=tools))
 
 
@@ -130,5 +130,14 @@ def _shown(row: McpServer, caller_id: int) -> ServerShown:
         last_error=row.last_error,
         retry_at=instant_if(row.retry_at),
         listed_at=instant_if(row.listed_at),
-        tools=[ServerTool(**tool) for tool in row.tools],
+        tools=[_tool(tool) for tool in row.tools],
+    )
+
+
+def _tool(tool: mcp.Listed) -> ServerTool:
+    return ServerTool(
+        name=tool["name"],
+        description=tool["description"],
+        read_only=tool["read_only"],
+        left_out=tool["left_out"],
     )

@@ -23,7 +23,7 @@ from copilot.live.client import RedisDown
 from copilot.models import Approval, Turn
 from copilot.permissions import Permissions
 from copilot.previews import redacted_arguments
-from copilot.tools import registry
+from copilot.tools import mcp_offline, registry
 from copilot.tools.calls import canonical, invalid_arguments
 
 log = logging.getLogger(__name__)
@@ -81,15 +81,23 @@ def _final_arguments(given: Decide, row: Approval) -> dict[str, JSON] | None:
     assert isinstance(final, dict)
     if final == row.arguments:
         return None
+    try:
+        known = _judged(final, row)
+    except ValidationError as problem:
+        raise InvalidRequest(invalid_arguments(problem), code="invalid_arguments") from problem
+    if not known:
+        raise InvalidRequest("This tool is not available any more: its call can only be rejected.")
+    return final
+
+
+def _judged(final: dict[str, JSON], row: Approval) -> bool:
+    """Whether the tool is still there; raises what is wrong with the arguments. MCP servers are not asked again."""
     permissions, channel = Permissions.from_json(row.turn.permissions), CHANNELS[row.turn.origin]
     tool = next((one for one in registry.offered(permissions, channel) if one.name == row.tool), None)
     if tool is None:
-        raise InvalidRequest("This tool is not available any more: its call can only be rejected.")
-    try:
-        tool.bind(final)
-    except ValidationError as problem:
-        raise InvalidRequest(invalid_arguments(problem), code="invalid_arguments") from problem
-    return final
+        return mcp_offline.check(row.session.owner_id, permissions, row.tool, final)
+    tool.bind(final)
+    return True
 
 
 def _unmasked(given: JSON, original: JSON, shown: JSON) -> JSON:

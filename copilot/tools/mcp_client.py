@@ -35,6 +35,7 @@ from copilot.tools.mcp_connection import (
     described,
 )
 from copilot.tools.mcp_listing import Described, Place
+from copilot.tools.outside import Outside
 
 _log = logging.getLogger(__name__)
 
@@ -125,18 +126,6 @@ async def _stored(write: partial[None]) -> None:
         await in_thread(write)
     except DatabaseError as problem:
         _log.warning("the state of an MCP server could not be stored: %s", type(problem).__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outside:
-    """What the servers of a turn bring to it."""
-
-    tools: tuple[AnyTool, ...] = ()
-    instructions: str = ""
-    absent: tuple[str, ...] = ()  # names of the servers whose tools are missing
-
-
-NOTHING_OUTSIDE = Outside()
 
 
 class Connections:

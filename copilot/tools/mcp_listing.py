@@ -8,11 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
-from mcp import types
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
@@ -22,6 +22,9 @@ from copilot.redaction import redact
 from copilot.rows import storable
 from copilot.tags import block, escape, escape_server_tags
 from copilot.tools.calls import canonical
+
+if TYPE_CHECKING:  # the SDK is heavy, and this is its only use here
+    from mcp import types
 
 NAME_CHARACTERS = 64
 HASH_CHARACTERS = 8
@@ -53,7 +56,11 @@ class Described:
     def listed(self) -> Listed:
         shown = storable(redact(self.description))[:SHOWN_CHARACTERS]
         return Listed(
-            name=self.tool[:200], description=shown, read_only=self.read_only, left_out=self.left_out
+            name=self.tool[:200],
+            description=shown,
+            parameters=dict(self.parameters),
+            read_only=self.read_only,
+            left_out=self.left_out,
         )
 
 
@@ -170,7 +177,7 @@ def _is_of(value: JSON, kind: JSON) -> bool:
         return (bool,) in known
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return any(isinstance(value, types_) for types_ in known)
+    return any(isinstance(value, one) for one in known)
 
 
 # --- names -------------------------------------------------------------------------------------------
