@@ -9,6 +9,7 @@ from copilot.events import (
     ApprovalDecided,
     ApprovalRequested,
     ApprovalView,
+    ContextCompacted,
     Event,
     MessageAdded,
     MessageView,
@@ -44,7 +45,13 @@ from copilot.events import (
 )
 
 Carrier = (
-    MessageAdded | ReasoningStarted | TextStarted | ToolCalled | ToolFinished | NoticePosted
+    MessageAdded
+    | ReasoningStarted
+    | TextStarted
+    | ToolCalled
+    | ToolFinished
+    | NoticePosted
+    | ContextCompacted
 )  # events that bring a whole row
 
 
@@ -153,6 +160,7 @@ class _Folder:
                 | ToolFinished()
                 | MessageAdded()
                 | NoticePosted()
+                | ContextCompacted()
             ):
                 self._add(event)
             case StepRetracted():

@@ -75,15 +75,15 @@ def first_calls(turn_ids: Sequence[UUID], models: Mapping[str, tuple[str, str]])
     }
 
 
-def begin(turn_id: UUID, number: int, provider: str, model: str) -> None:
+def begin(turn_id: UUID, number: int, provider: str, model: str, purpose: str = REPLY) -> None:
     """The row stands before the request is sent; a number taken by an earlier run is left alone."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            INSERT INTO copilot_modelcall (id, turn_id, number, provider, model) VALUES (%s, %s, %s, %s, %s)
-            ON CONFLICT DO NOTHING
+            INSERT INTO copilot_modelcall (id, turn_id, number, provider, model, purpose)
+            VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
             """,
-            [call_id(turn_id, number), turn_id, number, provider, model],
+            [call_id(turn_id, number), turn_id, number, provider, model, purpose],
         )
 
 
@@ -115,7 +115,7 @@ _FINISH = """
 UPDATE copilot_modelcall
 SET request_id = %s, input_tokens = %s, cache_read_tokens = %s, cache_write_5m_tokens = %s, cache_write_1h_tokens = %s,
     output_tokens = %s, reasoning_tokens = %s, estimated = %s, aborted = %s, latency_ms = %s, first_token_ms = %s,
-    cost_microdollars = %s, cost_source = %s, ended_at = now()
+    cost_microdollars = %s, cost_source = %s, purpose = %s, ended_at = now()
 WHERE id = %s AND turn_id = %s
 """
 
@@ -140,6 +140,7 @@ def finish(spent: Spent) -> None:
                 spent.first_token_ms,
                 recorded.cost_microdollars if recorded else None,
                 recorded.source if recorded else "",
+                spent.purpose,
                 spent.call_id,
                 spent.turn_id,
             ],

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from copilot import approvals
 from copilot.agent.commits import retried, uncut
-from copilot.agent.ports import Asked
+from copilot.agent.parts import Asked
 from copilot.agent.recorder import Recorder
 from copilot.approvals import Admitted, Wanted
 from copilot.bridge import in_thread

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from copilot.agent.conversation import call_ids, extend_last_reply, without_replay
 from copilot.agent.fallback import Fallback, Needs
+from copilot.agent.fullness import Fullness
 from copilot.agent.guards import Limit, State
 from copilot.agent.healing import Healing
 from copilot.agent.media import behind_groups, without_images
 from copilot.agent.metering import Meter, add, estimate, size
 from copilot.agent.parts import ModelCallEnded, Produced
-from copilot.agent.ports import Ports, closed
+from copilot.agent.ports import Compaction, Ports, closed
 from copilot.agent.purse import Purse
 from copilot.agent.replies import Attempt, Block, Continuing, Step
 from copilot.agent.retries import Retries, Wait
@@ -42,6 +43,7 @@ class Asker:
     chain: tuple[Entry, ...]
     ports: Ports
     purse: Purse
+    fullness: Fullness
     thinking_tokens: int
     retries: Retries
     deadline: float  # on the ports' clock; no wait passes it
@@ -66,7 +68,6 @@ class Asker:
         self, messages: list[ModelMessage], *, round_number: int, state: State
     ) -> AsyncIterator[Produced]:
         """One round's reply. `messages` changes when what is in them cannot go to the model that goes on."""
-        self.retries.begin_round()
         while True:
             attempt = self._begin(messages, round_number)
             async with closed(attempt.play(self.ports.provider)) as parts:
@@ -80,8 +81,7 @@ class Asker:
                 return
             self._keep_resumed(attempt, messages)
             remedy = await self._remedy(self.outcome, attempt, messages, in_tool_loop=state.ran_tools)
-            self.limit = await self.purse.inside_round() if remedy is not None else None
-            if remedy is None or self.limit is not None:
+            if remedy is None or await self.is_short_of_money():
                 self.outcome = self._final(self.outcome)
                 return
             for event in _announced(attempt, self.outcome, remedy):
@@ -117,6 +117,43 @@ class Asker:
     def last_step(self) -> Step:
         assert self.attempt is not None
         return self.attempt.step
+
+    def may_ask_again(self) -> bool:
+        """Whether the round has a try left after the one that failed."""
+        shown = self.attempt is not None and self.attempt.shown
+        return self.retries.can_send(self.entry.name, shown=shown)
+
+    async def is_short_of_money(self) -> bool:
+        """Before a further call of the round; `limit` then says why there is none (A10.4)."""
+        self.limit = await self.purse.inside_round()
+        return self.limit is not None
+
+    def leave_step(self) -> Iterator[Produced]:
+        """The try that failed is over for clients: another follows."""
+        assert self.attempt is not None
+        assert isinstance(self.outcome, ProviderFailure)
+        self.retries.spend_request(shown=self.attempt.shown)
+        yield from _left(self.attempt, self.outcome)
+
+    def take_number(self) -> int:
+        """The next model call is another's: it counts among the turn's requests all the same (A7.2)."""
+        number = self.call_number
+        self.call_number += 1
+        self.retries.count_request(self.entry.name)
+        self.retries.spend_request(shown=False)
+        return number
+
+    def compaction(
+        self, messages: list[ModelMessage], *, tokens_before: int, forced: bool, focus: str
+    ) -> Compaction:
+        return Compaction(
+            entry=self.entry,
+            messages=tuple(messages),
+            fixed_tokens=estimate(size(self._request([]))),
+            tokens_before=tokens_before,
+            forced=forced,
+            focus=focus,
+        )
 
     def end_interrupted(self) -> Iterator[Produced]:
         """The row that waited to be continued ends as it is."""
@@ -163,6 +200,8 @@ class Asker:
     def _account(self, attempt: Attempt) -> None:
         self.tokens = add(self.tokens, attempt.meter.tokens)
         self.generation_seconds += attempt.meter.generation_seconds
+        if attempt.reply is not None:
+            self.fullness.replied(attempt.meter.tokens, estimated=attempt.meter.estimated)
         if self.first_token_at is None:
             self.first_token_at = attempt.meter.first_at
 
@@ -249,6 +288,11 @@ class Asker:
 
 
 def _announced(attempt: Attempt, failure: ProviderFailure, remedy: Remedy) -> Iterator[Produced]:
+    yield from _left(attempt, failure)
+    yield _retrying(failure, remedy) if isinstance(remedy, Wait) else remedy
+
+
+def _left(attempt: Attempt, failure: ProviderFailure) -> Iterator[Produced]:
     step = attempt.step
     if attempt.shown:
         yield StepRetracted(
@@ -260,7 +304,6 @@ def _announced(attempt: Attempt, failure: ProviderFailure, remedy: Remedy) -> It
     else:
         yield step.finished("failed")
     step.over = True
-    yield _retrying(failure, remedy) if isinstance(remedy, Wait) else remedy
 
 
 def _retrying(failure: ProviderFailure, wait: Wait) -> ModelRetrying:

@@ -130,6 +130,7 @@ async def _end(
 ) -> Ended:
     turn_id, fence = run.turn.turn_id, run.turn.fence
     taken = taken or summary(run)
+    context = run.loop.context_use(through=run.recorder.last_place) if run.loop else None
     tries = count(1)
 
     def end(_: None) -> Ended:
@@ -143,6 +144,7 @@ async def _end(
                 limit_code=limit_code,
                 reason=reason,
                 summary=taken,
+                context=context,
                 unless_pending=unless_pending,
             )
         except TurnConflict:  # of a second try: the first may have come through before the database went

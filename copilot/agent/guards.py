@@ -21,6 +21,10 @@ LAST_ROUND = (
     "This is the last round of this turn: tools end now and calls will not be executed. "
     "Answer with what you have, and say what is left to do."
 )
+SHORTENED = (
+    "You were in the middle of this request when the conversation became too long; what you had done until then "
+    "is in the summary. Go on from there: do not begin anew, and do not repeat what is done."
+)
 GOING_IN_CIRCLES = (
     "You have made the same calls with the same results three times. Repeating them will not help: "
     "change your approach, or say what stands in the way."

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import assert_never
+from typing import TypeGuard, assert_never
 from uuid import uuid4
 
-from copilot.agent.asking import Asker
+from copilot.agent.asking import Asker, Outcome
 from copilot.agent.conversation import append, last_reply, note, replace_results
-from copilot.agent.guards import CUT_OFF, LAST_ROUND, Guards, Limit, Limits, State
+from copilot.agent.fullness import Fullness
+from copilot.agent.guards import CUT_OFF, LAST_ROUND, SHORTENED, Guards, Limit, Limits, State
+from copilot.agent.metering import estimate, length, size
 from copilot.agent.parts import (
     Answered,
     Ending,
@@ -26,19 +28,22 @@ from copilot.agent.ports import Ports, closed
 from copilot.agent.purse import Purse
 from copilot.agent.replies import Attempt, Continuing, Step
 from copilot.agent.retries import Retries
+from copilot.agent.shortening import Shortening
 from copilot.agent.steps import Answer, Halt, Nudge, Reply, RunTools
 from copilot.agent.toolruns import OpenCall, ToolRun
-from copilot.events import Phase, ReasoningEnded, StepFinished, TextEnded, Tokens
+from copilot.events import ContextUse, Phase, ReasoningEnded, StepFinished, TextEnded, Tokens
 from copilot.providers.base import (
     AssistantMessage,
     Entry,
     ModelMessage,
     ProviderFailure,
+    Request,
     ToolCall,
     UserMessage,
 )
 from copilot.tools.calls import FAILED_BEFORE_IT_RAN, NOT_EXECUTED, replayed
 
+CONTEXT_FULL = "context_full"  # what is left of an overflow when nothing could be shortened (A7.5)
 CLOSING_LINE = "Done. What was done is shown above."  # A14.7: a turn that worked never ends in silence
 
 
@@ -53,6 +58,7 @@ class Loop:
     suffix: str = ""
     limits: Limits = field(default_factory=Limits)
     thinking_tokens: int = 0
+    fullness: Fullness | None = None  # of the window, as earlier turns left it; None: estimated here
     first_call_number: int = 1
     first_round: int = 1
     elapsed_seconds: float = 0.0  # active time of earlier runs of this turn
@@ -73,12 +79,15 @@ class Loop:
             chain=self.chain,
             ports=self.ports,
             purse=self._purse,
+            fullness=self.fullness or self._estimated(),
             thinking_tokens=self.thinking_tokens,
             retries=Retries(requests_beyond_rounds=max(0, self.first_call_number - self.first_round)),
             deadline=began_at + self.limits.max_seconds,
             call_number=self.first_call_number,
             continuing=self.continuing,
         )
+        self._fullness = self._asker.fullness
+        self._shortening = Shortening(self.ports.compactor, self._asker, self._fullness)
         self._guards = Guards(self.limits, polling=self.ports.toolbox.polling())
         said, answered = last_reply(self.messages) if self.first_call_number > 1 else ("", False)
         self._ran_tools = answered
@@ -106,15 +115,21 @@ class Loop:
     def entry(self) -> Entry:
         return self._asker.entry
 
+    def context_use(self, *, through: int) -> ContextUse:
+        """How full the window is, for the session's next turn; `through` is the place of the last row."""
+        return self._fullness.use(window=self.entry.context_window, through=through)
+
     @property
     def phase(self) -> Phase:
         if self._tools is not None:
             return "tool"
+        if self._shortening.under_way:
+            return "compaction"
         return "retry" if self._asker.waiting else "model"
 
     def open_call(self) -> ModelCallEnded | None:
         """The end of the model call that was cut off, to be recorded as aborted (A19.5)."""
-        return self._asker.open_call()
+        return self._shortening.open_call() or self._asker.open_call()
 
     @property
     def open_block(self) -> TextEnded | ReasoningEnded | None:
@@ -147,7 +162,7 @@ class Loop:
     def go_on(self, messages: Sequence[UserMessage]) -> None:
         """Take up what was said after the answer, so that `play` can be called again in the same turn."""
         for message in messages:
-            append(self.messages, message)
+            self._add(message)
         self._ran_tools = False
         self._ending = None
 
@@ -173,23 +188,68 @@ class Loop:
 
     async def _round(self) -> AsyncIterator[Produced]:
         self.rounds += 1
+        self._asker.retries.begin_round()
+        for stage in (self._make_room, self._ask, self._act):
+            async with closed(stage()) as parts:
+                async for part in parts:
+                    yield part
+            if self._ending is not None:
+                return
+
+    async def _make_room(self) -> AsyncIterator[Produced]:
+        """Before the model reads it, a conversation that fills its window becomes shorter (A17.1)."""
+        if self._shortening.is_due():
+            async with closed(self._shorten(forced=False)) as parts:
+                async for part in parts:
+                    yield part
+            if (limit := await self._purse.inside_round()) is not None:
+                async with closed(self._end_at(limit)) as parts:
+                    async for part in parts:
+                        yield part
+                return
         await self._take_follow_ups()
         if self._guards.is_last(self.rounds):
             yield self._note(LAST_ROUND)
+
+    async def _ask(self) -> AsyncIterator[Produced]:
+        """One reply; a conversation that the model refuses as too long is shortened and sent again (A7.5)."""
         state = State(last_round=self._guards.is_last(self.rounds), ran_tools=self._ran_tools)
-        async with closed(self._asker.ask(self.messages, round_number=self.rounds, state=state)) as parts:
+        while True:
+            async with closed(self._asker.ask(self.messages, round_number=self.rounds, state=state)) as parts:
+                async for part in parts:
+                    yield part
+            failure = self._asker.outcome
+            if not _is_overflow(failure) or not self._shortening.may_force():
+                return
+            if await self._asker.is_short_of_money():
+                return
+            async with closed(self._shorten(forced=True)) as parts:
+                async for part in parts:
+                    yield part
+            if not self._shortening.succeeded:
+                return
+
+    async def _shorten(self, *, forced: bool) -> AsyncIterator[Produced]:
+        """Only at a complete tool group: that is where rounds begin (A17.2)."""
+        for part in self._asker.end_interrupted():
+            yield part
+        async with closed(self._shortening.play(self.messages, forced=forced)) as parts:
             async for part in parts:
                 yield part
-        async with closed(self._act()) as parts:
-            async for part in parts:
+        if not self._shortening.succeeded:
+            return
+        if forced:
+            for part in self._asker.leave_step():
                 yield part
+        if self._ran_tools:
+            yield self._note(SHORTENED)
 
     async def _take_follow_ups(self) -> None:
         """At a tool boundary alone, and only when the turn goes on (A13.7)."""
         if self._at_boundary:
             self._at_boundary = False
             for message in await self.ports.follow_ups.take():
-                append(self.messages, message)
+                self._add(message)
 
     def _act(self) -> AsyncIterator[Produced]:
         match self._asker.outcome:
@@ -240,7 +300,7 @@ class Loop:
             for part in self._pause(run):
                 yield part
             return
-        append(self.messages, run.group())
+        self._add(run.group())
         for part in self._end_tools(run, reply.finish):
             yield part
 
@@ -263,7 +323,8 @@ class Loop:
         for part in self._end_tools(run, failure.code):
             yield part
         limit = self._asker.limit
-        self._ending = Failed(code=limit.code if limit else failure.code, details=failure.details)
+        code = CONTEXT_FULL if _is_overflow(failure) else failure.code
+        self._ending = Failed(code=limit.code if limit else code, details=failure.details)
 
     async def _end_at(self, limit: Limit) -> AsyncIterator[Produced]:
         """A limit of A10 ends the turn: as answered when something was said, else as failed (A10.6)."""
@@ -327,13 +388,32 @@ class Loop:
         for text in notes:
             yield self._note(text)
 
+    def _add(self, message: ModelMessage) -> None:
+        """What the model has not read yet."""
+        append(self.messages, message)
+        self._fullness.add(length(message))
+
+    def _estimated(self) -> Fullness:
+        request = Request(
+            entry=self.chain[0],
+            system=self.system,
+            suffix=self.suffix,
+            messages=tuple(self.messages),
+            tools=self.ports.toolbox.specifications(),
+        )
+        return Fullness(estimate(size(request)))
+
     def _keep(self, text: str, *, calls: tuple[ToolCall, ...] = (), replay: tuple[str, ...] = ()) -> None:
         self._spoke = self._spoke or bool(text)
         append(self.messages, AssistantMessage(text=text, calls=calls, replay=replay))
 
     def _note(self, text: str) -> NoteMade:
-        append(self.messages, note(text))
+        self._add(note(text))
         return NoteMade(row_id=uuid4(), text=text)
+
+
+def _is_overflow(outcome: Outcome) -> TypeGuard[ProviderFailure]:
+    return isinstance(outcome, ProviderFailure) and outcome.code == "context_overflow"
 
 
 def _kept_replay(attempt: Attempt, reply: Reply, run: ToolRun) -> Iterator[Produced]:

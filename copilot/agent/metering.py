@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from copilot.agent.parts import ModelCallEnded, ModelCallStarted
+from copilot.agent.parts import ModelCallEnded, ModelCallStarted, Purpose
 from copilot.events import Tokens
 from copilot.providers.base import (
     AssistantMessage,
@@ -26,12 +26,21 @@ IMAGE_CHARACTERS = 6_400  # as many as one picture of usual size costs in tokens
 class Meter:
     """One model call, from just before its request to its end."""
 
-    def __init__(self, request: Request, *, call_id: UUID, number: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        *,
+        call_id: UUID,
+        number: int,
+        now: Callable[[], float],
+        purpose: Purpose = "reply",
+    ) -> None:
         self.id = call_id
         self.settled = False  # somebody has taken the end of this call
         self.first_at: float | None = None
         self._request = request
         self._number = number
+        self._purpose = purpose
         self._now = now
         self._began_at = now()
         self._last_at = self._began_at
@@ -43,7 +52,9 @@ class Meter:
     def started(self) -> ModelCallStarted:
         self._announced = True
         self._began_at = self._now()
-        return ModelCallStarted(id=self.id, number=self._number, entry=self._request.entry)
+        return ModelCallStarted(
+            id=self.id, number=self._number, entry=self._request.entry, purpose=self._purpose
+        )
 
     def count(self, characters: int) -> None:
         """Something was generated just now."""
@@ -73,12 +84,17 @@ class Meter:
             latency_ms=_milliseconds(self._now() - self._began_at),
             first_token_ms=None if self.first_at is None else _milliseconds(self.first_at - self._began_at),
             response_id=response_id,
+            purpose=self._purpose,
         )
         return self._ended
 
     @property
     def tokens(self) -> Tokens:
         return self._ended.tokens if self._ended else Tokens()
+
+    @property
+    def estimated(self) -> bool:
+        return self._ended is None or self._ended.estimated
 
     def left_open(self) -> ModelCallEnded | None:
         """The end of a call that nobody took yet, because the turn was cancelled (A19.5)."""
@@ -118,10 +134,10 @@ def size(request: Request) -> int:
         len(tool.name) + len(tool.description) + len(msgspec.json.encode(dict(tool.parameters)))
         for tool in request.tools
     )
-    return len(request.system) + len(request.suffix) + tools + sum(_length(m) for m in request.messages)
+    return len(request.system) + len(request.suffix) + tools + sum(length(m) for m in request.messages)
 
 
-def _length(message: ModelMessage) -> int:
+def length(message: ModelMessage) -> int:
     match message:
         case UserMessage():
             return len(message.text) + IMAGE_CHARACTERS * len(message.images)

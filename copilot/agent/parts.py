@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 from uuid import UUID
 
-from copilot.agent.ports import Asked
 from copilot.events import Event, Tokens
-from copilot.providers.base import Entry, ToolCall
+from copilot.providers.base import Entry, ModelMessage, ToolCall
 from copilot.tools.base import CallOutcome
+
+Purpose = Literal["reply", "compaction"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,7 @@ class ModelCallStarted:
     id: UUID
     number: int
     entry: Entry
+    purpose: Purpose = "reply"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,33 @@ class ModelCallEnded:
     latency_ms: int
     first_token_ms: int | None
     response_id: str = ""
+    purpose: Purpose = "reply"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryMade:
+    """What stands for everything up to `anchor` from now on; of that, the rows `kept` follow it verbatim (A17.3)."""
+
+    row_id: UUID
+    text: str
+    anchor: int
+    kept: tuple[str, ...]
+    tokens_before: int
+    tokens_after: int
+    window: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """The conversation as it goes on, and what it holds by our estimate. Its row stands."""
+
+    messages: tuple[ModelMessage, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionFailed:
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +120,32 @@ class Failed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A call that waits for a person's word (A11.1)."""
+
+    call: ToolCall
+    reason: str
+    block_reason: str = ""  # why it was not approved by itself (A11.11)
+    billable: bool = False
+    estimate: int | None = None  # microdollars
+
+
+@dataclass(frozen=True, kw_only=True)
 class Paused:
     """Nothing is left to do until a person has decided about these calls (A11.3)."""
 
     asked: tuple[Asked, ...]
 
 
-Made = CallMade | ResultMade | NoteMade | NoticeMade | ReplayKept | ModelCallStarted | ModelCallEnded
+Made = (
+    CallMade
+    | ResultMade
+    | NoteMade
+    | NoticeMade
+    | ReplayKept
+    | SummaryMade
+    | ModelCallStarted
+    | ModelCallEnded
+)
 Ending = Answered | Failed | Paused
 Produced = Event | Made | Ending

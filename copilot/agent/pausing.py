@@ -7,8 +7,7 @@ from itertools import count
 
 from copilot import approvals, awaited, queries, turns
 from copilot.agent.endings import decided
-from copilot.agent.parts import Paused
-from copilot.agent.ports import Asked
+from copilot.agent.parts import Asked, Paused
 from copilot.agent.runs import Run
 from copilot.approvals import Wanted
 from copilot.bridge import in_thread

@@ -12,8 +12,9 @@ from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from copilot.agent.learned import Lesson, Lessons
+from copilot.agent.parts import Asked, Compacted, CompactionFailed, ModelCallEnded, Produced
 from copilot.events import Event
-from copilot.providers.base import Entry, Provider, ToolCall, ToolSpecification, UserMessage
+from copilot.providers.base import Entry, ModelMessage, Provider, ToolCall, ToolSpecification, UserMessage
 from copilot.tools.base import CallOutcome
 
 T = TypeVar("T")
@@ -42,17 +43,6 @@ class Toolbox(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A call that waits for a person's word (A11.1)."""
-
-    call: ToolCall
-    reason: str
-    block_reason: str = ""  # why it was not approved by itself (A11.11)
-    billable: bool = False
-    estimate: int | None = None  # microdollars
-
-
 class Approvals(Protocol):
     async def judge(self, calls: Sequence[ToolCall]) -> tuple[Asked, ...]:
         """Which of these a person must be asked about, in their order; the others may run at once."""
@@ -78,6 +68,30 @@ class Spending:
 class Budget(Protocol):
     async def spending(self) -> Spending:
         """As recorded now: the cost of every call that has ended is in it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """A conversation that must become shorter."""
+
+    entry: Entry  # who summarises it, and reads it afterwards
+    messages: tuple[ModelMessage, ...]
+    fixed_tokens: int  # system text and tools: no summary shortens them
+    tokens_before: int
+    forced: bool  # the model has refused it already: little gained is nothing gained (A7.5)
+    focus: str = ""  # what a person asked to keep above all
+
+
+class Compactor(Protocol):
+    def compact(
+        self, task: Compaction, take_number: Callable[[], int]
+    ) -> AsyncIterator[Produced | Compacted | CompactionFailed]:
+        """Its model calls and the summary's row, then the shorter conversation or why there is none."""
+        ...
+
+    def open_call(self) -> ModelCallEnded | None:
+        """The end of a model call that was cut off (A19.5)."""
         ...
 
 
@@ -109,6 +123,25 @@ class MemoryBudget:
         )
 
 
+class MemoryCompactor:
+    """Gives one prepared outcome after the other, then fails."""
+
+    def __init__(self, *outcomes: Compacted | CompactionFailed) -> None:
+        self.tasks: list[Compaction] = []
+        self._outcomes = deque(outcomes)
+
+    async def compact(
+        self, task: Compaction, take_number: Callable[[], int]
+    ) -> AsyncIterator[Produced | Compacted | CompactionFailed]:
+        self.tasks.append(task)
+        take_number()
+        await asyncio.sleep(0)
+        yield self._outcomes.popleft() if self._outcomes else CompactionFailed(reason="nothing prepared")
+
+    def open_call(self) -> ModelCallEnded | None:
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ports:
     provider: Callable[[Entry], Provider]
@@ -117,6 +150,7 @@ class Ports:
     clock: Clock
     approvals: Approvals = field(default_factory=lambda: MemoryApprovals())  # noqa: PLW0108 - it stands below
     budget: Budget = field(default_factory=MemoryBudget)
+    compactor: Compactor = field(default_factory=MemoryCompactor)
     call_id: Callable[[int], UUID] = lambda number: uuid4()  # the id of the model call of this number
     learned: Learned = field(default_factory=Lessons)
     credential: Callable[[Entry], Awaitable[str]] = same_credential  # as the store has it now (A7.4)

@@ -24,9 +24,13 @@ BEGINS_WITH_ASSISTANT = "The conversation begins with a message of yours."
 
 
 @cache
+def read_prompt(name: str) -> str:
+    return (PROMPTS / f"{name}.md").read_text(encoding="utf-8").strip()
+
+
 def system_text() -> str:
     """The static prefix: the same bytes for every user, session and turn of a release (A15.1)."""
-    return (PROMPTS / "system.md").read_text(encoding="utf-8").strip()
+    return read_prompt("system")
 
 
 NO_IMAGES: Mapping[str, ImagePart] = {}

@@ -74,7 +74,7 @@ class _Builder:
             case "note":
                 self._say(note(row.content), transparent=True)
             case "summary":
-                self._say(UserMessage(text=block("conversation_summary", row.content)), transparent=False)
+                self._say(summary_message(row.content), transparent=False)
             case "reasoning":
                 self._add_reasoning(row)
             case "assistant":
@@ -170,6 +170,10 @@ class _Builder:
 
     def _replay_of(self, row: Row) -> tuple[str, ...]:
         return row.replay if row.turn_id == self._turn_id and row.model in self._models else ()
+
+
+def summary_message(text: str) -> UserMessage:
+    return UserMessage(text=block("conversation_summary", text))
 
 
 def user_message(row: Row, images: Mapping[str, ImagePart]) -> UserMessage:

@@ -20,6 +20,7 @@ from copilot.agent.parts import (
     Produced,
     ReplayKept,
     ResultMade,
+    SummaryMade,
 )
 from copilot.agent.services import CHECKPOINT_CHARACTERS, OpenRow, Services
 from copilot.agent.spending import spent_on
@@ -29,6 +30,7 @@ from copilot.events import (
     JSON,
     AttachmentView,
     Content,
+    ContextCompacted,
     Event,
     MessageView,
     NoticePosted,
@@ -68,6 +70,7 @@ class Recorder:
         self.outbox = outbox
         self.model = model
         self.calls_begun = 0  # the number of the last call whose row stands
+        self.last_place = 0  # the sequence of the newest row made here
         self._open: dict[str, OpenRow] = {}
         self._begun: TextStarted | ReasoningStarted | None = None
         self._made: set[UUID] = set()  # rows of calls that stand
@@ -97,6 +100,8 @@ class Recorder:
                 await in_thread(
                     history.keep_replay, produced.row_id, self.turn.turn_id, self.turn.fence, produced.data
                 )
+            case SummaryMade():
+                await self._summary(produced)
             case ModelCallStarted():
                 await self._begin_call(produced)
             case ModelCallEnded():
@@ -213,6 +218,7 @@ class Recorder:
         )
         if placed is None:
             raise FenceLost(f"turn {self.turn.turn_id} is not held under fence {self.turn.fence}")
+        self.last_place = placed.sequence
         return placed
 
     async def _call(self, made: CallMade) -> None:
@@ -287,6 +293,20 @@ class Recorder:
             )
         )
 
+    async def _summary(self, made: SummaryMade) -> None:
+        """The divider in the transcript, which itself stays whole (A17.3)."""
+        data: dict[str, JSON] = {"anchor": made.anchor, "kept": list(made.kept)}
+        placed = await self._row(made.row_id, "summary", content=made.text, data=data)
+        self.publish(
+            ContextCompacted(
+                tokens_before=made.tokens_before,
+                tokens_after=made.tokens_after,
+                window=made.window,
+                row_id=str(made.row_id),
+                message=self._view(made.row_id, "summary", placed, made.text),
+            )
+        )
+
     async def notice(self, code: str, details: str = "", *, row_id: UUID | None = None) -> UUID:
         row_id = row_id or uuid4()
         placed = await self._row(row_id, "notice", data={"code": code, "details": details})
@@ -321,7 +341,7 @@ class Recorder:
             sequence=placed.sequence,
             turn_id=str(self.turn.turn_id),
             kind=kind,
-            role="notice" if kind == "notice" else "assistant",
+            role=kind if kind == "notice" or kind == "summary" else "assistant",
             content=content,
             author="",
             attachments=[],
@@ -337,16 +357,24 @@ class Recorder:
         self.model = call.entry.name  # who writes the rows from here on (A7.6)
         if call.number > self.calls_begun:  # the run's first stands already: it came with the preparation
             entry = call.entry
-            await in_thread(usage.begin, self.turn.turn_id, call.number, entry.provider, entry.model)
+            await in_thread(
+                usage.begin, self.turn.turn_id, call.number, entry.provider, entry.model, call.purpose
+            )
 
     def _end_call(self, call: ModelCallEnded) -> None:
         turn = self.turn
-        spent = spent_on(call, turn_id=turn.turn_id, session_id=turn.session_id, user_id=turn.user_id)
+        spent = spent_on(
+            call,
+            turn_id=turn.turn_id,
+            session_id=turn.session_id,
+            user_id=turn.user_id,
+            purpose=call.purpose,
+        )
         self._recordings.append(self.services.in_background(self._finish_call(spent)))
 
     async def _finish_call(self, spent: usage.Spent) -> None:
         await retried(usage.finish, spent)
-        self.publish(UsageRecorded(purpose="reply", tokens=spent.tokens))
+        self.publish(UsageRecorded(purpose=spent.purpose, tokens=spent.tokens))
 
     async def recorded(self) -> None:
         """Wait until the cost of every call that has ended is known."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from copilot.agent.conversation import result_of
-from copilot.agent.parts import CallMade, Produced, ResultMade
-from copilot.agent.ports import Asked, Ports, closed
+from copilot.agent.parts import Asked, CallMade, Produced, ResultMade
+from copilot.agent.ports import Ports, closed
 from copilot.events import Event, ToolStateChanged
 from copilot.providers.base import ToolCall, ToolGroup
 from copilot.tools.base import CallOutcome

@@ -15,6 +15,8 @@ from copilot.agent import endings, interruptions, pausing, prompt, taking
 from copilot.agent.approving import TurnApprovals
 from copilot.agent.budgets import TurnBudget
 from copilot.agent.commits import retried, uncut
+from copilot.agent.compaction import TurnCompactor
+from copilot.agent.fullness import remembered
 from copilot.agent.guards import Limits
 from copilot.agent.learned import LESSONS
 from copilot.agent.loop import Loop
@@ -168,6 +170,7 @@ class TurnRun(Run):
             self.recorder.resume(row_uuid(mended.continuing), mended.continuing.content)
             continuing = Continuing(row_id=row_uuid(mended.continuing), length=len(mended.continuing.content))
         toolbox = TurnToolbox(context.current(), outside.tools, starting=self.approved.start)
+        call_id, clock = partial(usage.call_id, self.turn.turn_id), SystemClock()
         return Loop(
             system=prompt.system_text(),
             suffix=suffix_text(self.turn.shaping, mcp_instructions=outside.instructions),
@@ -180,12 +183,20 @@ class TurnRun(Run):
                 toolbox=toolbox,
                 approvals=TurnApprovals(self.recorder, context.current(), toolbox.get, self.approved),
                 follow_ups=taking.Boundary(self.turn, self.recorder, prepared.chain),
-                clock=SystemClock(),
+                clock=clock,
                 budget=TurnBudget(self.turn, self.recorder),
-                call_id=partial(usage.call_id, self.turn.turn_id),
+                compactor=TurnCompactor(
+                    self.turn,
+                    provider=provider_for,
+                    call_id=call_id,
+                    clock=clock,
+                    images=prepared.images,
+                ),
+                call_id=call_id,
                 learned=LESSONS,
                 credential=_credential_now,
             ),
+            fullness=remembered(self.turn.context, mended.rows),
             limits=Limits(max_rounds=settings.TURN_MAX_ROUNDS, max_seconds=settings.TURN_MAX_SECONDS),
             thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
             first_call_number=self.turn.calls + 1,

@@ -134,3 +134,13 @@ class Tokens:
     cache_write_1h: int = 0
     output: int = 0
     reasoning: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextUse:
+    """How full the model's window is: as its provider counted, or as we guess (A17.1, A17.8)."""
+
+    tokens: int = 0  # 0 = nothing is known yet
+    window: int = 0  # 0 = unknown
+    through: int = 0  # the sequence of the last row in it
+    estimated: bool = True

@@ -2,7 +2,7 @@
 
 from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
 from copilot.history.branching import Switched, Undone, addressed, fork, is_empty, switch, undo
-from copilot.history.reading import noticed, rows_for_model, rows_named
+from copilot.history.reading import last_place, noticed, requests_of, rows_for_model, rows_named
 from copilot.history.waiting import (
     Pending,
     Start,
@@ -58,11 +58,13 @@ __all__ = [
     "is_empty",
     "keep_replay",
     "last_accepted",
+    "last_place",
     "noticed",
     "order_pending",
     "pending",
     "pending_for",
     "post_notice",
+    "requests_of",
     "result_data",
     "retract",
     "rows_for_model",

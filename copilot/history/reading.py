@@ -8,35 +8,67 @@ from uuid import UUID
 
 import msgspec
 from django.db import connection
+from django.db.models import Max
 
 from copilot.events import AttachmentView
 from copilot.models import Message
 from copilot.rows import Row
 
 _COLUMNS = """
-SELECT id::text, sequence, kind, content, data, call_id, turn_id::text, hidden, streaming, attachments,
-       server_context, replay, mid_turn, model
-FROM copilot_message
+SELECT m.id::text, m.sequence, m.kind, m.content, m.data, m.call_id, m.turn_id::text, m.hidden, m.streaming,
+       m.attachments, m.server_context, m.replay, m.mid_turn, m.model
+FROM copilot_message m
 """
-_SINCE_THE_SUMMARY = """
-WHERE session_id = %s AND hidden = ''
-  AND sequence >= COALESCE((SELECT MAX(sequence) FROM copilot_message
-                            WHERE session_id = %s AND kind = 'summary' AND hidden = ''), 0)
-ORDER BY sequence
+# A summary stands for what is not behind its anchor, but for the rows it keeps: those follow it word for word.
+_NEWEST_SUMMARY = """
+WITH newest AS MATERIALIZED (
+    SELECT id, COALESCE((data->>'anchor')::bigint, sequence) AS anchor, COALESCE(data->'kept', '[]') AS kept
+    FROM copilot_message WHERE session_id = %(session)s AND kind = 'summary' AND hidden = ''
+    ORDER BY sequence DESC LIMIT 1
+)
 """
+_BEHIND_IT = """
+WHERE m.session_id = %(session)s AND m.hidden = '' AND m.kind <> 'summary'
+  AND m.sequence > COALESCE((SELECT anchor FROM newest), 0)
+UNION ALL
+"""
+_ITSELF = """
+WHERE m.hidden = '' AND m.id = ANY (ARRAY(
+    SELECT id FROM newest UNION ALL SELECT jsonb_array_elements_text(kept)::uuid FROM newest))
+"""
+_ROWS = _NEWEST_SUMMARY + _COLUMNS + _BEHIND_IT + _COLUMNS + _ITSELF
+_REQUESTS = (
+    _COLUMNS
+    + """
+WHERE m.turn_id = %s AND m.kind = 'user' AND m.hidden = '' AND m.sequence IS NOT NULL ORDER BY m.sequence
+"""
+)
 
 
 def rows_for_model(session_id: UUID) -> list[Row]:
-    """Everything since the newest valid summary, in order (A16.1)."""
+    """Everything since the newest valid summary, which comes first, in order (A16.1, A17.3)."""
     with connection.cursor() as cursor:
-        cursor.execute(_COLUMNS + _SINCE_THE_SUMMARY, [session_id, session_id])
+        cursor.execute(_ROWS, {"session": session_id})
+        rows = [_row(row) for row in cursor.fetchall()]
+    return sorted(rows, key=lambda row: (row.kind != "summary", row.sequence))
+
+
+def requests_of(turn_id: UUID) -> list[Row]:
+    """What people asked in a turn, in order."""
+    with connection.cursor() as cursor:
+        cursor.execute(_REQUESTS, [turn_id])
         return [_row(row) for row in cursor.fetchall()]
+
+
+def last_place(session_id: UUID) -> int:
+    """The highest sequence; 0 of an empty conversation."""
+    return Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
 
 
 def rows_named(row_ids: Sequence[UUID]) -> list[Row]:
     """In the order named."""
     with connection.cursor() as cursor:
-        cursor.execute(_COLUMNS + "WHERE id = ANY(%s)", [list(row_ids)])
+        cursor.execute(_COLUMNS + "WHERE m.id = ANY(%s)", [list(row_ids)])
         found = {row[0]: _row(row) for row in cursor.fetchall()}
     return [found[str(row_id)] for row_id in row_ids]
 

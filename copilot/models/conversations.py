@@ -76,6 +76,12 @@ class Session(models.Model):
     goal_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
     goal_continuations = models.PositiveSmallIntegerField(default=0, db_default=0)
 
+    context = models.JSONField(
+        default=dict,
+        db_default=EMPTY_OBJECT,
+        blank=True,
+        help_text="How full the model's window was when the last turn ended (A17.1).",
+    )
     active_at = models.DateTimeField(db_default=Now(), help_text="The last message or ending.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -112,6 +118,10 @@ class Turn(models.Model):
         FAILED = "failed"
         CANCELLED = "cancelled"
 
+    class Purpose(models.TextChoices):
+        REPLY = "reply"
+        COMPACTION = "compaction"
+
     UNFINISHED = (Status.QUEUED, Status.RUNNING, Status.WAITING)
     ENDINGS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 
@@ -133,6 +143,20 @@ class Turn(models.Model):
     )
     budget_microdollars = models.BigIntegerField(
         default=0, db_default=0, help_text="What its parent gave it; 0 means the default (A10.4)."
+    )
+    purpose = models.CharField(
+        max_length=16,
+        choices=Purpose.choices,
+        default=Purpose.REPLY,
+        db_default=Purpose.REPLY,
+        help_text="What it is for: an answer, or nothing but a shorter conversation (A17.6).",
+    )
+    focus = models.CharField(
+        max_length=2000,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What a person asked a summary to keep above all.",
     )
     paused_at = models.DateTimeField(null=True, blank=True, help_text="Since when it waits for approvals.")
     paused_seconds = models.FloatField(
@@ -303,6 +327,11 @@ class Message(models.Model):
             ),
             models.Index(
                 fields=["kept_under"], name="rows_of_an_older_branch", condition=Q(kept_under__isnull=False)
+            ),
+            models.Index(
+                fields=["session", "-sequence"],
+                name="summaries_of_a_session",
+                condition=Q(kind="summary", hidden=""),
             ),
         ]
 

@@ -9,7 +9,7 @@ import msgspec
 from django.db import connection
 
 from copilot.errors import TurnConflict
-from copilot.events import CancelReason, Event, GoalJudged, SessionChanged, TurnSummary
+from copilot.events import CancelReason, ContextUse, Event, GoalJudged, SessionChanged, TurnSummary
 from copilot.models import Turn
 from copilot.turns.running import CANCELLED, FAILED, REACHED_FROM, RUNNING, loaded
 
@@ -55,6 +55,7 @@ WITH ended AS (
     RETURNING session_id, run_ids, stop_through, cancel_reason
 )
 UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s),
+       context = COALESCE(%(context)s::jsonb, s.context),
        goal_state = CASE WHEN %(pause)s <> '' AND s.goal_state = 'active' THEN 'paused' ELSE s.goal_state END,
        goal_reason = CASE WHEN %(pause)s <> '' AND s.goal_state = 'active' THEN %(pause)s ELSE s.goal_reason END
 FROM ended JOIN copilot_session old ON old.id = ended.session_id WHERE s.id = ended.session_id
@@ -73,6 +74,7 @@ def end(
     limit_code: str = "",
     reason: str = "",
     summary: TurnSummary | None = None,
+    context: ContextUse | None = None,
     override: bool = False,
     unless_pending: bool = False,
     unless_running: bool = False,
@@ -98,6 +100,7 @@ def end(
                 "cancelled": to == CANCELLED,
                 "summary": _json.encode(summary).decode() if summary else "{}",
                 "model": summary.model if summary else "",
+                "context": _json.encode(context).decode() if context else None,
                 "unless_pending": unless_pending,
                 "pause": _pause(to, failure_code=failure_code, limit_code=limit_code, reason=reason),
             },

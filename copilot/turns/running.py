@@ -13,7 +13,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from copilot import usage
-from copilot.events import CancelReason
+from copilot.events import CancelReason, ContextUse
 from copilot.models import Turn
 from copilot.permissions import Permissions, PermissionsJSON
 from copilot.shaping import Shaping
@@ -179,6 +179,9 @@ class Claimed:
     begun: bool  # the row of its first call was made with the claim
     shaping: Shaping
     has_servers: bool  # MCP servers of the user's own, or of everybody's
+    context: ContextUse  # as the session's last turn left it
+    purpose: str
+    focus: str
 
 
 _CLAIM = f"""
@@ -210,7 +213,8 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
               'memory', NOT EXISTS (SELECT 1 FROM copilot_memoryswitch w
                                     WHERE w.owner_id = s.owner_id AND NOT w."on"))) AS shaping,
           EXISTS (SELECT 1 FROM copilot_mcpserver m
-                  WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL)) AS has_servers
+                  WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL)) AS has_servers,
+          s.context, t.purpose, t.focus
 ), begun AS ({usage.BEGIN_FIRST})
 SELECT claimed.*, begun.turn_id IS NOT NULL FROM claimed LEFT JOIN begun ON begun.turn_id = claimed.id
 """  # noqa: S608 - both texts are ours
@@ -249,9 +253,12 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
         running_seconds=row[16],
         pending=row[17],
         calls=row[18],
-        begun=row[21],
+        begun=row[24],
         shaping=shaping,
         has_servers=row[20],
+        context=loaded(row[21], ContextUse),
+        purpose=row[22],
+        focus=row[23],
     )
 
 

@@ -109,6 +109,12 @@ const STEPS = {
   "notice.posted": (state, event) => {
     if (event.message) put(state, event.message);
   },
+  "context.compacting": (state, event) => setActivity(state, event, { phase: "compaction" }),
+  "context.compacted": (state, event) => {
+    setActivity(state, event, { phase: "model" });
+    if (event.message) put(state, event.message);
+  },
+  "context.compaction_failed": (state, event) => setActivity(state, event, { phase: "model" }),
   "question.asked": (state, event) => {
     state.questions = [...state.questions.filter((one) => one.id !== event.question.id), event.question];
   },

@@ -85,6 +85,7 @@ def whole_turn() -> list[Event]:
         row("assistant"),
     )
     wave = "wave 🌊 "
+    summary = row("summary", "Until here.")
     waiting = events.QueueItem(id="queued-1", text="later", run_id=None, position=1)
     question = events.QuestionView(
         id="q",
@@ -113,6 +114,10 @@ def whole_turn() -> list[Event]:
         events.TextStarted(block_id="t", row_id=text.id, message=text),
         events.QueueChanged(items=[waiting], version=7),
         events.QueueChanged(items=[], version=6),
+        events.ContextCompacting(tokens_before=9, window=10),
+        events.ContextCompacted(
+            tokens_before=9, tokens_after=1, window=10, row_id=summary.id, message=summary
+        ),
         events.TurnRecovering(attempt=2),
         events.TextEnded(block_id="t", row_id=text.id),
         events.TextStarted(block_id="g", row_id=gone.id, message=gone),

@@ -1,0 +1,80 @@
+"""When a turn's conversation is shortened, how often, and what a failure of that means (A17.5, A17.7, A7.5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+from copilot.agent.asking import Asker
+from copilot.agent.fullness import Fullness, is_due
+from copilot.agent.parts import (
+    Compacted,
+    CompactionFailed,
+    ModelCallEnded,
+    NoticeMade,
+    Produced,
+)
+from copilot.agent.ports import Compactor, closed
+from copilot.events import ContextCompacting, ContextCompactionFailed
+from copilot.providers.base import ModelMessage
+
+MOST_PER_TURN = 3
+MOST_FORCED = 2
+
+
+class Shortening:
+    """One turn's. After `play`, `succeeded` says whether the conversation is shorter now."""
+
+    def __init__(self, compactor: Compactor, asker: Asker, fullness: Fullness) -> None:
+        self.succeeded = False
+        self.under_way = False
+        self._compactor = compactor
+        self._asker = asker
+        self._fullness = fullness
+        self._begun = 0
+        self._forced = 0
+        self._gave_up = False  # an automatic one failed: that is said once, and the turn goes on
+
+    def is_due(self) -> bool:
+        window = self._asker.entry.context_window
+        return self._may_begin() and not self._gave_up and is_due(window=window, used=self._fullness.used)
+
+    def may_force(self) -> bool:
+        return self._may_begin() and self._forced < MOST_FORCED and self._asker.may_ask_again()
+
+    def _may_begin(self) -> bool:
+        return self._begun < MOST_PER_TURN and not self._asker.retries.exhausted
+
+    def open_call(self) -> ModelCallEnded | None:
+        return self._compactor.open_call()
+
+    async def play(
+        self, messages: list[ModelMessage], *, forced: bool, focus: str = ""
+    ) -> AsyncIterator[Produced]:
+        """Shorten `messages` where they stand; every end of it is told."""
+        self._begun += 1
+        self._forced += forced
+        self.succeeded, self.under_way = False, True
+        window = self._asker.entry.context_window
+        before = max(self._fullness.used, window) if forced else self._fullness.used
+        try:
+            yield ContextCompacting(tokens_before=before, window=window)
+            task = self._asker.compaction(messages, tokens_before=before, forced=forced, focus=focus)
+            async with closed(self._compactor.compact(task, self._asker.take_number)) as parts:
+                async for part in parts:
+                    match part:
+                        case Compacted():
+                            messages[:] = part.messages
+                            self._fullness.shortened(part.tokens)
+                            self.succeeded = True
+                        case CompactionFailed():
+                            yield ContextCompactionFailed(
+                                reason=part.reason, tokens_before=before, window=window
+                            )
+                        case _:
+                            yield part
+            if not self.succeeded and not forced:
+                self._gave_up = True
+                yield NoticeMade(row_id=uuid4(), code="compaction_failed")
+        finally:
+            self.under_way = False

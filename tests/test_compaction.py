@@ -1,0 +1,476 @@
+"""A17, A7.5: long conversations become short, and nothing that people see is lost."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from copilot import dispatch, history
+from copilot.agent import abridging
+from copilot.agent.compaction import Compaction, objection, summary_request
+from copilot.agent.fullness import Fullness, is_due, remembered
+from copilot.agent.parts import Answered, Compacted, CompactionFailed, Failed, NoteMade, NoticeMade
+from copilot.agent.ports import MemoryBudget, MemoryCompactor
+from copilot.agent.shortening import MOST_FORCED, MOST_PER_TURN
+from copilot.events import (
+    ContextCompacted,
+    ContextCompacting,
+    ContextCompactionFailed,
+    ContextUse,
+    StepFinished,
+    Todo,
+    Tokens,
+)
+from copilot.models import Message, ModelCall, Session
+from copilot.providers import catalogue
+from copilot.providers.base import (
+    AssistantMessage,
+    Entry,
+    ProviderFailure,
+    Request,
+    ToolCall,
+    ToolGroup,
+    ToolResult,
+    UsageReported,
+    UserMessage,
+)
+from copilot.providers.scripted import Call, Fail, Text, Usage
+from copilot.providers.strict import problems
+from copilot.rows import Row
+from tests import make
+from tests.engine import (
+    Errand,
+    add_tools,
+    assert_same_page,
+    cue,
+    ended,
+    folded,
+    fresh,
+    kinds,
+    notices,
+    queue,
+    quiet,
+    start,
+    told,
+    until,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.playing import (
+    Reciter,
+    assert_well_ordered,
+    call,
+    calls,
+    loop_of,
+    of,
+    play,
+    say,
+)
+from tests.playing import (
+    kinds as kinds_of,
+)
+
+WINDOW = 100_000
+WINDOWED = Entry(name="Recital", provider="scripted", model="recital", context_window=WINDOW)
+NEARLY_FULL = Tokens(input=85_000, output=100)
+SHORT = (UserMessage(text="<conversation_summary>\nall\n</conversation_summary>\n\nHello"),)
+
+
+# --- when it is due ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "left"), [(128_000, 25_600), (200_000, 40_000), (1_000_000, 20_000), (200_001, 20_000)]
+)
+def test_it_is_due_exactly_when_this_much_is_left(window, left):
+    """A17.c1"""
+    assert is_due(window=window, used=window - left)
+    assert not is_due(window=window, used=window - left - 1)
+
+
+def test_a_window_of_unknown_size_is_never_too_full():
+    """A17.c1, A4.c1"""
+    assert not is_due(window=0, used=10**9)
+
+
+def test_what_is_used_is_the_last_prompt_its_reply_and_an_estimate_of_what_came_since():
+    """A17.1, A17.8"""
+    fullness = Fullness(10)
+    fullness.replied(
+        Tokens(input=100, cache_read=900, cache_write_5m=10, cache_write_1h=1, output=50, reasoning=20),
+        estimated=False,
+    )
+    fullness.add(400)
+    assert (fullness.used, fullness.estimated) == (1_161, False)
+    fullness.shortened(30)
+    assert (fullness.used, fullness.estimated) == (30, True)
+
+
+def rows(*places: int, content="x" * 40):
+    return [Row(id=str(place), kind="user", content=content, sequence=place) for place in places]
+
+
+def test_the_last_turns_figure_holds_while_its_rows_are_read():
+    """A17.1"""
+    use = ContextUse(tokens=500, window=1_000, through=7, estimated=False)
+    assert remembered(use, rows(3, 7)).used == 500
+    assert remembered(use, rows(3, 7, 18)).used == 510
+    assert remembered(use, rows(3, 18)) is None
+    assert remembered(ContextUse(), rows(3)) is None
+
+
+# --- the loop alone ----------------------------------------------------------------------------------
+
+
+def full_round(call_id):
+    return [UsageReported(NEARLY_FULL), *calls(call(call_id, "look"))]
+
+
+def short(tokens=1_000):
+    return Compacted(messages=SHORT, tokens=tokens)
+
+
+async def test_a_full_window_is_shortened_before_the_next_call_and_the_turn_goes_on():
+    """A17.3, A17.c2"""
+    compactor = MemoryCompactor(short())
+    reciter = Reciter(full_round("1"), say("Done."))
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
+    assert parts[-1] == Answered()
+    [task] = compactor.tasks
+    assert (task.tokens_before >= 85_100, task.forced, len(task.messages)) == (True, False, 3)
+    [note] = of(parts, NoteMade)
+    assert reciter.requests[1].messages[0].text.startswith(SHORT[0].text)
+    assert note.text in reciter.requests[1].messages[0].text
+    assert_well_ordered(parts)
+
+
+async def test_a_window_with_room_is_left_alone():
+    compactor = MemoryCompactor(short())
+    reciter = Reciter([UsageReported(Tokens(input=70_000)), *calls(call("1", "look"))], say("Done."))
+    await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
+    assert compactor.tasks == []
+
+
+async def test_a_failed_one_is_reported_once_and_the_turn_goes_on_unshortened():
+    """A17.5"""
+    compactor = MemoryCompactor(CompactionFailed(reason="the summary is empty"))
+    reciter = Reciter(full_round("1"), full_round("2"), say("Done."))
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
+    assert parts[-1] == Answered()
+    assert len(compactor.tasks) == len(of(parts, ContextCompactionFailed)) == 1
+    assert [notice.code for notice in of(parts, NoticeMade)] == ["compaction_failed"]
+
+
+async def test_a_turn_is_shortened_three_times_at_most():
+    """A17.7"""
+    compactor = MemoryCompactor(*[short() for _ in range(5)])
+    reciter = Reciter(*(full_round(str(number)) for number in range(5)), say("Done."))
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
+    assert parts[-1] == Answered()
+    assert len(compactor.tasks) == MOST_PER_TURN
+
+
+async def test_an_overflow_is_shortened_and_sent_again_in_the_same_round():
+    """A7.5"""
+    compactor = MemoryCompactor(short())
+    reciter = Reciter([ProviderFailure("context_overflow")], say("Done."))
+    loop = loop_of(reciter, chain=(WINDOWED,), compactor=compactor)
+    parts = await play(loop)
+    assert (parts[-1], loop.rounds, compactor.tasks[0].forced) == (Answered(), 1, True)
+    assert [step.finish_reason for step in of(parts, StepFinished)] == ["failed", "stop"]
+    assert_well_ordered(parts)
+
+
+async def test_overflow_for_ever_ends_after_two_forced_ones():
+    """A7.c4"""
+    compactor = MemoryCompactor(*[short() for _ in range(9)])
+    reciter = Reciter(*[[ProviderFailure("context_overflow")] for _ in range(9)])
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
+    assert parts[-1] == Failed(code="context_full")
+    assert len(compactor.tasks) == MOST_FORCED
+    assert len(reciter.requests) + len(compactor.tasks) <= 10
+    assert_well_ordered(parts)
+
+
+async def test_an_overflow_that_cannot_be_shortened_ends_the_turn():
+    """A7.5"""
+    compactor = MemoryCompactor(CompactionFailed(reason="it gains too little room"))
+    parts = await play(
+        loop_of(Reciter([ProviderFailure("context_overflow")]), chain=(WINDOWED,), compactor=compactor)
+    )
+    assert parts[-1] == Failed(code="context_full")
+    assert kinds_of(parts).count("context.compaction_failed") == 1
+
+
+async def test_a_budget_spent_on_the_summary_ends_the_turn():
+    """A10.4"""
+    budget = MemoryBudget(10, 990, budget=1_000)
+    reciter = Reciter(full_round("1"))
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=MemoryCompactor(short()), budget=budget))
+    assert parts[-1] == Failed(code="budget_reached")
+
+
+# --- the request for a summary -----------------------------------------------------------------------
+
+TALK = (
+    UserMessage(text="Read it."),
+    AssistantMessage(text="Reading.", calls=(ToolCall(call_id="1", tool="look", arguments={"at": "x"}),)),
+    ToolGroup(results=(ToolResult(call_id="1", tool="look", content="y" * 10_000),)),
+)
+
+
+def task(messages=TALK, *, window=WINDOW, forced=False, before=90_000, focus=""):
+    entry = Entry(name="R", provider="scripted", model="r", context_window=window)
+    return Compaction(
+        entry=entry, messages=messages, fixed_tokens=500, tokens_before=before, forced=forced, focus=focus
+    )
+
+
+def text_of(request: Request) -> str:
+    return "\n".join(message.text for message in request.messages if not isinstance(message, ToolGroup))
+
+
+def test_the_request_holds_history_instruction_todos_and_focus_but_no_tools():
+    """A17.2"""
+    request = summary_request(task(focus="the colours"), [Todo(text="Paint", status="in_progress")])
+    assert problems(request) == []
+    assert (request.tools, request.thinking_tokens, request.entry.max_output_tokens) == ((), 0, 8_192)
+    text = text_of(request)
+    for part in ("Read it.", '[called look with {"at":"x"}]', "y" * 10_000, "Goals", "Preferences"):
+        assert part in text
+    assert "[in_progress] Paint" in text
+    assert "todos_write" in text
+    assert "the colours" in text
+
+
+def test_what_does_not_fit_loses_tool_output_first_and_then_its_beginning():
+    """A17.2"""
+    whole = abridging.fitting(TALK, tokens=10_000)
+    cut = abridging.fitting(TALK, tokens=800)
+    least = abridging.fitting((*TALK, UserMessage(text="And now this.")), tokens=10)
+    assert "y" * 10_000 in whole[-1].text
+    assert "y" * 2_000 + abridging.CUT in cut[-1].text
+    assert "y" * 2_001 not in cut[-1].text
+    assert least[0].text.startswith(abridging.LEFT_OUT)
+    assert least[-1].text.endswith("And now this.")
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "after", "reason"),
+    [
+        ("All of it.", task(), 60_000, ""),
+        ("All of it.", task(), 60_001, "what is left still fills the window"),
+        ("", task(), 10, "the summary is empty"),
+        ("All of it.", task(forced=True, before=60_000), 40_000, ""),
+        ("All of it.", task(forced=True, before=60_000), 40_001, "it gains too little room"),
+        ("All of it.", task(window=0), 10**9, ""),
+        ("All of it.", task(window=0, forced=True, before=1_000), 900, "it gains too little room"),
+    ],
+)
+def test_a_summary_counts_only_if_it_helps(text, asked, after, reason):
+    """A17.4, A7.5"""
+    assert objection(text, asked, tokens_after=after) == reason
+
+
+# --- the whole engine --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_window(rig):
+    """The demo model's window becomes small enough to be filled by reported usage."""
+    demo = Entry(**{**catalogue.DEMO.__dict__, "context_window": WINDOW})
+    before = catalogue.current()
+    catalogue.configure(catalogue.Catalogue(entries=(demo,), tiers=dict.fromkeys(catalogue.TIERS, (demo,))))
+    yield
+    catalogue.configure(before)
+
+
+@pytest.fixture
+def fetch(monkeypatch):
+    errand = Errand("fetch")
+    add_tools(monkeypatch, errand)
+    return errand
+
+
+def is_summary(request: Request) -> bool:
+    return "You write the summary" in request.system
+
+
+def fills(model, *, tokens=NEARLY_FULL, note="1"):
+    model.will(Text("Looking."), Call("fetch", {"note": note}), Usage(tokens))
+
+
+def test_compaction_in_the_middle_of_a_turn(rig, model, small_window, fetch):
+    """A17.c2, A17.3, A17.4: one turn, one user row, summary + request + continuation, todos, rows unchanged"""
+    session = make.session()
+    Session.objects.filter(pk=session.pk).update(todos=[{"text": "Paint it", "status": "pending"}])
+    before = fresh(session)
+    for number in range(3):
+        model.will(Call("fetch", {"note": str(number)}), Usage(Tokens(input=10)))
+    fills(model)
+    model.will(Text("Everything so far. <conversation_summary>"), Usage(Tokens(input=80_000, output=9)))
+    model.will(Text("Done."))
+    turn = ended(start(session, "Paint the ship blue"))
+    assert (turn.status, len(model.requests), fetch.runs) == ("succeeded", 6, 4)
+    assert [is_summary(request) for request in model.requests] == [False] * 4 + [True, False]
+    assert "[pending] Paint it" in model.said_to(4)
+    after = model.requests[5].messages
+    assert len(after) == 1
+    text = after[0].text
+    assert text.startswith("<conversation_summary>\nEverything so far.")
+    assert text.count("<conversation_summary>") == text.count("Paint the ship blue") == 1
+    assert text.index("</conversation_summary>") < text.index("Paint the ship blue") < text.index("Go on")
+    assert "[pending] Paint it" in text
+    assert kinds(session).count("user") == 1
+    assert kinds(session).count("tool_result") == 4
+    assert [call.purpose for call in ModelCall.objects.filter(turn=turn).order_by("number")] == [
+        "reply"
+    ] * 4 + ["compaction", "reply"]
+    [compacting, compacted] = told(session.pk, "context.compacting", "context.compacted")
+    assert isinstance(compacting, ContextCompacting)
+    assert isinstance(compacted, ContextCompacted)
+    assert compacted.tokens_after < compacted.tokens_before == compacting.tokens_before
+    assert_same_page(folded(before, session), fresh(session))
+
+
+def test_the_next_turn_reads_what_the_running_one_read(rig, model, small_window, fetch):
+    """A17.3, A16.6: rows and memory give the same conversation, and wrappers never nest"""
+    session = make.session()
+    fills(model)
+    model.will(Text("First summary."), Usage(Tokens(input=80_000)))
+    model.will(Text("Half."), Call("fetch"), Usage(NEARLY_FULL))
+    model.will(Text("Second summary."), Usage(Tokens(input=80_000)))
+    model.will(Text("Done."), Usage(Tokens(input=500)))
+    ended(start(session, "Paint it"))
+    ended(start(session, "And now?"))
+    last, then = model.requests[-2].messages, model.requests[-1].messages
+    assert then[: len(last)] == last
+    assert [type(message).__name__ for message in then] == ["UserMessage", "AssistantMessage", "UserMessage"]
+    assert "First summary" not in then[0].text
+    assert then[0].text.count("<conversation_summary>") == then[0].text.count("Paint it") == 1
+
+
+def test_a_turn_begins_with_what_the_last_one_left(rig, model, small_window):
+    """A17.1: the provider's own count outlives the turn, and the next call is preceded by a summary"""
+    session = make.session()
+    model.will(Text("Long."), Usage(NEARLY_FULL))
+    ended(start(session, "Hello"))
+    session.refresh_from_db()
+    assert session.context["tokens"] == 85_100
+    assert not session.context["estimated"]
+    model.will(Text("So far."), Usage(Tokens(input=80_000)))
+    model.will(Text("Aye."), Usage(Tokens(input=100)))
+    turn = ended(start(session, "And now?"))
+    assert [is_summary(request) for request in model.requests] == [False, True, False]
+    assert [call.purpose for call in ModelCall.objects.filter(turn=turn).order_by("number")] == [
+        "compaction",
+        "reply",
+    ]
+    assert "Go on" not in model.said_to()
+
+
+def test_a_stop_during_it_leaves_no_summary_and_the_next_turn_reads_everything(
+    rig, model, small_window, fetch
+):
+    """A17.c2, A17.5, A1.3"""
+    session = make.session()
+    fills(model)
+    model.will(cue(1), Text("Never."))
+    turn_id = start(session, "Paint it")
+    model.reaches(1)
+    dispatch.stop(session.owner_id, session.pk)
+    assert ended(turn_id).status == "cancelled"
+    assert "summary" not in kinds(session)
+    until(lambda: ModelCall.objects.filter(turn=turn_id, purpose="compaction", aborted=True).exists())
+    ended(start(session, "Go on"))  # as full as before, so it begins with a summary of everything
+    assert is_summary(model.requests[2])
+    assert "errand fetch" in model.said_to(2)
+
+
+def test_a_message_that_comes_during_it_is_read_after_the_summary_and_once(rig, model, small_window, fetch):
+    """A17.c3, A17.7"""
+    session = make.session()
+    fills(model)
+    model.will(cue(1), Text("So far."), Usage(Tokens(input=80_000)))
+    model.will(Text("Done."), Usage(Tokens(input=100)))
+    turn_id = start(session, "Paint it")
+    model.reaches(1)
+    queue(session, "In blue")
+    model.give(1)
+    ended(turn_id)
+    quiet(session)
+    said = model.said_to(2)
+    assert said.count("In blue") == 1
+    assert said.index("So far.") < said.index("In blue")
+    rows = list(Message.objects.filter(session=session, sequence__isnull=False).order_by("sequence"))
+    assert [row.content for row in rows if row.kind in ("summary", "user")] == [
+        "Paint it",
+        "So far.",
+        "In blue",
+    ]
+
+
+def test_an_empty_summary_is_a_failure_without_a_row(rig, model, small_window, fetch):
+    """A17.c3"""
+    session = make.session()
+    fills(model)
+    model.will(Usage(Tokens(input=80_000)), Text(" "))
+    model.will(Text("Done."))
+    assert ended(start(session)).status == "succeeded"
+    assert "summary" not in kinds(session)
+    assert notices(session) == ["compaction_failed"]
+    [failed] = told(session.pk, "context.compaction_failed")
+    assert isinstance(failed, ContextCompactionFailed)
+
+
+def test_overflow_for_ever_loses_nothing_and_a_new_message_is_possible(rig, model, small_window, fetch):
+    """A7.c4"""
+    session = make.session()
+    model.otherwise = lambda request: [Fail("context_overflow")]
+    turn = ended(start(session, "Hello"))
+    assert (turn.status, turn.failure_code) == ("failed", "context_full")
+    assert len(model.requests) <= 10
+    assert kinds(session) == ["user", "notice"]
+    model.always(Text("Aye."))
+    assert ended(start(session, "Again")).status == "succeeded"
+    assert "Hello" in model.said_to()
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_long_session_with_a_summary_reads_only_what_is_after_it():
+    """P12, A16.1"""
+    session = make.session()
+    rows = (
+        Message(session=session, sequence=number, kind="assistant", content="x" * 100)
+        for number in range(1, 10_001)
+    )
+    Message.objects.bulk_create(rows, batch_size=1_000)
+    kept = make.message(session, content="The request")
+    anchor = history.last_place(session.pk)
+    late = make.message(session, content="Came meanwhile")
+    make.message(session, "summary", content="All", data={"anchor": anchor, "kept": [str(kept.pk)]})
+    make.message(session, "assistant", content="Since")
+    with CaptureQueriesContext(connection) as queries:
+        read = history.rows_for_model(session.pk)
+    assert [row.content for row in read] == ["All", "The request", late.content, "Since"]
+    assert len(queries) == 1
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE copilot_message")
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT TEXT) " + queries[0]["sql"])
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+    touched = [int(part.split(" ")[0]) for part in plan.split("Rows Removed by Filter: ")[1:]]
+    assert sum(touched) < 100, plan
+
+
+@pytest.mark.django_db
+def test_a_hidden_summary_is_not_read_from():
+    """A16.1, A30.5"""
+    session = make.session()
+    make.message(session, content="One")
+    summary = make.message(session, "summary", content="All", data={"anchor": 1, "kept": []})
+    Message.objects.filter(pk=summary.pk).update(hidden="undone")
+    assert [row.content for row in history.rows_for_model(session.pk)] == ["One"]
