@@ -14,7 +14,7 @@ from uuid import UUID
 import uvloop
 from celery.exceptions import Reject
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, Error
 
 from copilot import providers, turns, workers
 from copilot.agent.commits import OUTAGE_SECONDS, retried
@@ -35,6 +35,7 @@ RENEW_SECONDS = 10.0
 MARK_POLL_SECONDS = 0.5  # a lost broadcast costs half a second (A1.4)
 WATCH_SECONDS = 1.0
 BATCH_TURNS = 32
+OBEY_SECONDS = 8.0  # an interrupted run is over by then: its final writes get 5
 
 
 class Engine:
@@ -90,7 +91,13 @@ class Engine:
         self._beat.end()
 
     def _running(self) -> list[tuple[str, int]]:
-        return [(turn_id, run.turn.fence) for turn_id, run in tuple(self._runs.items())]
+        """What the beat says we run: not what was told to end and did not, which others may have (D2)."""
+        late = time.monotonic() - OBEY_SECONDS
+        return [
+            (turn_id, run.turn.fence)
+            for turn_id, run in tuple(self._runs.items())
+            if run.interrupted_at is None or run.interrupted_at > late
+        ]
 
     # --- the loop --------------------------------------------------------------------------------
 
@@ -119,12 +126,15 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
 
     async def _every(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+        """For ever: all turns of the process rest on these, so whatever one meets, it comes again."""
         while True:
             await asyncio.sleep(seconds)
             try:
                 await act()
             except (DatabaseError, *RedisDown) as problem:
                 log.warning("a server is away, trying again: %s", type(problem).__name__)
+            except Exception:
+                log.exception("%s failed, and is tried again", act.__name__)
 
     # --- taking turns ----------------------------------------------------------------------------
 
@@ -141,7 +151,7 @@ class Engine:
             while True:
                 try:
                     await self._take_woken(bell)
-                except RedisDown as problem:
+                except Exception as problem:  # a worker that hears nothing is of no use
                     log.warning("wake-ups are not heard for a moment: %s", type(problem).__name__)
                     await bell.close()
                     await asyncio.sleep(0.2)
@@ -181,12 +191,20 @@ class Engine:
         claimed: list[tuple[turns.Claimed, Prepared | None]] = []
         try:
             claimed = await in_thread(_claim_and_prepare, turn_ids, self.identity.worker)
-        except DatabaseError:
-            log.warning("the database is away: %d turns wait for the sweep", len(turn_ids))
+        except (
+            Error
+        ) as problem:  # those that were claimed all the same are listed by nobody: the sweep sees them
+            log.warning("%d turns wait for the sweep: %s", len(turn_ids), type(problem).__name__)
+        except Exception:
+            log.exception("%d turns wait for the sweep", len(turn_ids))
         for _ in range(len(turn_ids) - len(claimed)):
             self._slots.release()  # taken by another worker, or ended
         for turn, prepared in claimed:
-            self._run(turn, prepared)
+            try:
+                self._run(turn, prepared)
+            except Exception:
+                log.exception("turn %s could not begin here; the sweep gives it to another", turn.turn_id)
+                self._slots.release()
 
     def _run(self, turn: turns.Claimed, prepared: Prepared | None) -> None:
         assert self._services is not None
@@ -207,7 +225,8 @@ class Engine:
             await self._end_broken(run)
         finally:
             run.recorder.abandon()
-            self._runs.pop(str(run.turn.turn_id), None)
+            if self._runs.get(str(run.turn.turn_id)) is run:  # else taken over, and by this very process
+                del self._runs[str(run.turn.turn_id)]
             self._slots.release()
 
     async def _guard(self, run: TurnRun) -> None:
@@ -266,8 +285,11 @@ class Engine:
 
     def _refused(self, outbox: Outbox, why: str) -> None:
         run = self._runs.get(outbox.turn_id)
-        if run is None or run.over:  # whoever follows the log learns the rest from the rows
+        if run is None or run.outbox is not outbox:
             outbox.waiting.clear()
+        elif run.over:
+            if outbox.fence is not None:  # whoever follows the log learns the rest from the rows
+                outbox.waiting.clear()
         elif why == "refused":
             run.interrupt("lost")
         elif outbox.turn_id not in self._restoring:
@@ -296,7 +318,7 @@ class Engine:
                 async for news in stop.heard():
                     if run := self._runs.get(news.turn_id):
                         run.interrupt("stop")
-            except RedisDown as problem:
+            except Exception as problem:  # the poll of the marks covers the gap
                 log.warning("stops are not heard for a moment: %s", type(problem).__name__)
             await asyncio.sleep(0.2)
 

@@ -6,14 +6,16 @@ Diagnostics decides when to look; every act here is one conditional update, so l
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Literal
+from itertools import islice
+from typing import Literal, TypeVar
 from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
@@ -34,7 +36,26 @@ MEMORY = timedelta(minutes=2)  # how long ago an ending may be that was never to
 Away = RedisDown  # what a sweep meets when it cannot see
 LOST = "Interrupted, outcome unknown: the worker was lost while this ran."
 
+STEP_SECONDS = 1.0  # of one tick, for one kind of repair: the rest is done in the next
+STEP_ITEMS = 200
+
 Liveness = Literal["live", "dead", "unknown"]
+T = TypeVar("T")
+
+
+def each(items: Iterable[T], heal: Callable[[T], object], *, seconds: float = STEP_SECONDS) -> int:
+    """Heal one by one, as far as a tick's time goes; one that cannot be healed keeps no other waiting."""
+    healed, deadline = 0, time.monotonic() + seconds
+    for item in islice(items, STEP_ITEMS):
+        try:
+            healed += bool(heal(item))
+        except (OperationalError, InterfaceError, *RedisDown):
+            raise  # a server is away: nothing can be healed
+        except Exception:
+            log.exception("something could not be healed")
+        if time.monotonic() > deadline:
+            break
+    return healed
 
 
 # --- evidence ----------------------------------------------------------------------------------------
@@ -73,18 +94,24 @@ def take_over(suspect: workers.Suspect) -> bool:
         return False
     turn = Turn.objects.select_related("session").get(pk=turn_id)
     _raise_fence(turn, requeued.fence)
-    usage.settle_lost(turn_id)
-    dispatch.publish_page(session_id)
-    if suspect.stopped:
-        _cancel(turn, requeued.fence)
-    elif requeued.attempts > turns.MAX_ATTEMPTS:
-        _give_up(turn, requeued.fence)
+    if suspect.stopped or requeued.used_up:
+        _tell_lost(turn)
+        end = _cancel if suspect.stopped else _give_up
+        end(turn, requeued.fence)
     else:
-        event = TurnRecovering(attempt=requeued.attempts)
-        dispatch.publish(session_id, turn.session.owner_id, [(event, suspect.turn_id)])
-        tasks.send(turn_id)
+        try:
+            _tell_lost(turn)
+            event = TurnRecovering(attempt=requeued.attempts)
+            dispatch.publish(session_id, turn.session.owner_id, [(event, suspect.turn_id)])
+        finally:  # whatever could not be told, the turn goes on
+            tasks.send(turn_id)
     log.warning("turn %s of session %s lost its worker (attempt %d)", turn_id, session_id, requeued.attempts)
     return True
+
+
+def _tell_lost(turn: Turn) -> None:
+    usage.settle_lost(turn.pk)
+    dispatch.publish_page(turn.session_id)
 
 
 def _raise_fence(turn: Turn, fence: int) -> None:
@@ -130,9 +157,10 @@ def tell_lost_endings() -> int:
     """Turns whose row has ended and whose ending may never have been told: who ended them died first (T9.6)."""
     gone = workers.dead()
     late = Q(stop_requested_at__lt=F("ended_at") - STOP_OVERRIDE)
-    suspicious = Q(worker__in=gone) | Q(recovered_at__isnull=False) | late
+    broken = Q(failure_code__in=["idle_timeout", "unknown"])  # its final writes may have been cut short
+    suspicious = Q(worker__in=gone) | Q(recovered_at__isnull=False) | late | broken
     recent = Turn.objects.filter(suspicious, ended_at__gt=Now() - MEMORY, ended_at__lt=Now() - STOP_OVERRIDE)
-    told = sum(_tell_ending(turn) for turn in recent.select_related("session")[:200])
+    told = each(recent.select_related("session")[:STEP_ITEMS], _tell_ending)
     for worker in gone:
         workers.forget(worker)
     return told
@@ -140,14 +168,16 @@ def tell_lost_endings() -> int:
 
 def tell_untold() -> int:
     """Sessions of which something was stored while the log was away: the page as it stands, to all who watch."""
-    told = 0
-    for one in sessions.untold():
-        if dispatch.publish_page(one.session_id):
-            sessions.publish_change(Session.objects.get(pk=one.session_id))
-            _tell_endings_before(one)
-            sessions.note_told(one)
-            told += 1
-    return told
+    return each(sessions.untold(), _tell_page)
+
+
+def _tell_page(one: sessions.Untold) -> bool:
+    if not dispatch.publish_page(one.session_id):
+        return False
+    sessions.publish_change(Session.objects.get(pk=one.session_id))
+    _tell_endings_before(one)
+    sessions.note_told(one)
+    return True
 
 
 def _tell_endings_before(one: sessions.Untold) -> None:
@@ -188,11 +218,12 @@ def override_stops() -> int:
     late = Turn.objects.filter(status__in=(turns.RUNNING, turns.WAITING)).extra(  # noqa: S610 - a constant
         where=[f"stop_requested_at < now() - interval '{STOP_OVERRIDE_SECONDS} seconds'"]
     )
-    count = 0
-    for turn in late.select_related("session")[:200]:
-        _cancel(turn, turn.fence, override=True)
-        count += 1
-    return count
+    return each(late.select_related("session")[:STEP_ITEMS], _override)
+
+
+def _override(turn: Turn) -> bool:
+    _cancel(turn, turn.fence, override=True)
+    return True
 
 
 # --- requests nobody decided about -------------------------------------------------------------------
@@ -218,11 +249,18 @@ def send_again() -> int:
             [settings.QUEUED_TOO_LONG_SECONDS],
         )
         forgotten = cursor.fetchall()
-    for turn_id, session_id in forgotten:
-        if turns.note_sent_again(turn_id):
-            dispatch.publish_page(session_id)  # its request may have died before it told anybody
-            tasks.send_by_broker(turn_id)
-    return len(forgotten)
+    return each(forgotten, _send_again)
+
+
+def _send_again(forgotten: tuple[UUID, UUID]) -> bool:
+    turn_id, session_id = forgotten
+    if not turns.note_sent_again(turn_id):
+        return False
+    try:
+        dispatch.publish_page(session_id)  # its request may have died before it told anybody
+    finally:
+        tasks.send_by_broker(turn_id)
+    return True
 
 
 _STRANDED = """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from uuid import UUID
 
 from celery import shared_task
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 
 from copilot import dispatch, recovery, workers
 
@@ -29,6 +31,7 @@ class Memory:
     suspected: set[str] = field(default_factory=set)  # by the last probe, for the second look at a mass death
     tried: dict[UUID, float] = field(default_factory=dict)  # stranded sessions, and when they were started
     slow_sweep_at: float = 0.0
+    probed_at: float = 0.0
 
 
 _memory = Memory()
@@ -36,16 +39,18 @@ _memory = Memory()
 
 @shared_task(name="diagnostics.tasks.reap", ignore_result=True, acks_late=False)
 def reap() -> None:
-    """One tick: four probes for dead workers, then one sweep for everything else."""
+    """One tick: four probes for dead workers, and between them one sweep for everything else."""
     if not _alone():
         return
     try:
         deadline = time.monotonic() + TICK_SECONDS - PROBE_SECONDS / 2
-        sweep()
+        for step in (probe, *SWEEP):  # a sweep that has much to do keeps no dead worker's turns waiting
+            step()
+            _probe_if_due()
         while time.monotonic() < deadline:
-            probe()
             time.sleep(PROBE_SECONDS)
-    except DatabaseError:
+            probe()
+    except Error:
         log.error("reaper_blind: Postgres cannot be read, nobody is judged")
         connection.close()
     except recovery.Away:
@@ -61,26 +66,38 @@ def probe() -> int:
     if any(verdict == "unknown" for verdict in verdicts.values()):
         log.error("reaper_blind: Redis cannot be read, turns not beating in Postgres are not judged")
     dead = [suspect for suspect in suspects if verdicts[suspect.turn_id] == "dead"]
-    names = {suspect.turn_id for suspect in dead}
-    surprising = len(dead) >= MASS_DEATH and 2 * len(dead) > len(suspects) and not names <= _memory.suspected
-    _memory.suspected = names
-    if surprising:
-        log.warning("%d of %d turns look dead: looking once more before acting", len(dead), len(suspects))
-        return 0
-    return sum(recovery.take_over(suspect) for suspect in dead[:200])
+    if len(dead) >= MASS_DEATH and 2 * len(dead) > len(suspects):
+        log.warning("%d of %d turns look dead: only what looked so before is", len(dead), len(suspects))
+        agreed = [suspect for suspect in dead if suspect.turn_id in _memory.suspected]
+    else:
+        agreed = dead
+    _memory.suspected = {suspect.turn_id for suspect in dead}
+    _memory.probed_at = time.monotonic()
+    return recovery.each(agreed, recovery.take_over, seconds=inf)  # nothing is more urgent
+
+
+def _probe_if_due() -> None:
+    if time.monotonic() - _memory.probed_at > PROBE_SECONDS:
+        probe()
 
 
 def sweep() -> None:
     """Stops not obeyed, tasks lost, messages stranded, and what Redis forgot."""
-    recovery.restore_if_forgotten()
-    recovery.tell_untold()
-    recovery.override_stops()
-    recovery.send_again()
+    for step in SWEEP:
+        step()
+
+
+def _start_stranded() -> None:
     now = time.monotonic()
     for session_id in recovery.stranded_sessions():
         if now - _memory.tried.get(session_id, -STRANDED_RETRY_SECONDS) >= STRANDED_RETRY_SECONDS:
             _memory.tried[session_id] = now
-            dispatch.start_stranded(session_id)
+            recovery.each([session_id], dispatch.start_stranded)
+
+
+def _sweep_slowly() -> None:
+    """What costs more to find than a tick can spare."""
+    now = time.monotonic()
     if now - _memory.slow_sweep_at > SLOW_SWEEP_SECONDS:
         _memory.slow_sweep_at = now
         _memory.tried = {one: at for one, at in _memory.tried.items() if now - at < STRANDED_RETRY_SECONDS}
@@ -88,6 +105,16 @@ def sweep() -> None:
         recovery.expire_requests()
         recovery.remove_stale_leases()
         workers.purge_lost()
+
+
+SWEEP: tuple[Callable[[], object], ...] = (
+    recovery.restore_if_forgotten,
+    recovery.override_stops,
+    recovery.tell_untold,
+    recovery.send_again,
+    _start_stranded,
+    _sweep_slowly,
+)
 
 
 def _alone() -> bool:
@@ -100,5 +127,5 @@ def _let_go() -> None:
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_unlock(%s, 0)", [SWEEP_LOCK])
-    except DatabaseError:
+    except Error:
         connection.close()

@@ -8,20 +8,23 @@ import difflib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from uuid import UUID
 
 import msgspec
 import pytest
+from django.conf import settings
 from django.db import connection
 
 from billing.queries import forget_policy
 from config.celery import app
 from copilot import bridge, dispatch, engine, events, folding, ports, queries, tasks, workers
+from copilot.agent.runs import Interruption
+from copilot.agent.turn import TurnRun
 from copilot.commands import SendMessage
-from copilot.events import Event, MessageView, TextExtended
+from copilot.events import Event, MessageView, StepStarted, TextExtended
 from copilot.live import keys, lease
 from copilot.live.client import blocking, on_loop
 from copilot.live.stream import Entry, entry
@@ -149,6 +152,39 @@ class Worker:
     def running(self) -> set[str]:
         return set(self.engine._runs)
 
+    def take_together(self, *turn_ids: UUID) -> None:
+        """In one claim."""
+        for _ in turn_ids:
+            assert self.engine._slots.acquire(blocking=False)
+
+        def arrive() -> None:
+            for turn_id in turn_ids:
+                self.engine._arrive(turn_id)
+
+        self._loop.call_soon_threadsafe(arrive)
+
+    def interrupt(self, turn_id: UUID, why: Interruption) -> None:
+        self._loop.call_soon_threadsafe(self.engine._runs[str(turn_id)].interrupt, why)
+
+    def publish(self, run: TurnRun, text: str) -> None:
+        """Something that a run of this process still has to tell."""
+        self._loop.call_soon_threadsafe(run.recorder.publish, StepStarted(step_id=text, round=1))
+
+    def keep(self, work: Coroutine[object, object, None]) -> None:
+        self._loop.call_soon_threadsafe(self.engine._keep, work)
+
+    def free_slots(self) -> int:
+        return self.engine._slots._value
+
+    def all_slots(self) -> int:
+        return settings.TURNS_PER_PROCESS
+
+    def running_turn(self, turn_id: UUID, *, attempts: int, handovers: int) -> None:
+        """As if the turn that runs here had come a long way."""
+        Turn.objects.filter(pk=turn_id).update(attempts=attempts, handovers=handovers)
+        run = self.engine._runs[str(turn_id)]
+        run.turn = replace(run.turn, attempts=attempts, handovers=handovers)
+
     def freeze(self) -> None:
         """SIGSTOP: nothing moves, nothing beats, and the advisory lock stays held."""
         self.alive = False
@@ -244,6 +280,10 @@ class Rig:
     @property
     def worker(self) -> Worker:
         return self.workers[-1]
+
+    def run_tasks(self) -> None:
+        """Tasks go to the newest worker again."""
+        app.conf.task_always_eager = True
 
     def hold_tasks(self) -> None:
         """Tasks wait in the broker, where nobody takes them."""

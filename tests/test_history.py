@@ -78,8 +78,8 @@ def test_a_streaming_row_grows_and_then_is_final(turn):
             row_id=one.id, turn_id=turn.pk, fence=turn.fence, content=text, streaming=streaming
         )
 
-    assert history.save([draft("a", True)]) == {one.id}
-    assert history.save([draft("ab", False)]) == {one.id}
+    assert history.save([draft("a", True)]) == {(one.id, one.fence)}
+    assert history.save([draft("ab", False)]) == {(one.id, one.fence)}
     assert history.save([draft("rewritten", False)]) == set()
     assert Message.objects.get(pk=one.id).content == "ab"
 

@@ -225,7 +225,7 @@ def test_the_third_death_ends_the_turn_as_worker_lost(session, model, rig):
             queue(session, "Still there?")
         lose(rig, turn_id)
     turn = assert_whole(session, turn_id)
-    assert (turn.status, turn.failure_code) == ("failed", "worker_lost")
+    assert (turn.status, turn.failure_code, turn.attempts) == ("failed", "worker_lost", 3)
     assert notices(session) == ["worker_lost"]
     assert answer(turn_id) == "Try 1. Try 2. Try 3. "
     assert (waiting(session), lease_of(session)) == (["Still there?"], {})
@@ -342,6 +342,20 @@ def test_a_rolling_restart_hands_ten_turns_over_without_an_attempt(rig, model):
         assert (turn.status, turn.attempts, turn.handovers) == ("succeeded", 1, 1)
         assert answer(turn_id) == "Going on."
     assert not WorkerBeat.objects.filter(pk=old.name).exists()
+
+
+def test_hand_overs_beyond_the_fifth_are_losses_and_losses_end_the_turn(session, model, rig):
+    """A3.9: deploys cannot keep a turn for ever"""
+    model.will(Text("Going"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    rig.worker.running_turn(turn_id, attempts=3, handovers=5)
+    old = rig.worker
+    rig.start_worker()
+    old.leave(grace_seconds=0)
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, turn.failure_code, turn.attempts) == ("failed", "worker_lost", 3)
+    assert (answer(turn_id), notices(session)) == ("Going", ["worker_lost"])
 
 
 def rolling(request):

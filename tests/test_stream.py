@@ -239,6 +239,28 @@ async def test_a_page_is_logged_only_where_it_was_read():
     assert len(await in_thread(kinds)) == 2
 
 
+@pytest.mark.parametrize("answer", [b"refused", b"unknown"])
+async def test_an_ending_is_told_whatever_became_of_the_batch_before_it(answer):
+    """T5.4: it came to wait while that batch was under way, and the session is let go with it"""
+    await known_fence(2 if answer == b"refused" else 0)
+    async with publishing() as desk:
+        outbox = desk.open(1)
+        outbox.number = 1
+        outbox.unanswered = ([StepStarted(step_id="before", round=1)], guarded(fence=1))
+        if answer == b"unknown":
+            await in_thread(blocking().delete, keys.fence(S))
+        outbox.fence = None
+        desk.publisher.publish(outbox, StepStarted(step_id="ending", round=1))
+        release = lease.Release(session_id=S, token="k", keep_through=None, next_turn_id="n", next_token="m")
+        async with asyncio.timeout(10):
+            assert await desk.publisher.finish(outbox, release) == "released"
+        assert (await in_thread(steps))[-1] == "ending"
+
+
+def guarded(fence):
+    return stream.Batch(session_id=S, user_id=1, fence=fence, events=[("step.started", b"{}")], number=1)
+
+
 def steps():
     return [
         decode(entry.payload).step_id

@@ -87,11 +87,18 @@ async def _close_earlier(run: Run, result: str) -> None:
 
 
 async def _hand_over(run: Run) -> None:
-    """A planned shutdown: checkpoint, and give the turn to another worker (A1.8, T9.4)."""
+    """A planned shutdown: checkpoint, and give the turn to another worker (A1.8, T9.4).
+
+    One too many of them is a loss, and one loss too many is the turn's end (A3.9).
+    """
+    lost = run.turn.handovers >= turns.MAX_HANDOVERS
+    if lost and run.turn.attempts >= turns.MAX_ATTEMPTS:
+        await _close_open(run, "Interrupted, outcome unknown: too many workers were lost while this ran.")
+        await endings.fail(run, "worker_lost")
+        return
     if run.loop is not None and (call := run.loop.open_call()) is not None:
         await run.recorder.record(call)
     await run.services.checkpoint()
     await run.services.publisher.flush(run.outbox)
     run.recorder.abandon()
-    lost = run.turn.handovers >= turns.MAX_HANDOVERS
     await in_thread(taking.give_away, run.turn, lost=lost)

@@ -30,6 +30,7 @@ class Run:
         self.approved = Approved(turn)
         self.loop: Loop | None = None
         self.interruption: Interruption | None = "stop" if turn.stopped else None
+        self.interrupted_at: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.deciding = False  # whether it ends is being decided in Postgres: nothing may cut that short
         self.over = False

@@ -122,10 +122,11 @@ def _append(rows: Sequence[NewRow]) -> list[Placed | None]:
 
 
 def _save(drafts: Sequence[Draft]) -> list[bool]:
-    """One draft per row: a row's end that shares a batch with its checkpoint is what counts."""
-    latest: dict[UUID, Draft] = {}
+    """One draft per row and run: a row's end that shares a batch with its checkpoint is what counts."""
+    latest: dict[tuple[UUID, int], Draft] = {}
     for draft in drafts:
-        if draft.row_id not in latest or latest[draft.row_id].streaming:
-            latest[draft.row_id] = draft
+        key = (draft.row_id, draft.fence)
+        if key not in latest or latest[key].streaming:
+            latest[key] = draft
     saved = history.save(list(latest.values()))
-    return [draft.row_id in saved for draft in drafts]
+    return [(draft.row_id, draft.fence) in saved for draft in drafts]

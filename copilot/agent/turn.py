@@ -63,6 +63,7 @@ class TurnRun(Run):
         if self.over or (self.interruption is not None and why != "lost"):
             return
         self.interruption = why
+        self.interrupted_at = time.monotonic()
         if self.task is not None and not self.deciding:
             self.task.cancel()
 

@@ -99,8 +99,8 @@ class Draft:
     streaming: bool
 
 
-def save(drafts: Sequence[Draft]) -> set[UUID]:
-    """Checkpoint or finish streaming rows in one statement; the rows that were still this fence's."""
+def save(drafts: Sequence[Draft]) -> set[tuple[UUID, int]]:
+    """Checkpoint or finish streaming rows in one statement; which (row, fence) pairs still belonged together."""
     ordered = sorted(drafts, key=lambda draft: draft.row_id)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -110,7 +110,7 @@ def save(drafts: Sequence[Draft]) -> set[UUID]:
                  AS d(id, turn_id, fence, content, streaming)
             JOIN copilot_turn t ON t.id = d.turn_id AND t.fence = d.fence AND t.status = 'running'
             WHERE m.id = d.id AND m.streaming
-            RETURNING m.id
+            RETURNING m.id, d.fence
             """,
             [
                 [draft.row_id for draft in ordered],
@@ -120,7 +120,7 @@ def save(drafts: Sequence[Draft]) -> set[UUID]:
                 [draft.streaming for draft in ordered],
             ],
         )
-        return {row[0] for row in cursor.fetchall()}
+        return {(row_id, fence) for row_id, fence in cursor.fetchall()}
 
 
 def keep_replay(row_id: UUID, turn_id: UUID, fence: int, data: str) -> None:

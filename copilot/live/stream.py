@@ -113,7 +113,7 @@ def publish_now(
 # --- the publisher of a worker process ---------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outbox:
     """What one turn has to tell, in order; neighbouring deltas of one block grow together while they wait."""
 
@@ -192,7 +192,7 @@ class Publisher:
     def __init__(self, refused: Callable[[Outbox, str], None], recovered: Callable[[], None]) -> None:
         self._refused = refused  # told when the log belongs to a newer fence, or its fence is unknown
         self._recovered = recovered  # told when Redis is back, which may have lost what it was told last
-        self._ready: dict[str, Outbox] = {}
+        self._ready: dict[Outbox, None] = {}  # two runs of one turn may both have something to tell
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -207,7 +207,7 @@ class Publisher:
 
     def publish(self, outbox: Outbox, event: Event) -> None:
         outbox.add(event)
-        self._ready[outbox.turn_id] = outbox
+        self._ready[outbox] = None
         if outbox.due_at == SHUT:
             return
         if not isinstance(event, TextExtended | ReasoningExtended) or event.block_id != outbox.block_id:
@@ -219,7 +219,7 @@ class Publisher:
         """Tell what is left and let the session go: whoever hears the ending finds the session free (T4.4)."""
         outbox.released = asyncio.get_running_loop().create_future()
         outbox.release = release
-        self._ready[outbox.turn_id] = outbox
+        self._ready[outbox] = None
         if outbox.due_at != SHUT:
             self._hurry(outbox)
         return await outbox.released
@@ -227,7 +227,7 @@ class Publisher:
     async def flush(self, outbox: Outbox) -> None:
         """Wait until everything this turn had to tell is in the log."""
         self._hurry(outbox)
-        while outbox.waiting or outbox.turn_id in self._ready:
+        while outbox.waiting or outbox in self._ready:
             self._idle.clear()
             await self._idle.wait()
 
@@ -255,20 +255,25 @@ class Publisher:
             await self._wake.wait()
             self._wake.clear()
             now = time.monotonic()
-            due = [outbox for outbox in self._ready.values() if outbox.due_at <= now]
+            due = [outbox for outbox in self._ready if outbox.due_at <= now]
             try:
                 if due:
                     await self._send(due, now)
                     if self._blocked_since is not None:
                         self._blocked_since = None
                         self._recovered()
-            except RedisDown as problem:
+            except Exception as problem:  # every turn of the process waits for this loop
                 if self._blocked_since is None:
                     self._blocked_since = now
-                    log.warning("the event log is unreachable, holding events: %s", type(problem).__name__)
+                    surprise = None if isinstance(problem, RedisDown) else problem
+                    log.warning(
+                        "the event log is unreachable, holding events: %s",
+                        type(problem).__name__,
+                        exc_info=surprise,
+                    )
                 await asyncio.sleep(0.25)
                 self._wake.set()
-            soonest = min((outbox.due_at for outbox in self._ready.values()), default=SHUT)
+            soonest = min((outbox.due_at for outbox in self._ready), default=SHUT)
             if self._timer is None and soonest != SHUT:
                 self._arm(soonest)
 
@@ -278,7 +283,7 @@ class Publisher:
         releasing = [outbox for outbox in due if outbox.release is not None and not outbox.waiting]
         try:
             answers, verdicts = await _evaluate(names, args, [outbox.release for outbox in releasing])
-        except RedisDown:
+        except Exception:
             for outbox, sent in sending:
                 outbox.unanswered = sent
             raise
@@ -286,6 +291,7 @@ class Publisher:
             self._settle(outbox, events_, answer, now)
         for outbox, verdict in zip(releasing, verdicts, strict=True):
             outbox.released_as(verdict)
+            self._rest(outbox)
         self._idle.set()
 
     def _settle(self, outbox: Outbox, sent: list[Event], answer: bytes, now: float) -> None:
@@ -293,11 +299,11 @@ class Publisher:
             outbox.put_back(sent)
             outbox.due_at = now + 0.1
             self._refused(outbox, "unknown")
-            if not outbox.waiting:  # given up
-                self._ready.pop(outbox.turn_id, None)
+            self._rest(outbox)  # if it was given up
             return
         if answer == b"refused":
-            outbox.waiting.clear()
+            if outbox.fence is not None:  # else Postgres has decided what waits: it goes out all the same
+                outbox.waiting.clear()
             self._refused(outbox, "refused")
         if now - outbox.renewed_at > RENEW_SECONDS:
             outbox.renewed_at = now
@@ -308,8 +314,12 @@ class Publisher:
         outbox.due_at = 0.0 if urgent else _tick_after(now + COALESCE_SECONDS)
         if urgent:
             self._wake.set()
-        if not outbox.waiting:
-            self._ready.pop(outbox.turn_id, None)
+        self._rest(outbox)
+
+    def _rest(self, outbox: Outbox) -> None:
+        """Nothing is left to do for it, for now."""
+        if not outbox.waiting and outbox.release is None:
+            self._ready.pop(outbox, None)
 
 
 def _tick_after(moment: float) -> float:

@@ -74,14 +74,14 @@ _REQUEUE = """
 WITH fenced AS (
     UPDATE copilot_session s SET fence = s.fence + 1 FROM copilot_turn t
     WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running' AND s.id = t.session_id
-    RETURNING s.fence
+    RETURNING s.fence, t.attempts >= %(most)s AND %(lost)s = 1 AS used_up
 )
 UPDATE copilot_turn t
 SET status = 'queued', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
-    dispatch_count = dispatch_count + 1, attempts = attempts + %(lost)s, handovers = handovers + %(planned)s,
+    dispatch_count = dispatch_count + 1, attempts = LEAST(attempts + %(lost)s, %(most)s), handovers = handovers + %(planned)s,
     recovered_at = CASE WHEN %(lost)s = 1 THEN now() ELSE recovered_at END
 FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running'
-RETURNING t.fence, t.attempts
+RETURNING t.fence, t.attempts, fenced.used_up
 """
 
 
@@ -89,13 +89,21 @@ RETURNING t.fence, t.attempts
 class Requeued:
     fence: int
     attempts: int
+    used_up: bool  # it was lost once more than it may be
 
 
 def requeue(turn_id: UUID, fence: int, *, lost: bool) -> Requeued | None:
     """Give a running turn to another worker under a higher fence; None when somebody else acted first."""
     with connection.cursor() as cursor:
         cursor.execute(
-            _REQUEUE, {"turn": turn_id, "fence": fence, "lost": 1 if lost else 0, "planned": 0 if lost else 1}
+            _REQUEUE,
+            {
+                "turn": turn_id,
+                "fence": fence,
+                "lost": 1 if lost else 0,
+                "planned": 0 if lost else 1,
+                "most": MAX_ATTEMPTS,
+            },
         )
         row = cursor.fetchone()
     return Requeued(*row) if row else None
