@@ -85,6 +85,19 @@ def test_new_begins_another_chat_with_what_was_said(session, model):
     assert hear(session, "/new").turn_id is None
 
 
+def test_a_goal_is_set_shown_paused_and_cleared(session, model):
+    """A30.2, A30.4"""
+    model.always(Text('{"achieved": true, "reason": "Done.", "next": ""}'))
+    assert hear(session, "/goal").message == "There is no goal."
+    begun = hear(session, "/goal Count the boats")
+    assert begun.message == "The goal is active: Count the boats"
+    ended(begun.turn_id)
+    assert transcript(session)[0] == "Count the boats"
+    assert hear(session, "/goal clear").message == "There is no goal."
+    session.refresh_from_db()
+    assert session.goal == ""
+
+
 @pytest.mark.parametrize("text", ["/shrug", "/undo that thing please"])
 def test_what_is_no_command_is_sent_as_text_with_a_hint(session, model, text):
     """A30.2: unknown ones are sent as text; words behind a command that takes none make it a sentence"""

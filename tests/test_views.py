@@ -174,3 +174,29 @@ def test_an_odd_time_zone_cookie_harms_nobody(ada: Client, cookie: str, works: b
     make.session()
     ada.cookies["zone"] = cookie
     assert (ada.get("/chat/").status_code == 200) is works
+
+
+def test_commands_work_without_a_script_and_say_what_they_did(ada: Client) -> None:
+    """A30.2, E5."""
+    session = make.session()
+    answer = ada.post(f"/chat/{session.pk}/send/", {"text": "/rename Two boats"}, follow=True)
+    assert "Renamed to Two boats." in answer.content.decode()
+    moved = ada.post(f"/chat/{session.pk}/send/", {"text": "/new"})
+    assert moved["Location"] not in ("", f"/chat/{session.pk}/")
+    refused = ada.post(f"/chat/{session.pk}/send/", {"text": "/undo"})
+    assert (refused.status_code, "nothing to undo" in refused.content.decode()) == (409, True)
+
+
+def test_versions_are_painted_with_their_number(ada: Client) -> None:
+    """W2.7."""
+    session = make.session()
+    first = make.message(session, content="One")
+    second = make.message(session, content="Uno")
+    Message.objects.filter(pk=first.pk).update(
+        version_of=first.pk, hidden="older_branch", kept_under=first.pk
+    )
+    Message.objects.filter(pk=second.pk).update(version_of=first.pk, branch=1)
+    html = ada.get(f"/chat/{session.pk}/").content.decode()
+    [row] = re.findall(r'<li class="row user"[^>]* data-versions>.*?</li>\n', html, re.S)
+    assert '<span data-slot="version">2/2</span>' in row
+    assert "One" not in html.partition("<template")[0]

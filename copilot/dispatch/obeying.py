@@ -11,6 +11,7 @@ from copilot import queries, sessions, slashes
 from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit
 from copilot.dispatch.answers import Queued, Started
+from copilot.dispatch.pursuing import change_goal, goal_of, set_goal
 from copilot.dispatch.stopping import stop
 from copilot.dispatch.undoing import undo
 from copilot.errors import InvalidRequest
@@ -59,6 +60,18 @@ def _undo(message: SendMessage, typed: Typed) -> Obeyed:
     )
 
 
+def _goal(message: SendMessage, typed: Typed) -> Obeyed:
+    match typed.rest:
+        case "":
+            goal = goal_of(message.user_id, message.session_id)
+        case "pause" | "resume" | "clear":
+            goal = change_goal(message, typed.rest)
+        case _:
+            goal = set_goal(replace(message, text=typed.rest))
+    words = f"The goal is {goal.state}: {goal.goal}" if goal.state else "There is no goal."
+    return Obeyed(command="goal", message=words, session_id=message.session_id, turn_id=goal.turn_id)
+
+
 def _stop(message: SendMessage, typed: Typed) -> Obeyed:
     stopped = stop(message.user_id, message.session_id)
     words = "Stopping." if stopped.state == "stopping" else "Nothing is running."
@@ -75,6 +88,7 @@ def _rename(message: SendMessage, typed: Typed) -> Obeyed:
 ACTS: dict[str, Callable[[SendMessage, Typed], Obeyed]] = {
     "new": _new,
     "undo": _undo,
+    "goal": _goal,
     "stop": _stop,
     "rename": _rename,
 }

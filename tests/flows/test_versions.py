@@ -74,6 +74,29 @@ def test_an_answer_is_retried_and_says_how_long_it_took(ada: Visitor) -> None:
     is_idle(page)
 
 
+def test_a_failed_turn_is_retried_from_its_notice(ada: Visitor, stored: Callable[..., object]) -> None:
+    """W2.6, A30.6"""
+
+    def fail() -> str:
+        from tests import make
+
+        session = make.session(make.user(ada.email.partition("@")[0]))
+        turn = make.turn(session, "failed", failure_code="overloaded")
+        make.message(session, content="Hello there", turn=turn, origin="web")
+        make.message(session, "notice", data={"code": "overloaded"}, turn=turn)
+        return str(session.pk)
+
+    session_id = stored(fail)
+    ada.log_in()
+    page = ada.tab(f"/chat/{session_id}/")
+    page.locator(".row.notice").get_by_role("button", name="Retry").click()
+    expect(page.locator(".row.notice")).to_have_count(0)
+    expect(bubbles(page)).to_have_text(["Hello there"])
+    expect(answers(page)).to_contain_text("kill -9")
+    expect(versions(page)).to_contain_text("2/2")
+    is_idle(page)
+
+
 def test_an_edit_can_be_given_up(ada: Visitor) -> None:
     page = ada.log_in()
     say(page, "Hello there")
