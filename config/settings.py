@@ -110,6 +110,7 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TASK_ROUTES = {
     "copilot.tasks.run_turn": {"queue": "turns"},
+    "copilot.tasks.answer_aside": {"queue": "turns"},
     "diagnostics.tasks.*": {"queue": "maintenance"},
 }
 CELERY_TASK_ACKS_LATE = True

@@ -343,6 +343,17 @@ class ChangeGoal(_Command):
     act: Literal["pause", "resume", "clear"]
 
 
+class AskAside(_Command):
+    kind: Literal["side.ask"]
+    session_id: str
+    question: str
+
+
+class StopAside(_Command):
+    kind: Literal["side.stop"]
+    session_id: str
+
+
 class Ping(_Command):
     kind: Literal["ping"]
 
@@ -365,6 +376,8 @@ Command = Annotated[
     | DecideApprovals
     | SetGoal
     | ChangeGoal
+    | AskAside
+    | StopAside
     | Ping,
     Field(discriminator="kind"),
 ]

@@ -22,6 +22,7 @@ from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, Unavail
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.live.tail import QUEUE_EVENTS, TAIL, CursorLost, Entry, Subscription
+from copilot.overhearing import Ear
 from copilot.permissions import UNRESTRICTED
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ Outcome = (
     | dispatch.Queued
     | dispatch.Obeyed
     | dispatch.Goal
+    | dispatch.Aside
     | dispatch.Stopped
     | dispatch.Switched
     | dispatch.Undone
@@ -64,6 +66,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         self._news = asyncio.Event()
         self._subscriptions: dict[str, Subscription] = {}
         self._lost: set[str] = set()
+        self._ears: set[Ear] = set()  # for questions aside
         self._calls: deque[float] = deque(maxlen=LIMITS.commands)
         self._writer: asyncio.Task[None] | None = None
         try:
@@ -84,6 +87,8 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
     async def disconnected(self, message: dict[str, object]) -> None:
         for subscription in self._subscriptions.values():
             TAIL.leave(subscription)
+        for ear in tuple(self._ears):
+            ear.leave()
         if self._writer is not None:
             TAIL.leave_user(self.visitor.user_id, self)
             self._writer.cancel()
@@ -177,6 +182,12 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 return _fields(await in_thread(dispatch.decide, user_id, decisions))
             case commands.SetGoal() | commands.ChangeGoal():
                 return await self._pursue(command)
+            case commands.AskAside():
+                return await self._ask_aside(command)
+            case commands.StopAside():
+                self._need("chat")
+                await in_thread(dispatch.stop_aside, user_id, _session(command.session_id))
+                return {}
             case commands.EditQueued() | commands.RemoveQueued() | commands.MoveQueued() | commands.SendNow():
                 return await self._change_queue(command)
             case unreachable:
@@ -221,6 +232,15 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         if isinstance(command, commands.SetGoal):
             return _fields(await in_thread(dispatch.set_goal, message))
         return _fields(await in_thread(dispatch.change_goal, message, command.act))
+
+    async def _ask_aside(self, command: commands.AskAside) -> Reply:
+        self._need("chat")
+        session_id = _session(command.session_id)
+        aside = await in_thread(dispatch.ask_aside, self.visitor.user_id, session_id, command.question)
+        ear = Ear(self._push, self._ears.discard)
+        self._ears.add(ear)
+        await ear.listen(aside.side_id, aside.cursor)
+        return _fields(aside)
 
     async def _change_queue(
         self, command: commands.EditQueued | commands.RemoveQueued | commands.MoveQueued | commands.SendNow

@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import DatabaseError, Error
 
 from copilot import providers, turns, workers
+from copilot.agent import side
 from copilot.agent.commits import OUTAGE_SECONDS, retried
 from copilot.agent.preparing import Prepared, prepare
 from copilot.agent.runs import Interruption
@@ -74,6 +75,10 @@ class Engine:
             self._slots.release()
             raise Reject("draining", requeue=True)
         self._loop.call_soon_threadsafe(self._arrive, turn_id)
+
+    def answer_aside(self, session_id: UUID, side_id: str) -> None:
+        """Beside the turns, in nobody's place; lost with the process (A30.3)."""
+        asyncio.run_coroutine_threadsafe(side.answer(session_id, side_id), self._loop)
 
     def listen(self) -> None:
         """Take turns from the list of wake-ups too, as long as there is room for them."""
@@ -393,6 +398,10 @@ def start(queues: list[str] | None = None) -> Engine:
 def hand_over(turn_id: UUID) -> None:
     """From a Celery task: the turn is this process's now."""
     start().take(turn_id)
+
+
+def answer_aside(session_id: UUID, side_id: str) -> None:
+    start().answer_aside(session_id, side_id)
 
 
 def drain() -> None:

@@ -17,6 +17,7 @@ from copilot.live.client import RedisDown
 log = logging.getLogger(__name__)
 
 PURGE_BATCH = 500
+ASIDE_SECONDS = 30  # after which nobody waits for a worker to begin
 
 
 @shared_task(name="copilot.tasks.run_turn", ignore_result=True)
@@ -34,6 +35,24 @@ def purge_files() -> None:
 
     while files.purge_due(PURGE_BATCH):
         pass
+
+
+@shared_task(name="copilot.tasks.answer_aside", ignore_result=True)
+def answer_aside(session_id: str, side_id: str) -> None:
+    """Hand a question aside to this process's event loop, and return (A30.3)."""
+    from copilot import engine
+
+    engine.answer_aside(UUID(session_id), side_id)
+
+
+def send_aside(session_id: UUID, side_id: str) -> bool:
+    """False when no worker can be told: nobody is left waiting for what will not come."""
+    try:
+        answer_aside.apply_async(args=(str(session_id), side_id), retry=False, expires=ASIDE_SECONDS)
+    except (OperationalError, OSError) as problem:
+        log.warning("the broker is unreachable, a question aside is refused: %s", type(problem).__name__)
+        return False
+    return True
 
 
 @shared_task(name="copilot.tasks.tick", ignore_result=True)

@@ -27,7 +27,7 @@ class Spent:
     """What a call took, as the loop saw it."""
 
     call_id: UUID
-    turn_id: UUID
+    turn_id: UUID | None  # None: no turn has caused it
     session_id: UUID
     user_id: int
     ended_at: datetime
@@ -226,6 +226,12 @@ def record_tool(
         )
 
 
+def record_aside(spent: Spent) -> None:
+    """A call that no turn has caused: it is paid for, and belongs to no conversation's figures (A30.3)."""
+    if not spent.refused_before_work:
+        _record(spent)
+
+
 def settle_lost(turn_id: UUID) -> None:
     """Calls whose worker was lost with their figures: recorded as aborted, at an estimate (A19.5, T9.6).
 
@@ -294,7 +300,7 @@ def _record(spent: Spent) -> billing_usage.Recorded:
             reported=spent.cost,
             purpose=spent.purpose,
             session_ref=str(spent.session_id),
-            turn_ref=str(spent.turn_id),
+            turn_ref="" if spent.turn_id is None else str(spent.turn_id),
             estimated=spent.estimated,
             aborted=spent.aborted,
         )

@@ -10,7 +10,7 @@ from copilot.agent.parts import ModelCallEnded
 
 
 def spent_on(
-    call: ModelCallEnded, *, turn_id: UUID, session_id: UUID, user_id: int, purpose: str = "reply"
+    call: ModelCallEnded, *, turn_id: UUID | None, session_id: UUID, user_id: int, purpose: str = "reply"
 ) -> usage.Spent:
     """Made as the call ends: the moment decides in whose window its cost falls."""
     return usage.Spent(

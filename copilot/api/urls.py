@@ -19,6 +19,7 @@ from copilot.api.questions import AnswerView
 from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
 from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleView
 from copilot.api.sessions import SessionRestoreView, SessionsView, SessionView
+from copilot.api.side import SideAnswerView, SideView
 from copilot.api.streaming import StreamView
 from copilot.api.tickets import TicketsView
 from copilot.api.tools import ToolsView
@@ -37,6 +38,8 @@ urlpatterns = [
     path(f"{SESSION}/stream", StreamView.as_view()),
     path(f"{SESSION}/stop", StopView.as_view()),
     path(f"{SESSION}/branches", BranchesView.as_view()),
+    path(f"{SESSION}/side", SideView.as_view()),
+    path(f"{SESSION}/side/<uuid:side_id>", SideAnswerView.as_view()),
     path(f"{SESSION}/goal", GoalView.as_view()),
     path(f"{SESSION}/undo", UndoView.as_view()),
     path(f"{SESSION}/queue", QueueView.as_view()),

@@ -8,6 +8,7 @@ from copilot import queries, questions
 from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
+from copilot.dispatch.asides import Aside, AsideSeen, aside_of, ask_aside, stop_aside
 from copilot.dispatch.branching import Switched, resend, switch_branch
 from copilot.dispatch.continuing import expire
 from copilot.dispatch.deciding import Decided, decide
@@ -26,6 +27,8 @@ from copilot.dispatch.undoing import Undone, undo
 from copilot.ports import Heard, Said
 
 __all__ = [
+    "Aside",
+    "AsideSeen",
     "Decided",
     "Goal",
     "Obeyed",
@@ -37,6 +40,8 @@ __all__ = [
     "after_turn",
     "announce_cancelled",
     "answer_question",
+    "aside_of",
+    "ask_aside",
     "change_goal",
     "closed",
     "decide",
@@ -56,6 +61,7 @@ __all__ = [
     "set_goal",
     "start_stranded",
     "stop",
+    "stop_aside",
     "stop_turn",
     "submit",
     "switch_branch",

@@ -12,6 +12,7 @@ from typing import get_args
 
 import msgspec
 
+from copilot.events.asides import SideEnded, SideExtended, SideStarted
 from copilot.events.model import (
     ContextCompacted,
     ContextCompacting,
@@ -136,6 +137,9 @@ __all__ = [
     "SessionChanged",
     "SessionSnapshot",
     "SessionState",
+    "SideEnded",
+    "SideExtended",
+    "SideStarted",
     "StepFinished",
     "StepRetracted",
     "StepStarted",
@@ -218,6 +222,9 @@ Event = (
     | ContextCompactionFailed
     | GoalJudged
     | GoalContinued
+    | SideStarted
+    | SideExtended
+    | SideEnded
 )
 Ending = TurnSucceeded | TurnFailed | TurnCancelled
 

@@ -42,6 +42,10 @@ def mark(session_id: str, name: str) -> str:
     return f"{_PREFIX}:{{{session_id}}}:mark:{name}"
 
 
+def aside(session_id: str) -> str:
+    return f"{_PREFIX}:{{{session_id}}}:aside"
+
+
 LEASES = f"{_PREFIX}:*:lease"  # for inventory by SCAN
 
 

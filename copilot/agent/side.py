@@ -1,0 +1,177 @@
+"""Answers a question aside from the history as it stands: no tools, no rows, a stream of its own (A30.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from uuid import UUID, uuid4
+
+from copilot import history, usage
+from copilot.agent import conversation, prompt
+from copilot.agent.commits import retried
+from copilot.agent.metering import Meter
+from copilot.agent.parts import ModelCallEnded
+from copilot.agent.ports import closed
+from copilot.agent.rebuilding import rebuilt
+from copilot.agent.replies import Attempt, Step
+from copilot.agent.spending import spent_on
+from copilot.bridge import in_thread
+from copilot.events import Event, SideEnded, SideExtended, TextExtended
+from copilot.live import asides, stream
+from copilot.live.asides import Asked
+from copilot.live.client import RedisDown
+from copilot.notices import NOTICES
+from copilot.providers import catalogue, provider_for
+from copilot.providers.base import Entry, ModelMessage, ProviderFailure, Request, UserMessage
+from copilot.rows import Row
+
+log = logging.getLogger(__name__)
+
+SECONDS = 180.0
+LOOK_SECONDS = 0.4  # how soon a stop is noticed
+TELL_SECONDS = 0.1  # deltas that come closer are told together
+RESULT_CHARACTERS = 2_000  # of a tool's result; calls themselves need tools, which there are none of
+
+
+@dataclass(kw_only=True)
+class _Answer:
+    """What has come of it so far; told in pieces."""
+
+    side_id: str
+    text: str = ""
+    told: int = 0
+    told_at: float = 0.0  # the first words go out at once
+    telling: asyncio.Lock = field(default_factory=asyncio.Lock)  # pieces in their order
+
+    async def extend(self, delta: str) -> None:
+        self.text += delta
+        if time.monotonic() - self.told_at >= TELL_SECONDS:
+            await self.tell()
+
+    async def tell(self) -> None:
+        async with self.telling:
+            if len(self.text) > self.told:
+                offset, self.told, self.told_at = self.told, len(self.text), time.monotonic()
+                await self.publish(SideExtended(offset=offset, delta=self.text[offset:]))
+
+    async def publish(self, event: Event) -> None:
+        try:
+            await in_thread(stream.publish_now, self.side_id, [(event, None)])
+        except RedisDown:
+            log.warning("the log of a question aside is unreachable")
+
+
+async def answer(session_id: UUID, side_id: str) -> None:
+    """Until it is answered, fails, or is stopped; then the session may ask another."""
+    asked = await in_thread(asides.asked, str(session_id), side_id)
+    if asked is None:
+        return
+    said = _Answer(side_id=side_id)
+    streaming = asyncio.ensure_future(_stream(session_id, asked, said))
+    try:
+        await _watched(streaming, str(session_id), said)
+        await said.publish(_ending(streaming, said))
+    finally:
+        streaming.cancel()
+        await in_thread(asides.let_go, str(session_id), side_id)
+
+
+async def _watched(streaming: asyncio.Future[None], session_id: str, said: _Answer) -> None:
+    """A stop is the loss of our place; a Redis that is away takes nobody's. A pause tells what waits."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        await asyncio.wait({streaming}, timeout=LOOK_SECONDS)
+        if streaming.done():
+            return
+        await said.tell()
+        try:
+            kept = await asides.keep(session_id, said.side_id)
+        except RedisDown:
+            kept = True
+        if not kept or time.monotonic() > deadline:
+            streaming.cancel()
+
+
+def _ending(streaming: asyncio.Future[None], said: _Answer) -> SideEnded:
+    if streaming.cancelled():
+        return SideEnded(outcome="stopped", text=said.text)
+    match streaming.exception():
+        case None:
+            return SideEnded(outcome="answered", text=said.text)
+        case ProviderFailure() as failure:
+            label = NOTICES[failure.code].label
+            return SideEnded(outcome="failed", text=said.text, code=failure.code, label=label)
+        case problem:
+            log.error("a question aside broke", exc_info=problem)
+            return SideEnded(outcome="failed", text=said.text, code="unknown", label=NOTICES["unknown"].label)
+
+
+async def _stream(session_id: UUID, asked: Asked, said: _Answer) -> None:
+    """The models of the standard tier in their order, until one has begun to answer."""
+    rows = await in_thread(history.rows_for_model, session_id)
+    chain = catalogue.resolve("", "")
+    for place, entry in enumerate(chain, start=1):
+        try:
+            await _try(entry, rows, session_id, asked, said)
+        except ProviderFailure as failure:
+            if said.text or place == len(chain):
+                raise
+            log.warning("%s could not answer aside: %s", entry.name, failure.code)
+        else:
+            return
+
+
+async def _try(entry: Entry, rows: list[Row], session_id: UUID, asked: Asked, said: _Answer) -> None:
+    request = Request(entry=entry, system=prompt.system_text(), messages=_messages(rows, asked, entry))
+    meter = Meter(request, call_id=uuid4(), number=0, now=time.monotonic)
+    attempt = Attempt(request, step=Step(round=1), meter=meter)
+    ended: ModelCallEnded | None = None
+    try:
+        async with closed(attempt.play(provider_for)) as parts:
+            async for part in parts:
+                if isinstance(part, TextExtended):
+                    await said.extend(part.delta)
+                elif isinstance(part, ModelCallEnded):
+                    ended = part
+        await said.tell()
+    finally:
+        if (call := ended or meter.left_open()) is not None:
+            await asyncio.shield(_recorded(call, session_id, asked.user_id))
+    if attempt.reply is None:
+        raise attempt.failure or ProviderFailure("unknown")
+    if not said.text:
+        raise ProviderFailure("no_response")
+
+
+async def _recorded(call: ModelCallEnded, session_id: UUID, user_id: int) -> None:
+    """Paid for like any other; the row is billing's alone, for no turn has caused it."""
+    spent = spent_on(call, turn_id=None, session_id=session_id, user_id=user_id, purpose="side")
+    await retried(usage.record_aside, spent)
+
+
+def _messages(rows: Iterable[Row], asked: Asked, entry: Entry) -> tuple[ModelMessage, ...]:
+    messages = rebuilt(_told(rows), turn_id="", entry=entry, images=prompt.NO_IMAGES)
+    if messages and not isinstance(messages[0], UserMessage):
+        messages.insert(0, conversation.note(prompt.BEGINS_WITH_ASSISTANT))
+    question = UserMessage(text=f"{conversation.note(_wording()).text}\n\n{asked.question}")
+    conversation.append(messages, question)
+    return tuple(messages)
+
+
+def _told(rows: Iterable[Row]) -> Iterable[Row]:
+    """The rows as words alone: what tools answered becomes notes, calls and thoughts are left out."""
+    for row in rows:
+        if row.kind == "tool_result":
+            text = f"A tool, {row.data.get('tool')}, answered: {row.content[:RESULT_CHARACTERS]}"
+            yield replace(row, kind="note", content=text, call_id=None, data={})
+        elif row.kind not in ("tool_call", "reasoning"):
+            yield replace(row, replay=())
+
+
+@cache
+def _wording() -> str:
+    return (prompt.PROMPTS / "side.md").read_text(encoding="utf-8").strip()

@@ -1,0 +1,233 @@
+"""Questions aside: answered beside a turn, paid for, and leaving no trace in the conversation (A30.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from billing.models import UsageRecord
+from copilot import dispatch, tasks
+from copilot.bridge import in_thread
+from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany, Unavailable
+from copilot.events import Tokens
+from copilot.live import asides
+from copilot.models import Message, ModelCall, Session
+from copilot.providers.base import Request
+from copilot.providers.scripted import Call, Fail, Reasoning, ScriptItem, Text, Usage
+from tests import make
+from tests.engine import (
+    Errand,
+    Rig,
+    add_tools,
+    cue,
+    ended,
+    fresh,
+    kinds,
+    log_of,
+    quiet,
+    shown,
+    start,
+    told,
+    until,
+)
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.rest import JSON, NOBODYS, V1, code_of, person, program
+from tests.sockets import connected
+
+
+@pytest.fixture(name="session")
+def session_fixture(rig: Rig) -> Session:
+    return make.session(title="Named")
+
+
+def ask(session: Session, question: str = "What is a fid?") -> dispatch.Aside:
+    return dispatch.ask_aside(session.owner_id, session.pk, question)
+
+
+def over(aside: dispatch.Aside) -> dispatch.AsideSeen:
+    """Wait for its end, and for its place to be free."""
+    until(lambda: [one.kind for one in log_of(aside.side_id)][-1:] == ["side.ended"])
+    until(lambda: asides.under_way(str(aside.session_id)) is None)
+    owner = Session.objects.get(pk=aside.session_id).owner_id
+    return dispatch.aside_of(owner, aside.session_id, aside.side_id)
+
+
+def test_both_stream_and_the_conversation_is_as_it_was(rig, model, session):
+    """A30.c1: asked while a turn runs; one usage row with its purpose, no row, no event in the session's log"""
+    model.will(Text("One"), cue(1), Text(" two"))
+    turn = start(session, "Count")
+    model.reaches(1)
+    until(lambda: shown(session) == "One")
+    rows, events = kinds(session), len(log_of(session.pk))
+    before = Session.objects.values().get(pk=session.pk)
+    model.will(Text("A conical "), cue(2), Text("pin."), Usage(Tokens(input=30, output=4)))
+    aside = ask(session)
+    model.reaches(2)
+    until(lambda: told(aside.side_id, "side.extended"))
+    assert asides.under_way(str(session.pk)) == aside.side_id
+    model.give(2)
+    seen = over(aside)
+    assert (seen.state, seen.text, seen.question) == ("answered", "A conical pin.", "What is a fid?")
+    assert (kinds(session), len(log_of(session.pk))) == (rows, events)
+    assert Session.objects.values().get(pk=session.pk) == before
+    model.give(1)
+    assert ended(turn).status == "succeeded"
+    assert fresh(session).messages()[-1].content == "One two"
+    record = UsageRecord.objects.get(purpose="side")
+    assert (record.input_tokens, record.output_tokens, record.session_ref) == (30, 4, str(session.pk))
+    assert record.account is not None
+    assert record.account.user_id == session.owner_id
+    assert not ModelCall.objects.filter(purpose="side").exists()
+
+
+def test_it_is_answered_from_the_history_without_tools(rig, model, session, monkeypatch):
+    """A30.3: what tools answered is told as words, so that no provider asks for the tools"""
+    add_tools(monkeypatch, Errand("fetch"))
+    model.will(Reasoning("secret thought"), Text("Looking."), Call("fetch"))
+    model.will(Text("It is blue."))
+    ended(start(session, "Which colour?"))
+    over(ask(session, "Why blue?"))
+    request = model.requests[-1]
+    assert request.tools == ()
+    assert {message.role for message in request.messages} == {"user", "assistant"}
+    told_model = repr(request.messages)
+    assert "Which colour?" in told_model
+    assert "errand fetch done" in told_model
+    assert "It is blue." in told_model
+    assert "secret thought" not in told_model
+    assert request.messages[-1].text.endswith("Why blue?")
+    ended(start(session, "Go on"))
+    assert "Why blue?" not in repr(model.requests[-1].messages)
+
+
+def test_one_at_a_time_for_each_session(rig, model, session):
+    """A30.3"""
+    model.will(Text("Well"), cue(1))
+    first = ask(session)
+    model.reaches(1)
+    with pytest.raises(Conflict) as refused:
+        ask(session, "And another?")
+    assert refused.value.code == "side_busy"
+    over(ask(make.session(), "Elsewhere?"))
+    model.give(1)
+    over(first)
+    assert over(ask(session, "Now?")).state == "answered"
+
+
+def test_it_can_be_stopped_and_what_came_is_kept(rig, model, session):
+    """A30.3: the aborted call is paid for, and the turn beside it goes on"""
+    model.will(Text("Turn"), cue(1))
+    turn = start(session)
+    model.reaches(1)
+    model.will(Text("A con"), cue(2))
+    aside = ask(session)
+    model.reaches(2)
+    assert dispatch.stop_aside(session.owner_id, session.pk) is True
+    seen = over(aside)
+    assert (seen.state, seen.text) == ("stopped", "A con")
+    assert UsageRecord.objects.get(purpose="side").aborted
+    assert dispatch.stop_aside(session.owner_id, session.pk) is False
+    model.give(1)
+    assert ended(turn).status == "succeeded"
+
+
+def test_a_failure_is_told_and_frees_the_place(rig, model, session):
+    model.will(Fail("auth_failed"))
+    seen = over(ask(session))
+    assert (seen.state, seen.code) == ("failed", "auth_failed")
+    assert over(ask(session)).state == "answered"
+
+
+def test_stopped_before_a_worker_took_it_nothing_is_asked(rig, model, session):
+    rig.hold_tasks()
+    aside = ask(session)
+    assert dispatch.stop_aside(session.owner_id, session.pk) is True
+    tasks.answer_aside(str(session.pk), aside.side_id)
+    over_again = ask(session)
+    tasks.answer_aside(str(session.pk), over_again.side_id)
+    over(over_again)
+    assert len(model.requests) == 1
+
+
+def test_a_broker_that_is_away_refuses_and_frees_the_place(rig, session, monkeypatch):
+    def away(*args: object, **kwargs: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(tasks.answer_aside, "apply_async", away)
+    with pytest.raises(Unavailable):
+        ask(session)
+    assert asides.under_way(str(session.pk)) is None
+
+
+def test_no_title_no_goal_and_no_memory_come_of_it(rig, model, session):
+    """A30.3"""
+    Session.objects.filter(pk=session.pk).update(title="", goal="Sail", goal_state="active")
+    over(ask(session))
+    assert rig.errands == []
+    assert not Message.objects.filter(session=session).exists()
+    assert Session.objects.get(pk=session.pk).title == ""
+
+
+def test_limits_and_strangers(rig, session, monkeypatch):
+    """A30.3: it is charged, so what a user may spend counts"""
+    for question in ("", "  ", "x" * 4_001):
+        with pytest.raises(InvalidRequest):
+            ask(session, question)
+    with pytest.raises(NotFound):
+        dispatch.ask_aside(make.bob().pk, session.pk, "What?")
+    from datetime import UTC, datetime, timedelta
+
+    from billing import errors, usage
+
+    def reached(user_id: int) -> None:
+        raise errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
+
+    monkeypatch.setattr(usage, "check", reached)
+    with pytest.raises(TooMany):
+        ask(session)
+
+
+def test_over_rest(rig, model, session):
+    """A30.2"""
+    ada, path = person(make.ada()), f"{V1}/sessions/{session.pk}/side"
+    made = ada.post(path, {"question": "What is a fid?"}, content_type=JSON)
+    assert made.status_code == 201
+    side_id = made.json()["side_id"]
+    until(lambda: ada.get(f"{path}/{side_id}").json()["state"] == "answered")
+    assert ada.get(f"{path}/{side_id}").json()["text"] == "Aye."
+    assert ada.delete(path).status_code == 204
+    other = make.session()
+    for where in (f"{path}/{NOBODYS}", f"{V1}/sessions/{other.pk}/side/{side_id}"):
+        assert code_of(ada.get(where)) == "not_found"
+    assert code_of(person(make.bob()).get(f"{path}/{side_id}")) == "not_found"
+    assert code_of(program(make.ada(), "read").post(path, {"question": "?"}, content_type=JSON)) == (
+        "insufficient_scope"
+    )
+
+
+@pytest.mark.asyncio
+async def test_a_socket_that_asks_hears_the_answer_to_its_end(rig, model, session):
+    """A30.3: whether or not it follows the session; and goals by socket too"""
+
+    def reply(request: Request) -> list[ScriptItem]:
+        return [Text("A conical "), Text("pin.")]
+
+    model.otherwise = reply
+    async with connected(await in_thread(make.ada)) as socket:
+        ack = await socket.ask("side.ask", session_id=str(session.pk), question="What is a fid?")
+        assert ack["kind"] == "ack"
+        text, kind = "", ""
+        while kind != "side.ended":
+            event = await socket.event("side.extended", "side.ended")
+            assert event["session_id"] == ack["side_id"]
+            kind = event["kind"]
+            text += event.get("delta", "")
+        assert (text, event["text"]) == ("A conical pin.", "A conical pin.")
+        assert (await socket.ask("side.stop", session_id=str(session.pk)))["kind"] == "ack"
+        refused = await socket.ask("side.ask", session_id=str(session.pk), question="")
+        assert (refused["kind"], refused["code"]) == ("error", "invalid_question")
+        goal = await socket.ask("goal.set", session_id=str(session.pk), text="Sail")
+        assert (goal["goal"], goal["state"]) == ("Sail", "active")
+        paused = await socket.ask("goal.change", session_id=str(session.pk), act="pause")
+        assert paused["state"] == "paused"
+    await in_thread(quiet, session)
