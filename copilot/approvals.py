@@ -279,6 +279,28 @@ def expired(older_than_seconds: float) -> list[UUID]:
     return list(rows.values_list("turn_id", flat=True).distinct()[:200])
 
 
+# --- approving by itself -----------------------------------------------------------------------------
+
+_ALLOW = """
+UPDATE copilot_session SET auto_approve = %(enabled)s, auto_approve_cap = %(cap)s,
+       auto_approve_taken = CASE WHEN auto_approve OR NOT %(enabled)s THEN auto_approve_taken ELSE COALESCE(
+           (SELECT SUM(a.reserved_microdollars) FROM copilot_approval a JOIN copilot_session c ON c.id = a.session_id
+            WHERE COALESCE(c.root_id, c.id) = %(session)s AND a.state IN ('approved', 'running')), 0) END
+WHERE id = %(session)s AND owner_id = %(owner)s AND deleted_at IS NULL
+"""
+
+
+def allow_unasked(owner_id: int, session_id: UUID, *, enabled: bool, cap_microdollars: int | None) -> None:
+    """Switch a session's own approving on or off; what it may spend counts from the moment it is switched on."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _ALLOW,
+            {"session": session_id, "owner": owner_id, "enabled": enabled, "cap": cap_microdollars},
+        )
+        if not cursor.rowcount:
+            raise NotFound
+
+
 # --- moves and money ---------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from copilot.events import ApprovalView
+from copilot.events import ApprovalView, AutoApproveView
 from copilot.models import Approval, Session
 from copilot.previews import redacted_arguments
 
@@ -34,6 +34,10 @@ def approval_views(rows: Iterable[Approval]) -> list[ApprovalView]:
         )
         for row in rows
     ]
+
+
+def auto_approve_of(session: Session) -> AutoApproveView:
+    return AutoApproveView(enabled=session.auto_approve, cap_microdollars=session.auto_approve_cap)
 
 
 def remaining_cap(session_id: UUID) -> int | None:

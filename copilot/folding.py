@@ -9,6 +9,7 @@ from copilot.events import (
     ApprovalDecided,
     ApprovalRequested,
     ApprovalView,
+    AutoApproveView,
     ContextCompacted,
     Event,
     MessageAdded,
@@ -66,6 +67,7 @@ class Transcript:
     todos: tuple[Todo, ...] = ()
     questions: tuple[QuestionView, ...] = ()
     approvals: tuple[ApprovalView, ...] = ()
+    auto_approve: AutoApproveView = field(default_factory=AutoApproveView)
     title: str = ""
     state: SessionState = "idle"
 
@@ -90,6 +92,7 @@ def from_snapshot(snapshot: SessionSnapshot) -> Transcript:
         todos=tuple(snapshot.todos),
         questions=tuple(snapshot.questions),
         approvals=tuple(snapshot.approvals),
+        auto_approve=snapshot.auto_approve,
         title=snapshot.title,
         state=snapshot.state,
     )
@@ -226,7 +229,8 @@ def _changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript
     """Everything that is not a row."""
     match event:
         case SessionChanged():
-            return replace(state, title=event.title, state=event.state)
+            chosen = event.auto_approve or state.auto_approve
+            return replace(state, title=event.title, state=event.state, auto_approve=chosen)
         case TitleChanged():
             return replace(state, title=event.title)
         case TodosChanged():

@@ -14,7 +14,7 @@ from django.db import connection
 from django.db.models import Case, Count, Exists, OuterRef, Q, When
 from django.db.models.fields.json import KeyTransform
 
-from copilot.awaited import open_approvals
+from copilot.awaited import auto_approve_of, open_approvals
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import (
@@ -359,6 +359,7 @@ def snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot,
         queue_version=queue.version,
         questions=questions,
         approvals=approvals,
+        auto_approve=auto_approve_of(session),
         todos=[msgspec.convert(item, Todo) for item in session.todos],
         title=session.title,
         state=_state_during(turn, waits=bool(questions)),

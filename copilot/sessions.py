@@ -1,4 +1,6 @@
-"""Conversations: the only writer of Session, except for what a turn's statement sets: fence, title, a paused goal."""
+"""Conversations: the only writer of Session, but for what a turn's statement sets (fence, title, a paused goal) and
+what approvals count.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 
 from copilot import preferences, queries
+from copilot.awaited import auto_approve_of
 from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
 from copilot.events import Event, GoalJudged, GoalState, SessionChanged, TitleChanged, Todo
 from copilot.live import stream
@@ -66,7 +69,9 @@ def update(
     title: str | None = None,
     pinned: bool | None = None,
     archived: bool | None = None,
+    allowed: bool = False,
 ) -> Session:
+    """`allowed`: what runs unasked was changed in the same breath, and is told too."""
     session = queries.session_of(owner_id, session_id)
     fields: list[str] = []
     if title is not None:
@@ -81,7 +86,8 @@ def update(
     if fields:
         session.save(update_fields=fields)
         session.refresh_from_db()
-        publish_change(session, titled=title is not None)
+    if fields or allowed:
+        publish_change(session, titled=title is not None, allowed=allowed)
     return session
 
 
@@ -279,7 +285,7 @@ def note_told(one: Untold) -> None:
     Session.objects.filter(pk=one.session_id, untold_at=one.at).update(untold_at=None)
 
 
-def publish_change(session: Session, *, titled: bool = False) -> str:
+def publish_change(session: Session, *, titled: bool = False, allowed: bool = False) -> str:
     state = queries.state_of(session.pk)
     change = SessionChanged(
         title=session.title,
@@ -288,6 +294,7 @@ def publish_change(session: Session, *, titled: bool = False) -> str:
         state=state,
         deleted=session.deleted_at is not None,
         child=session.depth > 0,
+        auto_approve=auto_approve_of(session) if allowed else None,
     )
     happened: list[tuple[Event, str | None]] = [(change, None)]
     if titled:

@@ -10,22 +10,31 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from copilot import preferences, queries, sessions
+from copilot import approvals, preferences, queries, sessions
 from copilot.api.doors import Door, answer, nothing
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
 from copilot.api.schema import operation
+from copilot.awaited import auto_approve_of
 from copilot.commands import LIMITS
-from copilot.events import SessionState
+from copilot.events import AutoApproveView, SessionState
 from copilot.live import stream
 from copilot.models import Session
 
 Title = Annotated[Clean, Field(max_length=200)]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+GREATEST_CAP = 10**12  # a million dollars, and what the column holds
 MAX_TOOLS = 500  # names on a list of what is allowed
 
 
 class NewSession(Body):
     title: Title = ""
+
+
+class AutoApprove(Body):
+    """Calls that run unasked; without a cap only those that cost nothing (A11.11)."""
+
+    enabled: bool
+    cap_microdollars: Annotated[int, Field(ge=0, le=GREATEST_CAP)] | None = None
 
 
 class SessionChanges(Body):
@@ -37,6 +46,7 @@ class SessionChanges(Body):
     personality: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     instructions: Annotated[Clean, Field(max_length=preferences.MAX_INSTRUCTIONS)] = ""
     allowed_tools: Annotated[list[ToolName], Field(max_length=MAX_TOOLS)] | None = None
+    auto_approve: AutoApprove | None = None
 
     def shape(self) -> sessions.Shape:
         given: sessions.Shape = {}
@@ -73,6 +83,7 @@ class OpenSession:
     personality: int | None
     instructions: str
     allowed_tools: list[str] | None
+    auto_approve: AutoApproveView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +107,7 @@ def opened(session: Session) -> OpenSession:
         personality=session.personality_id,
         instructions=session.instructions,
         allowed_tools=session.allowed_tools,
+        auto_approve=auto_approve_of(session),
     )
 
 
@@ -128,8 +140,15 @@ class SessionView(Door):
     def patch(self, request: Request, session_id: UUID) -> HttpResponse:
         asked = body_of(request, SessionChanges)
         sessions.shape(self.caller_id, session_id, asked.shape())
+        if asked.auto_approve is not None:
+            approvals.allow_unasked(self.caller_id, session_id, **asked.auto_approve.model_dump())
         changed = sessions.update(
-            self.caller_id, session_id, title=asked.title, pinned=asked.pinned, archived=asked.archived
+            self.caller_id,
+            session_id,
+            title=asked.title,
+            pinned=asked.pinned,
+            archived=asked.archived,
+            allowed=asked.auto_approve is not None,
         )
         return answer(opened(changed))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
+from copilot.api.approvals import DecideManyView, DecideView
 from copilot.api.branches import BranchesView, UndoView
 from copilot.api.documents import DocumentView, ViewerView
 from copilot.api.doors import Nowhere
@@ -48,6 +49,8 @@ urlpatterns = [
     path(f"{QUEUED}/move", MoveView.as_view()),
     path(TURN, TurnView.as_view()),
     path(f"{TURN}/wait", WaitView.as_view()),
+    path("v1/approvals/decide", DecideManyView.as_view()),
+    path("v1/approvals/<uuid:approval_id>/decide", DecideView.as_view()),
     path("v1/questions/<uuid:question_id>/answer", AnswerView.as_view()),
     path("v1/files", FilesView.as_view()),
     path("v1/files/usage", FileUsageView.as_view()),

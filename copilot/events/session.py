@@ -7,6 +7,7 @@ from typing import Literal
 
 from copilot.events.views import (
     ApprovalView,
+    AutoApproveView,
     MessageView,
     QuestionView,
     QueueItem,
@@ -28,6 +29,7 @@ class SessionSnapshot:
     reset: bool
     has_older: bool
     approvals: list[ApprovalView] = field(default_factory=list)
+    auto_approve: AutoApproveView = field(default_factory=AutoApproveView)
     queue_version: int = 0
     kind: Literal["session.snapshot"] = "session.snapshot"
 
@@ -40,6 +42,7 @@ class SessionChanged:
     state: SessionState
     deleted: bool = False
     child: bool = False  # of another session: lists leave it out (A21)
+    auto_approve: AutoApproveView | None = None  # only when it was changed
     kind: Literal["session.changed"] = "session.changed"
 
 

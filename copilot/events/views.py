@@ -113,6 +113,14 @@ class ApprovalView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AutoApproveView:
+    """Whether a chat's calls run unasked, and what they may cost together (A11.11)."""
+
+    enabled: bool = False
+    cap_microdollars: int | None = None  # None: only calls that cost nothing
+
+
+@dataclass(frozen=True, kw_only=True)
 class TurnView:
     """The turn in flight: its rows, folded into their present parts."""
 

@@ -13,6 +13,7 @@ export function emptyState() {
     queueVersion: 0,
     questions: [],
     approvals: [], // calls that wait for a person
+    autoApprove: { enabled: false, cap_microdollars: null },
     todos: [],
     calls: new Map(), // call id → {tool, state, progress} of the turn in flight
     title: "",
@@ -39,6 +40,7 @@ const STEPS = {
     state.title = event.title;
     state.state = event.state;
     state.deleted = Boolean(event.deleted);
+    state.autoApprove = event.auto_approve ?? state.autoApprove;
   },
   "title.changed": (state, event) => {
     state.title = event.title;
@@ -141,6 +143,7 @@ function takeSnapshot(state, event) {
   state.queueVersion = event.queue_version;
   state.questions = event.questions;
   state.approvals = event.approvals ?? [];
+  state.autoApprove = event.auto_approve ?? state.autoApprove;
   state.todos = event.todos;
   state.title = event.title;
   state.state = event.state;

@@ -26,7 +26,7 @@ FOLD = """async ({snapshot, events}) => {
         const {points, ...row} = state.rows.get(id);
         return row;
     });
-    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, approvals: state.approvals, title: state.title,
+    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, approvals: state.approvals, auto_approve: state.autoApprove, title: state.title,
             state: state.state, turn: state.turn && [state.turn.id, state.turn.status, state.turn.attempt]};
 }"""
 
@@ -126,6 +126,14 @@ def whole_turn() -> list[Event]:
         events.QuestionAsked(question=question),
         events.QuestionClosed(question_id="q", outcome="answered"),
         events.TitleChanged(title="Waves", origin="auto"),
+        events.SessionChanged(
+            title="Waves",
+            pinned=False,
+            archived=False,
+            state="running",
+            auto_approve=events.AutoApproveView(enabled=True, cap_microdollars=1_000_000),
+        ),
+        events.SessionChanged(title="Waves", pinned=False, archived=False, state="running"),
         events.ApprovalRequested(approvals=[approval("a"), approval("b")]),
         events.ApprovalRequested(approvals=[approval("b")]),
         events.TurnPaused(approvals=["a", "b"]),
@@ -170,6 +178,7 @@ def expected(folded: folding.Transcript) -> object:
         "todos": folded.todos,
         "questions": folded.questions,
         "approvals": folded.approvals,
+        "auto_approve": folded.auto_approve,
         "title": folded.title,
         "state": folded.state,
         "turn": [turn.id, turn.status, turn.attempt] if turn else None,

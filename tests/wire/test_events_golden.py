@@ -14,6 +14,7 @@ from copilot import events
 from copilot.events import (
     ApprovalView,
     AttachmentView,
+    AutoApproveView,
     MessageView,
     QuestionView,
     QueueItem,
@@ -75,6 +76,7 @@ SAMPLES: dict[str, object] = {
     "todos": [Todo(text="Sail", status="in_progress")],
     "tokens": TOKENS,
     "summary": SUMMARY,
+    "auto_approve": AutoApproveView(enabled=True, cap_microdollars=1_000_000),
 }
 ITEMS: dict[str, object] = {"queue.changed": SAMPLES["queue"], "todos.changed": SAMPLES["todos"]}
 

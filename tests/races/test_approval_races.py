@@ -1,0 +1,124 @@
+"""Decisions, messages and stops that come together: one of them wins, and the others are told (A11.5, A11.c2, A11.c3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot import approvals, dispatch, turns
+from copilot.approvals import Wanted
+from copilot.commands import Decide
+from copilot.errors import Conflict
+from copilot.models import Approval, Session, Turn
+from tests import make
+from tests.engine import command, together
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROUNDS = 100
+FEWER = 40
+
+
+def asked(session: Session) -> Approval:
+    turn = make.turn(session, Turn.Status.WAITING)
+    make.message(session, turn=turn)
+    make.message(
+        session,
+        "tool_call",
+        turn=turn,
+        call_id=f"call-{turn.pk}",
+        data={"tool": "read_file", "arguments": {"path": "a"}},
+    )
+    return Approval.objects.create(
+        turn=turn, session=session, call_id=f"call-{turn.pk}", tool="read_file", arguments={"path": "a"}
+    )
+
+
+def deciding(row: Approval, decision: str):
+    return lambda: dispatch.decide(row.session.owner_id, [Decide(approval_id=row.pk, decision=decision)])
+
+
+def test_of_an_approval_and_a_rejection_exactly_one_wins():
+    """A11.c2: released together, the loser is told how it stands"""
+    session = make.session()
+    for _ in range(ROUNDS):
+        row = asked(session)
+        answers = together(deciding(row, "approve"), deciding(row, "reject"))
+        [lost] = [one for one in answers if isinstance(one, Conflict)]
+        state = Approval.objects.get(pk=row.pk).state
+        assert lost.details["state"] == state
+        assert state == ("approved" if isinstance(answers[1], Conflict) else "rejected")
+        assert Turn.objects.get(pk=row.turn_id).status == "queued"
+        turns.end(row.turn_id, Turn.objects.get(pk=row.turn_id).fence, turns.CANCELLED, reason="user")
+
+
+def test_an_approval_and_a_message_either_resume_or_abandon():
+    """A11.c2: never both, never neither"""
+    seen = set()
+    for number in range(FEWER):
+        session = make.session(make.user(f"ada{number}"))  # nobody may queue so often in a minute
+        row = asked(session)
+        said = command(session, "Never mind")
+        decided, message = together(deciding(row, "approve"), lambda said=said: dispatch.submit(said))
+        turn, row = Turn.objects.get(pk=row.turn_id), Approval.objects.get(pk=row.pk)
+        unfinished = Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).get()
+        if isinstance(decided, Conflict):
+            assert (turn.status, row.state, decided.details["state"]) == (
+                "cancelled",
+                "abandoned",
+                "abandoned",
+            )
+            assert isinstance(message, dispatch.Started)
+            assert unfinished.pk == message.turn_id
+        else:
+            assert (turn.status, row.state) == ("queued", "approved")
+            assert isinstance(message, dispatch.Queued), message
+            assert unfinished.pk == turn.pk
+        seen.add(turn.status)
+    assert seen <= {"cancelled", "queued"}
+
+
+def test_an_approval_and_a_stop_leave_one_turn_that_is_over_or_told_to_stop():
+    """A11.5, A11.9"""
+    for _ in range(FEWER):
+        session = make.session()
+        row = asked(session)
+        decided, _ = together(
+            deciding(row, "approve"), lambda session=session: dispatch.stop(session.owner_id, session.pk)
+        )
+        turn, row = Turn.objects.get(pk=row.turn_id), Approval.objects.get(pk=row.pk)
+        assert turn.status == "cancelled"
+        assert row.state == "cancelled"
+        if isinstance(decided, Conflict):
+            assert decided.details["state"] == "cancelled"
+
+
+def test_expiry_and_an_approval_decide_once():
+    """A11.5, A11.9"""
+    for _ in range(FEWER):
+        session = make.session()
+        row = asked(session)
+        decided, expired = together(deciding(row, "approve"), lambda row=row: dispatch.expire(row.turn_id))
+        state = Approval.objects.get(pk=row.pk).state
+        assert (state, expired) == (
+            ("abandoned", True) if isinstance(decided, Conflict) else ("approved", False)
+        )
+
+
+def test_parallel_turns_and_children_cannot_overshoot_the_cap():
+    """A11.c3, A11.11: the reservation is one conditional update"""
+    for _ in range(FEWER):
+        root = make.session()
+        Session.objects.filter(pk=root.pk).update(auto_approve=True, auto_approve_cap=1_000)
+        family = [root, make.session(), make.session()]
+        Session.objects.filter(pk__in=[one.pk for one in family[1:]]).update(root=root, auto_approve=True)
+        running = [make.turn(one, Turn.Status.RUNNING) for one in family]
+        wanted = Wanted(call_id="c", tool="pay", arguments={}, reason="!", billable=True, estimate=400)
+        admitted = together(
+            *(lambda turn=turn: approvals.admit(turn.pk, turn.fence, [wanted]) for turn in running)
+        )
+        assert sorted(len(one.approved) for one in admitted) == [0, 1, 1]
+        assert [one.refused["c"] for one in admitted if one.refused] == [approvals.OVER_CAP]
+        first = next(turn for turn, one in zip(running, admitted, strict=True) if one.approved)
+        assert Session.objects.get(pk=root.pk).auto_approve_taken == 800
+        approvals.close(first.pk, "cancelled")
+        assert Session.objects.get(pk=root.pk).auto_approve_taken == 400
