@@ -188,7 +188,7 @@ async def test_a_secret_is_redacted_for_as_long_as_it_is_in_use(
 def test_no_child_outlives_its_worker(death: signal.Signals) -> None:
     """A28.c2: nor what the child started"""
     worker = subprocess.Popen(
-        [sys.executable, "-m", "tests.mcp_worker", *mcp_rig.words("stdio")],
+        [sys.executable, "-m", "tests.mcp_worker", *mcp_rig.words("stdio", manner="stubborn")],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"LOG_LEVEL": "ERROR"},

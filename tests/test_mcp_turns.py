@@ -201,6 +201,22 @@ def test_a_server_that_asks_in_return_is_declined(rig: Rig, model: Model, over: 
     assert "given" not in results(session)[0]
 
 
+def test_a_server_of_the_older_protocol_that_forgot_us_is_asked_again(rig: Rig, model: Model) -> None:
+    """A28.3: its session was gone before the call, so nothing was done, and nothing is lost"""
+    session = make.session()
+    port = free_port()
+    with mcp_rig.process("first", "legacy", port):
+        mcp_rig.everybodys("files", port)
+        model.will(Call("mcp_files_big", {}))
+        ended(start(session))
+    with mcp_rig.process("second", "legacy", port):
+        model.will(Call("mcp_files_label", {}))
+        ended(start(session, "Again"))
+    assert Message.objects.filter(session=session, kind="tool_result", data__truncated=True).count() == 1
+    assert "I am second," in results(session)[-1]
+    assert notices(session) == []
+
+
 def test_secrets_reach_the_server_and_nobody_else(rig: Rig, model: Model) -> None:
     """A28.1, A33.c6"""
     session = make.session()

@@ -33,7 +33,6 @@ REDACTED_SECONDS = 60.0  # after the end: its last answers are still on their wa
 MOST_LISTED = 500  # a server that lists without end is cut off
 PROGRESS_SECONDS = 1.0  # at most one remark of a server's per second reaches people
 TOO_SLOW = f"It did not answer within {CONNECT_SECONDS:g} s."
-FORGOTTEN = (types.INVALID_REQUEST, "Session terminated")  # how the SDK says that a server lost our session
 
 Reply = types.CallToolResult | types.InputRequiredResult
 _reply: TypeAdapter[Reply] = TypeAdapter(Reply)
@@ -82,6 +81,7 @@ class Connection:
         self._closing = anyio.Event()
         self._used_at = time.monotonic()
         self._calls = 0
+        self._forgotten = False
         self._listed: asyncio.Future[Listing] = asyncio.get_running_loop().create_future()
         # Without the context of the turn that happened to come first: others will use it.
         self._task = asyncio.create_task(self._live(), context=contextvars.Context(), name="mcp connection")
@@ -111,7 +111,7 @@ class Connection:
         except MCPError as problem:
             if problem.code == CONNECTION_CLOSED:
                 raise Lost from problem
-            if (problem.code, problem.message) == FORGOTTEN:
+            if self._forgotten:
                 raise Forgotten from problem
             raise
         finally:
@@ -130,6 +130,9 @@ class Connection:
     def on_end(self, act: Callable[[Connection], None]) -> None:
         self._task.add_done_callback(lambda task: act(self))
 
+    def _forget(self) -> None:
+        self._forgotten = True
+
     async def _live(self) -> None:
         secrets = self.server.secret_values()
         redaction.borrow(secrets)
@@ -146,7 +149,7 @@ class Connection:
         """The scope is around everything that is opened: what ends it, ends that in the right order."""
         with anyio.CancelScope(deadline=anyio.current_time() + CONNECT_SECONDS) as scope:
             client = Client(
-                mcp_wire.reached(self.server, self.close),
+                mcp_wire.reached(self.server, gone=self.close, forgotten=self._forget),
                 client_info=Implementation(name="Pilothouse", version="1"),
                 cache=None,
                 # Without callbacks for sampling, elicitation and roots the SDK declines them (A28.5).

@@ -22,6 +22,7 @@ from copilot.tools.base import MAX_TOOL_WAIT_SECONDS
 
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 16 * 1024 * 1024  # of one message; what a tool may say is cut far below it
+FORGOTTEN_STATUS = 404  # to a request with a session: the protocol's way to say that it is no more
 LEASH = Path(__file__).with_name("leash.py")
 
 Read = ReadStream[SessionMessage | Exception]
@@ -34,9 +35,11 @@ def way_out() -> net.Client:
 
 
 @asynccontextmanager
-async def reached(server: Server, gone: Callable[[], None]) -> AsyncIterator[Streams]:
-    """The server's two streams; `gone` is called when it hangs up."""
-    inner = _over_http(server) if server.transport == "http" else _as_child(server)
+async def reached(
+    server: Server, *, gone: Callable[[], None], forgotten: Callable[[], None]
+) -> AsyncIterator[Streams]:
+    """The server's two streams. It may hang up, or lose the session it gave us."""
+    inner = _over_http(server, forgotten) if server.transport == "http" else _as_child(server)
     async with inner as (read, write):
         yield _Watched(read, gone), write
 
@@ -98,9 +101,9 @@ async def _as_child(server: Server) -> AsyncIterator[Streams]:
 
 
 @asynccontextmanager
-async def _over_http(server: Server) -> AsyncIterator[Streams]:
+async def _over_http(server: Server, forgotten: Callable[[], None]) -> AsyncIterator[Streams]:
     plain = httpx2.AsyncHTTPTransport(trust_env=False)
-    transport = _Bounded(plain if server.owner_id is None else _Checked(plain, way_out()))
+    transport = _Bounded(plain if server.owner_id is None else _Checked(plain, way_out()), forgotten)
     client = httpx2.AsyncClient(
         transport=transport,
         headers={**server.secrets, "Accept-Encoding": "identity"},
@@ -146,11 +149,14 @@ def _to(request: httpx2.Request, address: str) -> httpx2.Request:
 class _Bounded(httpx2.AsyncBaseTransport):
     """No answer is larger than a message may be, and none is compressed: a bomb has nowhere to go off."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, forgotten: Callable[[], None]) -> None:
         self._inner = inner
+        self._forgotten = forgotten
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await self._inner.handle_async_request(request)
+        if response.status_code == FORGOTTEN_STATUS and "Mcp-Session-Id" in request.headers:
+            self._forgotten()
         if response.headers.get("Content-Encoding", "identity").lower() != "identity":
             await response.aclose()
             raise httpx2.RemoteProtocolError("an answer in a compression that was not asked for")
