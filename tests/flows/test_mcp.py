@@ -1,0 +1,33 @@
+"""The pages of tools and MCP servers in a real browser (A28, A32.2)."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.flows.conftest import Visitor
+
+pytestmark = pytest.mark.browser
+
+NOBODY = "https://203.0.114.1/mcp"  # a public number behind which nobody answers
+
+
+def test_a_server_is_added_tried_and_removed(ada: Visitor) -> None:
+    """A28.1, A28.3: what is wrong is said where it is managed, and no secret comes back"""
+    ada.log_in()
+    page = ada.tab("/settings/tools/")
+    expect(page.get_by_role("row", name="write_file")).to_contain_text("Yes")
+    page.get_by_role("link", name="MCP servers").click()
+    page.get_by_label("Name").fill("files")
+    page.get_by_label("Address").fill(NOBODY)
+    page.get_by_label("Headers, one per line").fill("Authorization: Bearer canary-7f3e9b1c5d")
+    page.get_by_role("button", name="Add server").click()
+    server = page.get_by_role("region", name="files")
+    expect(server).to_contain_text("Not reached yet")
+    expect(server.get_by_text("Authorization", exact=True)).to_be_visible()
+    assert "canary" not in page.content()
+    server.get_by_role("button", name="Test").click()
+    expect(server).to_contain_text("Last error:", timeout=40_000)
+    page.once("dialog", lambda dialog: dialog.accept())
+    server.get_by_role("button", name="Remove").click()
+    expect(page.get_by_text("You have no servers of your own.")).to_be_visible()
