@@ -9,3 +9,13 @@ titles = Counter(
     "Titles of the server's own by where they came from: model, local, none (nothing usable).",
     ["source"],
 )
+prompt_tokens = Counter(
+    "pilothouse_prompt_tokens_total",
+    "Tokens of prompts by model of the catalogue and part: input (uncached), read (from a cache), written (to one).",
+    ["model", "part"],
+)
+prefix_breaks = Counter(
+    "pilothouse_prompt_prefix_breaks_total",
+    "Requests that could not begin with the one before, by reason: compaction, healing, model_switch.",
+    ["reason"],
+)

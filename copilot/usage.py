@@ -14,6 +14,7 @@ from django.db.models.functions import Length
 
 from billing import pricing
 from billing import usage as billing_usage
+from copilot import metrics
 from copilot.events import Tokens
 from copilot.models import Message, ModelCall, Turn
 
@@ -145,6 +146,16 @@ def finish(spent: Spent) -> None:
                 spent.turn_id,
             ],
         )
+    _count(spent)
+
+
+def _count(spent: Spent) -> None:
+    """How much of the prompts comes out of a cache: read ÷ (input + read + written), per model (A15.11)."""
+    tokens = spent.tokens
+    written = tokens.cache_write_5m + tokens.cache_write_1h
+    for part, number in (("input", tokens.input), ("read", tokens.cache_read), ("written", written)):
+        if number:
+            metrics.prompt_tokens.labels(spent.model, part).inc(number)
 
 
 @dataclass(frozen=True)

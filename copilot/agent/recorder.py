@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from copilot import history, queries, usage
+from copilot import history, metrics, queries, usage
 from copilot.agent.commits import retried
 from copilot.agent.parts import (
     Answered,
@@ -33,6 +33,8 @@ from copilot.events import (
     ContextCompacted,
     Event,
     MessageView,
+    ModelHealed,
+    ModelSwitched,
     NoticePosted,
     QuestionAsked,
     QuestionClosed,
@@ -111,6 +113,10 @@ class Recorder:
             case QuestionAsked() | QuestionClosed():
                 self.publish(produced)
                 await self._tell_state()
+            case ModelHealed() | ModelSwitched():
+                healed = isinstance(produced, ModelHealed)
+                metrics.prefix_breaks.labels("healing" if healed else "model_switch").inc()
+                self.publish(produced)
             case Answered() | Failed() | Paused():
                 pass  # the turn decides how it ends
             case _:
@@ -297,6 +303,7 @@ class Recorder:
         """The divider in the transcript, which itself stays whole (A17.3)."""
         data: dict[str, JSON] = {"anchor": made.anchor, "kept": list(made.kept)}
         placed = await self._row(made.row_id, "summary", content=made.text, data=data)
+        metrics.prefix_breaks.labels("compaction").inc()
         self.publish(
             ContextCompacted(
                 tokens_before=made.tokens_before,

@@ -157,7 +157,7 @@ def test_files():
 def test_models():
     body = program(make.ada()).get(f"{V1}/models").json()
     assert body == {"tiers": IsList(length=...), "modes": ["fast", "deep"], "models": IsList(length=...)}
-    assert set(body["tiers"][0]) == {"tier", "name", "demo", "label"}
+    assert set(body["tiers"][0]) == {"tier", "name", "demo", "label", "allowed"}
     assert set(body["models"][0]) == {
         "name",
         "model",
