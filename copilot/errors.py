@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-Detail = str | int | float | bool | None | list[str]
+Detail = str | int | float | bool | None | list[str] | dict[str, list[str]]
 
 
 class CopilotError(Exception):

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models.functions import Now
 
 from copilot import preferences, queries
@@ -22,7 +22,7 @@ from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
 from copilot.events import Event, GoalJudged, GoalState, SessionChanged, TitleChanged, Todo
 from copilot.live import stream
 from copilot.live.client import RedisDown
-from copilot.models import AgentVersion, Session
+from copilot.models import Agent, AgentVersion, Session
 from copilot.rows import storable
 from copilot.tags import strip_server_tags
 
@@ -34,14 +34,33 @@ REASON_CHARACTERS = 500
 UNDO_DAYS = 30
 
 
-def create(owner_id: int, title: str = "") -> Session:
+def create(owner_id: int, title: str = "", *, agent_version: AgentVersion | None = None) -> Session:
     """A new conversation; its log begins with it, so that its first cursor is a real place."""
     session = Session.objects.create(
-        owner_id=owner_id, title=_clean(title), title_origin="manual" if title.strip() else ""
+        owner_id=owner_id,
+        title=_clean(title),
+        title_origin="manual" if title.strip() else "",
+        agent_version=agent_version,
     )
     session.refresh_from_db()
     publish_change(session)
     return session
+
+
+def builder(owner_id: int, agent: Agent) -> Session:
+    """The one conversation in which this agent is built, whoever asks first (A27.6)."""
+    mine = Session.objects.filter(owner=owner_id, builds=agent, deleted_at=None)
+    if (found := mine.first()) is not None:
+        return found
+    title = _clean(f"Build: {agent.name}")
+    try:
+        with transaction.atomic():
+            made = Session.objects.create(owner_id=owner_id, title=title, title_origin="manual", builds=agent)
+    except IntegrityError:
+        return mine.get()
+    made.refresh_from_db()
+    publish_change(made)
+    return made
 
 
 def create_child(parent: Session, *, agent_version: AgentVersion | None = None) -> Session:

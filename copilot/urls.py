@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from copilot import mcp_views, memory_views, preference_views, schedule_views, views
+from copilot import agent_views, mcp_views, memory_views, preference_views, schedule_views, views
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -12,6 +12,12 @@ urlpatterns = [
     path("chat/start/", views.chat_start, name="chat_start"),
     path("chat/<uuid:session_id>/", views.chat_session, name="chat_session"),
     path("chat/<uuid:session_id>/send/", views.chat_send, name="chat_send"),
+    path("agents/", agent_views.agents, name="agents"),
+    path("agents/new/", agent_views.new_agent, name="agent_new"),
+    path("agents/<uuid:agent_id>/", agent_views.agent, name="agent"),
+    path("agents/<uuid:agent_id>/run/", agent_views.run, name="agent_run"),
+    path("agents/<uuid:agent_id>/build/", agent_views.build, name="agent_build"),
+    path("agents/<uuid:agent_id>/delete/", agent_views.delete_agent, name="agent_delete"),
     path("settings/", preference_views.settings, name="settings"),
     path("settings/memories/", memory_views.memories, name="memories"),
     path("settings/memories/switch/", memory_views.switch_memory, name="memory_switch"),

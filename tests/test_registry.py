@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from copilot import cron, memories, schedules, tools
+from copilot import cron, memories, presets, schedules, schemas, tools
 from copilot.context import CHANNELS
 from copilot.permissions import NOTHING, UNRESTRICTED
 from copilot.tools import (
@@ -84,6 +84,16 @@ def test_the_registry_is_the_table_of_tools() -> None:
             MAX_TOOL_WAIT_SECONDS,
             {"sub_sessions", "polling", "repeatable"},
         ),
+        "get_agent_guide": ("never", 10, {"read_only", "repeatable"}),
+        "list_agents": ("never", 10, {"read_only", "repeatable"}),
+        "create_agent": ("never", 30, {"exclusive"}),
+        "edit_agent": ("never", 30, {"exclusive"}),
+        "run_agent": ("never", MAX_TOOL_WAIT_SECONDS, {"sub_sessions", "billable"}),
+        "view_agent_output": (
+            "never",
+            MAX_TOOL_WAIT_SECONDS,
+            {"sub_sessions", "polling", "repeatable", "read_only"},
+        ),
     }
 
 
@@ -125,6 +135,12 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ("write_file", set()),
         ("delete_file", {files.TRASH_DAYS}),
         ("current_time", set()),
+        ("get_agent_guide", set()),
+        ("list_agents", {presets.PAGE_AGENTS}),
+        ("create_agent", {1, presets.MAX_INSTRUCTIONS, schemas.MAX_PROPERTIES}),
+        ("edit_agent", set()),
+        ("run_agent", {0, MAX_TOOL_WAIT_SECONDS}),
+        ("view_agent_output", {0, MAX_TOOL_WAIT_SECONDS}),
     ],
 )
 def test_the_numbers_in_the_prose_are_those_of_the_code(tool: str, limits: set[int]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from copilot.shaping import Shaping, Voice
 from copilot.tags import block, escape, escape_server_tags
+from copilot.tools.get_agent_guide import guide
 
 PROMPTS = Path(__file__).parent / "prompts"
 
@@ -53,9 +54,3 @@ def _builder() -> str:
     """The same bytes for all agents and users: no id, no name (A27.6)."""
     introduction = (PROMPTS / "builder.md").read_text(encoding="utf-8").strip()
     return block("builder_session", f"{introduction}\n\n{guide()}")
-
-
-@cache
-def guide() -> str:
-    """How agents are made: what `get_agent_guide` answers, and what a builder session knows from the start."""
-    return (PROMPTS / "agent_guide.md").read_text(encoding="utf-8").strip()

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
+from copilot.api.agents import (
+    AgentBuilderView,
+    AgentRunsView,
+    AgentsView,
+    AgentVersionsView,
+    AgentView,
+)
 from copilot.api.approvals import DecideManyView, DecideView
 from copilot.api.branches import BranchesView, UndoView
 from copilot.api.documents import DocumentView, ViewerView
@@ -29,6 +36,7 @@ from copilot.api.turns import TurnView, WaitView
 SESSION = "v1/sessions/<uuid:session_id>"
 QUEUED = f"{SESSION}/queue/<uuid:message_id>"
 TURN = "v1/turns/<uuid:turn_id>"
+AGENT = "v1/agents/<uuid:agent_id>"
 FILE = "v1/files/<uuid:file_id>"
 
 urlpatterns = [
@@ -67,6 +75,11 @@ urlpatterns = [
     path("v1/mcp-servers/<uuid:server_id>/test", McpServerTestView.as_view()),
     path("v1/tools", ToolsView.as_view()),
     path("v1/models", ModelsView.as_view()),
+    path("v1/agents", AgentsView.as_view()),
+    path(AGENT, AgentView.as_view()),
+    path(f"{AGENT}/versions", AgentVersionsView.as_view()),
+    path(f"{AGENT}/runs", AgentRunsView.as_view()),
+    path(f"{AGENT}/builder", AgentBuilderView.as_view()),
     path("v1/preferences", PreferencesView.as_view()),
     path("v1/personalities", PersonalitiesView.as_view()),
     path("v1/api-keys", KeysView.as_view()),

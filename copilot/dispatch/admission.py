@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from django.db import DatabaseError, IntegrityError
 
-from copilot import history, memories, queries, questions, turns
+from copilot import history, memories, presets, queries, questions, turns
 from copilot.agent import prompt
 from copilot.commands import LIMITS, SendMessage
 from copilot.dispatch.answers import Queued, Started
@@ -50,6 +50,8 @@ def submit(command: SendMessage) -> Started | Queued:
         return first_outcome(command) or submit(command)
     if accepted.recalls and command.permissions.memory:
         recall(message_id, command)
+    if accepted.builds is not None:
+        history.add_context(message_id, presets.builder_context(command.user_id, accepted.builds))
     number = accepted.accept_number
     member = Member(number, command.run_id is not None, str(message_id))
     opening = turns.Opening(

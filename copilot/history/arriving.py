@@ -28,6 +28,7 @@ class Accepted:
     accept_number: int
     created_at: datetime
     recalls: bool = False  # the session's first, of a user with memories (A25.2)
+    builds: UUID | None = None  # the agent that the session builds (A27.7)
 
 
 # The session is held while its number is drawn: numbers of one session become visible in their order (T6.1).
@@ -52,7 +53,8 @@ FROM numbered n
 ON CONFLICT (session_id, run_id) DO NOTHING
 RETURNING accept_number, created_at,
           NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = %(session_id)s)
-          AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s)
+          AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s),
+          (SELECT s.builds_id FROM copilot_session s WHERE s.id = %(session_id)s)
 """
 
 

@@ -10,7 +10,8 @@ from django.conf import settings
 from django.db.models import Q
 from django.urls import reverse
 
-from copilot import outcomes, ports, sessions, turns
+from billing import queries as billing_queries
+from copilot import outcomes, ports, sessions, turns, usage
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.errors import FenceLost, Refused
@@ -95,7 +96,7 @@ def begin(
     child = sessions.create_child(parent, agent_version=agent_version)
     try:
         return say_to(context, child, text, permissions=permissions, tier=tier)
-    except (Refused, FenceLost):
+    except (Refused, FenceLost, ToolFailed):
         sessions.delete(context.user_id, child.pk)
         raise
 
@@ -105,9 +106,12 @@ def say_to(
 ) -> Prompt:
     """The ordinary way in, on behalf of the running turn (A21.2)."""
     run_id = uuid4().hex
-    parent = Parent(
-        turn_id=UUID(context.turn_id), fence=context.fence, budget_microdollars=BUDGET_MICRODOLLARS
-    )
+    budget = budget_for(context)
+    if not budget:
+        raise ToolFailed(
+            "budget_reached", "Nothing is left of this turn's budget. Finish with what you have."
+        )
+    parent = Parent(turn_id=UUID(context.turn_id), fence=context.fence, budget_microdollars=budget)
     heard = ports.say(
         Said(
             user_id=context.user_id,
@@ -121,6 +125,16 @@ def say_to(
         )
     )
     return Prompt(session_id=child.pk, turn_id=heard.turn_id, run_id=run_id)
+
+
+def budget_for(context: TurnContext) -> int:
+    """What a child is given, in microdollars: never more than its parent has left (A32.1)."""
+    spending = usage.spending(UUID(context.turn_id))
+    ceiling = billing_queries.plan(context.user_id).turn_ceiling_microdollars
+    bounds = [bound for bound in (settings.TURN_BUDGET_MICRODOLLARS, ceiling, spending.given) if bound]
+    if not bounds:
+        return BUDGET_MICRODOLLARS
+    return max(0, min(BUDGET_MICRODOLLARS, min(bounds) - spending.spent - spending.reserved))
 
 
 # --- what became of it -------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def _check_free(context: TurnContext, child: Session) -> None:
 
 
 def _estimate(arguments: RunSubSession, context: TurnContext) -> int:
-    return children.BUDGET_MICRODOLLARS
+    return children.budget_for(context)
 
 
 TOOL = Tool(
