@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from config.celery import app
 from copilot import dispatch, events, schedules, scheduling, tasks
 from copilot.agent.toolbox import TurnToolbox
+from copilot.commands import Decide
 from copilot.context import CHANNELS, TurnContext
 from copilot.errors import Conflict, InvalidRequest, NotFound
 from copilot.models import Approval, Schedule, ScheduleRun, Session, Turn
@@ -288,8 +289,13 @@ def test_nothing_goes_on_the_clock_without_a_persons_word(rig, model, session):
     Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=10**12)
     model.will(Call("schedule_task", TASK))
     turn = start(session, "Every morning, please")
-    until(lambda: status(turn) in (*Turn.ENDINGS, "waiting"))
+    until(lambda: status(turn) == "waiting")
     assert not Schedule.objects.exists()
+    asked = Approval.objects.get(turn=turn)
+    assert (asked.state, asked.automatic) == ("requested", False)
+    dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+    assert ended(turn).status == "succeeded"
+    assert Schedule.objects.get().name == "Plants"
 
 
 def approved(session: Session, call_id: str) -> Turn:

@@ -254,3 +254,10 @@ def test_without_a_script_one_can_log_in_read_and_send(visit: Callable[..., Visi
     page.locator("#text").fill("And a second one")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(bubbles(page)).to_have_text(["Hello from a plain form", "And a second one"])
+
+
+def test_a_chat_is_named_after_its_first_answer(ada: Visitor) -> None:
+    """A18: by a background worker, and told to the page that is open; the demo takes the user's own words."""
+    page = ada.log_in()
+    send(page, "How do I reset my router?")
+    expect(page.locator("#sessions .session").first).to_contain_text("Reset router")
