@@ -18,7 +18,6 @@ from copilot.awaited import auto_approve_of, open_approvals
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import (
-    ENDING_KINDS,
     AttachmentView,
     Content,
     MessageView,
@@ -27,27 +26,26 @@ from copilot.events import (
     QuestionView,
     QueueChanged,
     QueueItem,
-    ReasoningExtended,
     Role,
     RowKind,
     SessionSnapshot,
     SessionState,
-    TextExtended,
     Todo,
     ToolCallContent,
     ToolResultContent,
     TurnView,
-    decode,
 )
 from copilot.inventory import redis_health as redis_health  # diagnostics reads them here
 from copilot.inventory import workers_seen as workers_seen
 from copilot.live import stream
+from copilot.logged import ending_is_told as ending_is_told  # workers and the sweep read them here
+from copilot.logged import present_text as present_text
+from copilot.logged import step_finished as step_finished
 from copilot.models import Approval, Message, Question, Session, Turn
 from copilot.notices import NOTICES
 from copilot.previews import preview_arguments
 
 PAGE_ROWS = 50
-RECENT_EVENTS = 256  # well over what a checkpoint's two seconds can hold
 SHOWN_KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary", "notice")
 _TURN_MS = Case(
     When(
@@ -396,57 +394,3 @@ def _with_present_text(session_id: UUID, rows: list[MessageView]) -> list[Messag
         return rows
     present = present_text(str(session_id), growing)
     return [replace(row, content=present[row.id]) if row.id in present else row for row in rows]
-
-
-def step_finished(session_id: UUID, turn_id: UUID) -> bool:
-    """Whether the log's last word on the turn's steps is that one finished."""
-    name = f'"turn_id":"{turn_id}"'
-    for entry in reversed(stream.recent(str(session_id), count=RECENT_EVENTS)):
-        if name in entry.payload and entry.kind in (
-            "step.started",
-            "step.finished",
-            "text.started",
-            "tool.proposed",
-        ):
-            return entry.kind == "step.finished"
-    return False
-
-
-def ending_is_told(turn: Turn) -> bool:
-    """Whether the log holds the turn's ending; a log that begins after it was lost, and its readers start over."""
-    name = f'"turn_id":"{turn.pk}"'
-    recent = stream.recent(str(turn.session_id), count=4 * RECENT_EVENTS)
-    if turn.ended_at is None or not recent or recent[0].place[0] / 1000 > turn.ended_at.timestamp():
-        return True
-    return any(entry.kind in ENDING_KINDS and name in entry.payload for entry in recent)
-
-
-def present_text(session_id: str, checkpoints: dict[str, str]) -> dict[str, str]:
-    """Texts of streaming rows, by row id, grown from their checkpoints by the deltas in the log (T9.1).
-
-    Reads back only as far as the checkpoints' age demands: the cost does not grow with the answer.
-    """
-    count = RECENT_EVENTS
-    while True:
-        entries = stream.recent(session_id, count=count)
-        texts, gap = _grown(checkpoints, entries)
-        if not gap or len(entries) < count:
-            return texts
-        count *= 4
-
-
-def _grown(checkpoints: dict[str, str], entries: list[stream.Entry]) -> tuple[dict[str, str], bool]:
-    texts, gap = dict(checkpoints), False
-    for entry in entries:
-        if entry.kind not in ("text.extended", "reasoning.extended"):
-            continue
-        event = decode(entry.payload)
-        assert isinstance(event, TextExtended | ReasoningExtended)
-        text = texts.get(event.row_id)
-        if text is None or event.offset + len(event.delta) <= len(text):
-            continue
-        if event.offset > len(text):
-            gap = True
-            continue
-        texts[event.row_id] = text[: event.offset] + event.delta
-    return texts, gap

@@ -1,0 +1,72 @@
+"""Undo, edit and switch across summaries: the model's start falls back to what still holds (A30.5, A30.c2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot import history
+from copilot.events import Tokens
+from copilot.models import Message
+from copilot.providers.scripted import Text, Usage
+from copilot.providers.strict import problems
+from tests import make
+from tests.engine import ended, quiet, start, transcript
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.test_branches import again, switch, talk, undo
+from tests.test_compaction import fetch as fetch
+from tests.test_compaction import fills
+from tests.test_compaction import small_window as small_window
+
+
+@pytest.fixture
+def session(rig, model, small_window, fetch):
+    """Three turns; in the second the conversation became short: a summary covers the first and half of it."""
+    session = make.session()
+    talk(session, "One")
+    fills(model)
+    model.will(Text("They counted."), Usage(Tokens(input=80_000)))
+    model.will(Text("Two it is."), Usage(Tokens(input=100)))
+    ended(start(session, "Two"))
+    quiet(session)
+    talk(session, "Three")
+    return session
+
+
+def read(session):
+    return [row.kind for row in history.rows_for_model(session.pk)]
+
+
+def said(model):
+    """What the last request tells the model; it suits every provider."""
+    assert problems(model.requests[-1]) == []
+    return model.said_to()
+
+
+def test_undo_of_a_turn_inside_a_summarised_range(session, model):
+    """A30.c2: the turn after the summary goes and it holds; the turn it was made in goes and it is void"""
+    undo(session)
+    assert read(session)[0] == "summary"
+    undo(session)
+    assert read(session) == ["user", "assistant"]
+    talk(session, "Four")
+    assert "They counted." not in said(model)
+    assert "Two" not in said(model)
+    assert "One" in said(model)
+    assert transcript(session) == ["One", "Aye.", "Four", "Aye."]
+
+
+def test_a_summary_belongs_to_the_branch_it_was_made_in(session, model):
+    """A30.6: another version of what it covers is read without it; switched back, it holds again"""
+    second = Message.objects.get(session=session, content="Two")
+    version = again(session, second.pk, "Zwei")
+    assert "They counted." not in said(model)
+    assert "fetch" not in said(model)
+    switch(session, version, 0)
+    assert read(session)[0] == "summary"
+    talk(session, "Four")
+    assert "They counted." in said(model)
+    assert "Zwei" not in said(model)
+    first = Message.objects.get(session=session, content="One")
+    again(session, first.pk, "Eins")
+    assert [message.text.rpartition("\n")[2] for message in model.requests[-1].messages] == ["Eins"]
