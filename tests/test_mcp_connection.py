@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID, uuid4
 
+import httpx2
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
+from config.servers import free_port
 from copilot.addresses import NOT_PUBLIC
 from copilot.context import CHANNELS, TurnContext
 from copilot.mcp import Server
 from copilot.permissions import UNRESTRICTED
 from copilot.redaction import redact
-from copilot.tools import mcp_connection
+from copilot.tools import mcp_connection, mcp_wire, net
 from copilot.tools.base import Invocation
 from copilot.tools.mcp_connection import Connection, Unavailable
 from tests import mcp_rig
 from tests.engine import until
-from tests.test_net import Names, serving
+from tests.test_net import Handler, Names, serving
 
 INVOCATION = Invocation(
     context=TurnContext(
@@ -91,6 +101,62 @@ async def test_a_name_is_checked_at_every_request_and_met_at_the_checked_address
         assert f"'host': 'mcp.example:{port}'" in await said(opened[0], "headers")
         names._names["mcp.example"] = [["127.0.0.1"], ["10.0.0.1"]]
         assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC
+
+
+@pytest.mark.parametrize(("name", "met"), [("mcp.example", True), ("other.example", False)])
+async def test_a_certificate_must_be_that_of_the_name_not_of_the_address(
+    tmp_path: Path, name: str, met: bool
+) -> None:
+    """A24.1: with the right host name, though the connection is made to a number"""
+    certificate = _certificate(tmp_path, "mcp.example")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    async def greet(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=request.host)
+
+    runner = web.AppRunner(_app(greet))
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
+    trusting = httpx2.AsyncHTTPTransport(verify=ssl.create_default_context(cafile=str(certificate)))
+    way_out = net.Client(ports=[port], unchecked=["127.0.0.1"], resolver=Names({name: [["127.0.0.1"]]}))
+    async with httpx2.AsyncClient(transport=mcp_wire._Checked(trusting, way_out)) as client:
+        with (
+            contextlib.nullcontext() if met else pytest.raises(httpx2.ConnectError, match="Hostname mismatch")
+        ):
+            answer = await client.post(f"https://{name}:{port}/mcp")
+            assert answer.text == f"{name}:{port}"
+    await runner.cleanup()
+
+
+def _app(handler: Handler) -> web.Application:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    return app
+
+
+def _certificate(folder: Path, name: str) -> Path:
+    """A self-signed one, with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(who)
+        .issuer_name(who)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = folder / "certificate.pem"
+    path.write_bytes(secret + signed.public_bytes(pem))
+    return path
 
 
 @pytest.mark.parametrize(

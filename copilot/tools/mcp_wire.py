@@ -106,7 +106,7 @@ async def _over_http(server: Server, forgotten: Callable[[], None]) -> AsyncIter
     transport = _Bounded(plain if server.owner_id is None else _Checked(plain, way_out()), forgotten)
     client = httpx2.AsyncClient(
         transport=transport,
-        headers={**server.secrets, "Accept-Encoding": "identity"},
+        headers={"User-Agent": "Pilothouse/1", **server.secrets, "Accept-Encoding": "identity"},
         timeout=httpx2.Timeout(CONNECT_SECONDS, read=MAX_TOOL_WAIT_SECONDS + 10.0),
         max_redirects=net.MAX_REDIRECTS,
         trust_env=False,
