@@ -285,6 +285,8 @@ def test_replies_become_titles_or_nothing(reply: str, title: str) -> None:
             "ルーターをリセットするにはどうすればいいですか",
         ),
         ("hi there", ""),
+        ("Router?", "Router"),
+        ("Show me what you can do", ""),
         ("   ", ""),
         ("?!", ""),
     ],

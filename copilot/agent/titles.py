@@ -179,6 +179,8 @@ def local(text: str) -> str:
         return sentence[:OTHER_SCRIPT_CHARACTERS].strip()
     words = [word.rstrip(".'’/-") for word in _WORD.findall(sentence)]
     telling = [word for word in words if word.lower().replace("’", "'") not in _STOP_WORDS]
+    if len(telling) < 2 < len(words):
+        return ""  # one word of many says less than the first words, which are the title already
     title = " ".join(telling[:LOCAL_WORDS])[:LOCAL_CHARACTERS].strip()
     return title[:1].upper() + title[1:]
 
