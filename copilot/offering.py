@@ -122,14 +122,19 @@ def credential_of(entry: Entry) -> str:
 
 
 def resolve(tier: str, mode: str) -> tuple[Entry, ...]:
+    """The chain that a message's turn runs on; never empty."""
+    chain = askable(tier, mode)
+    if not chain:
+        raise Unavailable("No model of this tier has a price, and this installation requires one.")
+    return chain
+
+
+def askable(tier: str, mode: str = "") -> tuple[Entry, ...]:
     """The chain of a tier; without models of unknown cost where the installation refuses those (A4.5)."""
     chain = catalogue.resolve(tier, mode)
     if not settings.REQUIRE_KNOWN_COST:
         return chain
-    priced = tuple(entry for entry in chain if price_of(entry.provider, entry.model) is not None)
-    if not priced:
-        raise Unavailable("No model of this tier has a price, and this installation requires one.")
-    return priced
+    return tuple(entry for entry in chain if price_of(entry.provider, entry.model) is not None)
 
 
 def price_of(provider: str, model: str) -> pricing.Price | None:

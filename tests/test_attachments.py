@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from copilot import dispatch, events
-from copilot.models import Message, Session
+from copilot.commands import Decide
+from copilot.models import Approval, Message, Session, Turn
 from copilot.providers import catalogue
 from copilot.providers.base import ImagePart, Request, ToolGroup, UserMessage
 from copilot.providers.scripted import Call, Text
@@ -262,6 +263,20 @@ def test_what_a_tool_painted_is_kept_and_survives_a_lost_worker(
     (shown,) = finished.message.attachments
     assert (shown.name, shown.type, shown.size) == ("sea.png", "image/png", len(SMALL))
     assert files.page(session.owner_id).items == []  # outside lists and quota, like other outputs of tools
+
+
+def test_a_file_is_deleted_only_once_its_owner_agrees(session: Session, model: Model) -> None:
+    """A22.1, A32, A11.3"""
+    file_id = kept(session, "old.txt", b"x")
+    model.will(Call("delete_file", {"file": file_id}))
+    turn = start(session, "Clean up.")
+    until(lambda: Approval.objects.filter(turn=turn, state="requested").exists())
+    until(lambda: Turn.objects.get(pk=turn).status == Turn.Status.WAITING)
+    assert files.page(session.owner_id).items != []
+    asked = Approval.objects.get(turn=turn)
+    dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+    assert ended(turn).status == Turn.Status.SUCCEEDED
+    assert files.page(session.owner_id).items == []
 
 
 def test_a_stop_keeps_the_picture_of_a_finished_call(session: Session, model: Model) -> None:

@@ -21,6 +21,7 @@ from billing import queries as billing
 from billing.models import ModelPrice, TierPolicy
 from billing.queries import forget_policy
 from copilot import offering, sealing
+from copilot.agent import inquiries
 from copilot.agent.healing import Healing
 from copilot.agent.learned import Lesson, Lessons
 from copilot.dispatch.choosing import choose
@@ -344,6 +345,9 @@ def test_models_of_unknown_cost_are_left_out_where_a_cost_is_required(settings: 
     ModelPrice.objects.create(**price)
     forget_policy()
     assert [one.name for one in offering.resolve("", "")] == ["Priced"]
+    assert [one.name for one in inquiries.models()] == ["Priced"]
+    entry("Tiny", "small", provider="openai_chat", model="tiny", base_url="http://127.0.0.1:1/v1")
+    assert [one.name for one in inquiries.models()] == ["Priced"]  # a title needs no small model
 
 
 def test_a_script_is_no_tiers_choice_in_production_unless_it_is_allowed(settings: Any) -> None:

@@ -57,7 +57,7 @@ class Reply:
 
 def models() -> tuple[Entry, ...]:
     """The small ones, then the standard ones, each once; the demo has nothing to say to this."""
-    chain = (*offering.resolve("small", ""), *offering.resolve("standard", ""))
+    chain = (*offering.askable("small"), *offering.askable("standard"))
     return tuple(entry for entry in dict.fromkeys(chain) if not entry.demo)
 
 
