@@ -10,16 +10,19 @@ from uuid import UUID, uuid4, uuid5
 
 from django.db import connection
 from django.db.models import Q, Sum
-from django.db.models.functions import Length
+from django.db.models.functions import Length, Now
 
 from billing import pricing
 from billing import usage as billing_usage
 from copilot import metrics
-from copilot.events import Tokens
+from copilot.events import StepStarted, Tokens, decode
+from copilot.live import stream
+from copilot.live.client import RedisDown
 from copilot.models import Message, ModelCall, Turn
 
 REPLY, TOOL = "reply", "tool"
 TOOL_NUMBERS = 2**30  # calls of tools are numbered from here on: they come side by side, models' in turn
+RECENT_EVENTS = 1_000  # a call that nothing was written of has told little more than its step
 CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
 
 
@@ -250,6 +253,9 @@ def settle_lost(turn_id: UUID) -> None:
     """
     lost = ModelCall.objects.filter(turn=turn_id, ended_at=None).select_related("turn__session")
     for call in lost:
+        if not _was_sent(call):
+            withdraw(turn_id, call.number)
+            continue
         spent = Spent(
             call_id=call.pk,
             turn_id=turn_id,
@@ -268,6 +274,29 @@ def settle_lost(turn_id: UUID) -> None:
             response_id="",
         )
         finish(spent)
+
+
+def withdraw(turn_id: UUID, number: int) -> None:
+    """The row was made ahead of its request, which was never sent: it ends without a cost (A19.5)."""
+    ModelCall.objects.filter(turn=turn_id, number=number, ended_at=None).update(ended_at=Now(), aborted=True)
+
+
+def _was_sent(call: ModelCall) -> bool:
+    """Whether something of the call was written or told; a log that cannot say so counts as yes: no cost is lost."""
+    rows = Message.objects.filter(turn=call.turn_id, created_at__gt=call.created_at)
+    if call.purpose != "reply" or rows.filter(kind__in=["assistant", "reasoning", "tool_call"]).exists():
+        return True
+    try:
+        recent = stream.recent(str(call.turn.session_id), count=RECENT_EVENTS)
+    except RedisDown:
+        return True
+    if not recent or recent[0].place[0] / 1000 > call.created_at.timestamp():
+        return True
+    name = f'"turn_id":"{call.turn_id}"'
+    steps = (
+        decode(entry.payload) for entry in recent if entry.kind == "step.started" and name in entry.payload
+    )
+    return any(isinstance(step, StepStarted) and step.call == call.number for step in steps)
 
 
 def _estimate(turn: Turn) -> Tokens:

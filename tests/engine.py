@@ -21,6 +21,7 @@ from django.db import connection
 from billing.queries import forget_policy
 from config.celery import app
 from copilot import bridge, dispatch, engine, events, folding, ports, queries, tasks, workers
+from copilot.agent.preparing import Prepared
 from copilot.agent.runs import Interruption
 from copilot.agent.turn import TurnRun
 from copilot.commands import SendMessage
@@ -36,6 +37,7 @@ from copilot.providers.messages import continues
 from copilot.providers.scripted import Pause, Reply, ScriptItem, Text
 from copilot.tools import registry
 from copilot.tools.base import AnyTool, Arguments, Invocation, Tool, ToolOutput
+from copilot.turns import Claimed
 
 PATIENCE_SECONDS = 20.0
 
@@ -166,6 +168,16 @@ class Worker:
     def interrupt(self, turn_id: UUID, why: Interruption) -> None:
         self._loop.call_soon_threadsafe(self.engine._runs[str(turn_id)].interrupt, why)
 
+    def interrupt_at_once(self, why: Interruption) -> None:
+        """Every run that begins here is interrupted before its first step."""
+        begin = self.engine._run
+
+        def run(turn: Claimed, prepared: Prepared | None) -> None:
+            begin(turn, prepared)
+            self.engine._runs[str(turn.turn_id)].interrupt(why)
+
+        self.engine._run = run  # type: ignore[method-assign]
+
     def publish(self, run: TurnRun, text: str) -> None:
         """Something that a run of this process still has to tell."""
         self._loop.call_soon_threadsafe(run.recorder.publish, StepStarted(step_id=text, round=1))
@@ -216,7 +228,7 @@ class Worker:
         self.engine._beat._drop_lock()
         self._loop.run_until_complete(_unwound())
         self._loop.close()
-        until(_database_is_quiet)  # a statement under way would meet the next test's TRUNCATE
+        _wait_for_quiet_database()  # a statement under way would meet the next test's TRUNCATE
 
     def _stop_beating(self) -> None:
         beat = self.engine._beat
@@ -237,11 +249,14 @@ class Worker:
             return bool(cursor.fetchone()[0])
 
 
-def _database_is_quiet() -> bool:
-    """No thread of the bridge works but perhaps our own, and nothing waits for one."""
+def _wait_for_quiet_database() -> None:
+    """All threads of the bridge meet, but perhaps our own: none is in the middle of a statement."""
     pool = bridge._threads
-    others = pool._threads - {threading.current_thread()}
-    return pool._work_queue.empty() and pool._idle_semaphore._value == len(others)
+    ours = threading.current_thread() in pool._threads
+    number = pool._max_workers - (1 if ours else 0)
+    meeting = threading.Barrier(number)
+    for arrival in [pool.submit(meeting.wait, PATIENCE_SECONDS) for _ in range(number)]:
+        arrival.result()
 
 
 async def _unwound() -> None:

@@ -164,6 +164,29 @@ def test_a_queued_run_id_again_is_still_queued(session, model):
     assert (first.message_id, first.position) == (again.message_id, again.position)
 
 
+def test_a_run_id_that_a_limit_holds_in_the_queue_is_still_queued(session, model):
+    """T3.6, B7.3: nothing runs, and the limit is reached for everything new"""
+    from billing.models import Account
+
+    model.will(Text("Talking"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    first = say(session, "Next", run_id="r")
+    Account.objects.update_or_create(
+        user_id=session.owner_id,
+        defaults={"daily_limit_override_microdollars": 1, "weekly_limit_override_microdollars": 1},
+    )
+    spend(session.owner_id, 10)
+    model.give(1)
+    ended(turn_id)
+    until(lambda: told(session.pk, "limit.reached"))
+    until(lambda: not lease_of(session))
+    again = say(session, "Next", run_id="r")
+    assert (again.message_id, again.position, again.turn_id) == (first.message_id, 1, turn_id)
+    with pytest.raises(TooMany):
+        say(session, "Another", run_id="another")
+
+
 def test_a_dropped_run_id_answers_with_its_cancelled_turn(session, model):
     """T3.6: one ending, also when it was dropped from the queue"""
     model.will(Text("Talking"), Hang())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import dispatch, history, sessions, turns
+from copilot import dispatch, engine, history, sessions, turns
 from copilot.agent.mending import INTERRUPTED
 from copilot.errors import FenceLost, TurnConflict
 from copilot.events import Todo
@@ -251,6 +251,51 @@ def test_costs_of_a_lost_run_are_neither_lost_nor_doubled(session, model, rig):
     assert set(UsageRecord.objects.values_list("call_id", flat=True)) == set(
         calls.values_list("pk", flat=True)
     )
+
+
+def test_a_call_that_was_prepared_and_never_sent_costs_nothing(session, rig):
+    """A19.5: its worker died between the claim, which makes the row, and the request"""
+    from billing.models import UsageRecord
+
+    rig.hold_tasks()
+    turn_id = start(session)
+    engine._claim_and_prepare([turn_id], "died at once")
+    assert ModelCall.objects.filter(turn=turn_id).count() == 1
+    Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
+    rig.start_worker()
+    assert reaper.probe() == 1
+    assert_whole(session, turn_id)
+    until(lambda: not ModelCall.objects.filter(turn=turn_id, ended_at=None).exists())
+    unsent, sent = ModelCall.objects.filter(turn=turn_id).order_by("number")
+    assert (unsent.aborted, unsent.cost_microdollars) == (True, None)
+    assert list(UsageRecord.objects.values_list("call_id", flat=True)) == [sent.pk]
+
+
+def test_a_call_that_was_sent_and_not_answered_costs_an_estimate(session, model, rig):
+    """A19.5, T9.6: the log has its step, and nothing else of it stands anywhere"""
+    from billing.models import UsageRecord
+
+    model.will(cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: told(session.pk, "step.started"))
+    lose(rig, turn_id)
+    assert_whole(session, turn_id)
+    until(lambda: UsageRecord.objects.count() == 2)
+
+
+def test_a_turn_stopped_before_its_request_costs_nothing(session, rig):
+    """A19.5: the claim made the row, the stop was quicker than the request"""
+    from billing.models import UsageRecord
+
+    rig.hold_tasks()
+    turn_id = start(session)
+    worker = rig.start_worker()
+    worker.interrupt_at_once("stop")
+    worker.take(turn_id)
+    assert ended(turn_id).status == "cancelled"
+    until(lambda: not ModelCall.objects.filter(turn=turn_id, ended_at=None).exists())
+    assert not UsageRecord.objects.exists()
 
 
 # --- fences ------------------------------------------------------------------------------------------

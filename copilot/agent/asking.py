@@ -190,7 +190,7 @@ class Asker:
         self.retries.count_request(self.entry.name)
         self.attempt = Attempt(
             request,
-            step=Step(round=round_number),
+            step=Step(round=round_number, call=number),
             meter=meter,
             taken_ids=call_ids(messages),
             continuing=self.continuing,

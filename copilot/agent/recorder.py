@@ -71,7 +71,8 @@ class Recorder:
         self.services = services
         self.outbox = outbox
         self.model = model
-        self.calls_begun = 0  # the number of the last call whose row stands
+        self.calls_begun = 1 if turn.begun else 0  # the number of the last call whose row stands
+        self._calls_sent = 0
         self.last_place = 0  # the sequence of the newest row made here
         self._open: dict[str, OpenRow] = {}
         self._begun: TextStarted | ReasoningStarted | None = None
@@ -362,11 +363,17 @@ class Recorder:
 
     async def _begin_call(self, call: ModelCallStarted) -> None:
         self.model = call.entry.name  # who writes the rows from here on (A7.6)
+        self._calls_sent = call.number
         if call.number > self.calls_begun:  # the run's first stands already: it came with the preparation
             entry = call.entry
             await in_thread(
                 usage.begin, self.turn.turn_id, call.number, entry.provider, entry.model, call.purpose
             )
+
+    async def withdraw_call(self) -> None:
+        """A row that was made ahead of a request which is not sent any more costs nothing."""
+        if self.calls_begun > self._calls_sent:
+            await in_thread(usage.withdraw, self.turn.turn_id, self.calls_begun)
 
     def _end_call(self, call: ModelCallEnded) -> None:
         turn = self.turn

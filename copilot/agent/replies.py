@@ -56,9 +56,10 @@ class Step:
     round: int
     id: str = field(default_factory=lambda: str(uuid4()))
     over: bool = False
+    call: int = 0
 
     def started(self) -> StepStarted:
-        return StepStarted(step_id=self.id, round=self.round)
+        return StepStarted(step_id=self.id, round=self.round, call=self.call)
 
     def finished(self, reason: str) -> StepFinished:
         return StepFinished(step_id=self.id, round=self.round, finish_reason=reason)

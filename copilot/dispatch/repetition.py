@@ -9,7 +9,7 @@ from copilot import queries
 from copilot.commands import SendMessage
 from copilot.dispatch.answers import Queued, Started
 from copilot.errors import Conflict, Forbidden, NotFound, Unavailable
-from copilot.live import stream
+from copilot.live import lease, stream
 from copilot.models import Message, Session, Turn
 
 SETTLE_SECONDS = 2.0  # the first request with this run_id decides within milliseconds
@@ -57,13 +57,23 @@ def outcome_of(message: Message) -> Started | Queued | None:
             state="started" if message.run_id else "delivered",
         )
     waiting = [item for item in queries.queue_items(message.session_id) if item.id == str(message.pk)]
-    running = Turn.objects.filter(session=message.session_id, status__in=Turn.UNFINISHED).first()
-    if not waiting or running is None:
+    behind = _behind(message) if waiting else None
+    if behind is None:
         return None
     return Queued(
         message_id=message.pk,
-        turn_id=running.pk,
+        turn_id=behind.pk,
         run_id=message.run_id,
         position=waiting[0].position,
         cursor=cursor,
     )
+
+
+def _behind(message: Message) -> Turn | None:
+    """The turn a waiting message waits behind: the unfinished one; or, where a limit holds the queue, the last."""
+    turns = Turn.objects.filter(session=message.session_id).order_by("-created_at")
+    unfinished = turns.filter(status__in=Turn.UNFINISHED).first()
+    if unfinished is not None:
+        return unfinished
+    queued = {member.message_id for member in lease.members(str(message.session_id))}
+    return turns.filter(fence__gt=0).first() if str(message.pk) in queued else None

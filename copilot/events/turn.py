@@ -88,6 +88,7 @@ class TurnCancelled:
 class StepStarted:
     step_id: str
     round: int
+    call: int = 0  # the number of the model call it makes
     kind: Literal["step.started"] = "step.started"
 
 
