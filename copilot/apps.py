@@ -28,6 +28,7 @@ class CopilotConfig(AppConfig):
             unsay=dispatch.unsay,
             stop_turn=dispatch.stop_turn,
             send_errand=tasks.send_errand,
+            compact_after=dispatch.compact_after,
         )
 
         redaction.register(

@@ -61,11 +61,15 @@ class StopTurn(Protocol):
     def __call__(self, user_id: int, session_id: UUID, turn_id: UUID) -> bool: ...
 
 
-Errand = Literal["title", "goal"]
+Errand = Literal["title", "goal", "compaction"]
 
 
 class SendErrand(Protocol):
     def __call__(self, errand: Errand, turn_id: UUID) -> None: ...
+
+
+class CompactAfter(Protocol):
+    def __call__(self, turn_id: UUID) -> None: ...
 
 
 class _Bound:
@@ -75,6 +79,7 @@ class _Bound:
     unsay: Unsay
     stop_turn: StopTurn
     send_errand: SendErrand
+    compact_after: CompactAfter
 
 
 def bind(
@@ -85,6 +90,7 @@ def bind(
     unsay: Unsay,
     stop_turn: StopTurn,
     send_errand: SendErrand,
+    compact_after: CompactAfter,
 ) -> None:
     _Bound.follow = staticmethod(follow)
     _Bound.send_turn = staticmethod(send_turn)
@@ -92,6 +98,7 @@ def bind(
     _Bound.unsay = staticmethod(unsay)
     _Bound.stop_turn = staticmethod(stop_turn)
     _Bound.send_errand = staticmethod(send_errand)
+    _Bound.compact_after = staticmethod(compact_after)
 
 
 def follow(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
@@ -122,3 +129,8 @@ def stop_turn(user_id: int, session_id: UUID, turn_id: UUID) -> bool:
 def send_errand(errand: Errand, turn_id: UUID) -> None:
     """What an ended turn leaves to be done in the background (tasks)."""
     _Bound.send_errand(errand, turn_id)
+
+
+def compact_after(turn_id: UUID) -> None:
+    """Shorten the conversation that an ended turn left too full, unless it is busy again (dispatch)."""
+    _Bound.compact_after(turn_id)

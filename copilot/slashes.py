@@ -21,6 +21,7 @@ COMMANDS = (
     Slash(name="new", takes="[message]", does="Start a new chat"),
     Slash(name="undo", does="Take back the last turn"),
     Slash(name="goal", takes="[text, pause, resume or clear]", does="Work towards a goal"),
+    Slash(name="compact", takes="[focus]", does="Summarise this chat to make room"),
     Slash(name="stop", does="Stop the running turn"),
     Slash(name="rename", takes="title", does="Rename this chat"),
 )

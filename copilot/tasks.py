@@ -73,6 +73,8 @@ def run_errand(errand: ports.Errand, turn_id: str) -> None:
             titles.name(UUID(turn_id))
         case "goal":
             goals.judge(UUID(turn_id))
+        case "compaction":
+            ports.compact_after(UUID(turn_id))
         case unreachable:
             assert_never(unreachable)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -22,7 +24,7 @@ from copilot.events import (
     Todo,
     Tokens,
 )
-from copilot.models import Message, ModelCall, Session
+from copilot.models import Message, ModelCall, Session, Turn
 from copilot.providers import catalogue
 from copilot.providers.base import (
     AssistantMessage,
@@ -38,15 +40,17 @@ from copilot.providers.base import (
 from copilot.providers.scripted import Call, Fail, Text, Usage
 from copilot.providers.strict import problems
 from copilot.rows import Row
-from tests import make
+from tests import make, rest
 from tests.engine import (
     Errand,
     add_tools,
     assert_same_page,
+    command,
     cue,
     ended,
     folded,
     fresh,
+    is_busy,
     kinds,
     notices,
     queue,
@@ -354,20 +358,132 @@ def test_the_next_turn_reads_what_the_running_one_read(rig, model, small_window,
 def test_a_turn_begins_with_what_the_last_one_left(rig, model, small_window):
     """A17.1: the provider's own count outlives the turn, and the next call is preceded by a summary"""
     session = make.session()
-    model.will(Text("Long."), Usage(NEARLY_FULL))
+    model.will(Text("Long."), Usage(Tokens(input=70_000, output=100)))
     ended(start(session, "Hello"))
     session.refresh_from_db()
-    assert session.context["tokens"] == 85_100
+    assert session.context["tokens"] == 70_100
     assert not session.context["estimated"]
     model.will(Text("So far."), Usage(Tokens(input=80_000)))
     model.will(Text("Aye."), Usage(Tokens(input=100)))
-    turn = ended(start(session, "And now?"))
+    turn = ended(start(session, "And now? " + "x" * 40_000))
     assert [is_summary(request) for request in model.requests] == [False, True, False]
     assert [call.purpose for call in ModelCall.objects.filter(turn=turn).order_by("number")] == [
         "compaction",
         "reply",
     ]
     assert "Go on" not in model.said_to()
+
+
+def test_a_turn_that_leaves_a_full_window_is_followed_by_a_summary(rig, model, small_window):
+    """A17.1, A3.7: at turn end, and after it"""
+    session = make.session()
+    model.will(Text("Long."), Usage(NEARLY_FULL))
+    model.will(Text("So far."), Usage(Tokens(input=80_000)))
+    first = ended(start(session, "Hello"))
+    until(lambda: ("compaction", first.pk) in rig.errands)
+    rig.run_errands()
+    until(lambda: "summary" in kinds(session))
+    quiet(session)
+    second = Turn.objects.exclude(pk=first.pk).get(session=session)
+    assert (second.purpose, second.status) == ("compaction", "succeeded")
+    assert list(ModelCall.objects.filter(turn=second).values_list("purpose", flat=True)) == ["compaction"]
+    session.refresh_from_db()
+    assert session.context["tokens"] < 20_000
+    assert session.context["estimated"]
+    ended(start(session, "And now?"))
+    text = model.requests[-1].messages[0].text
+    assert "So far." in text
+    assert "Hello" not in text
+
+
+# --- on request --------------------------------------------------------------------------------------
+
+
+def asks(user, session, **body):
+    """For a shorter conversation, over REST."""
+    path = f"/api/v1/sessions/{session.pk}/compact"
+    return rest.person(user).post(path, body, content_type=rest.JSON)
+
+
+def test_a_person_has_the_conversation_summarised(rig, model):
+    """A17.6: the focus is in the request, the transcript stays whole, and what comes meanwhile waits"""
+    session = make.session()
+    ended(start(session, "Paint it"))
+    before, page = fresh(session), kinds(session)
+    model.will(cue(1), Text("They paint."), Usage(Tokens(input=10)))
+    response = asks(session.owner, session, focus="colours")
+    body = response.json()
+    assert (response.status_code, body["state"]) == (202, "started")
+    model.reaches(1)
+    queue(session, "And now?")
+    model.give(1)
+    assert ended(UUID(body["turn_id"])).status == "succeeded"
+    quiet(session)
+    assert "colours" in model.said_to(1)
+    assert "interrupted" not in model.said_to(1)
+    assert kinds(session) == [*page, "summary", "user", "assistant"]
+    assert "They paint." in model.said_to(2)
+    assert "Paint it" not in model.said_to(2)
+    assert_same_page(folded(before, session), fresh(session))
+
+
+def test_nothing_to_compact_is_said(rig, model):
+    """A17.6"""
+    session = make.session()
+    response = asks(session.owner, session)
+    assert (response.status_code, response.json()["state"]) == (200, "nothing_to_compact")
+    ended(start(session, "Hello"))
+    ended(dispatch.compact(session.owner_id, session.pk).turn_id)
+    quiet(session)
+    assert dispatch.compact(session.owner_id, session.pk).state == "nothing_to_compact"
+    assert not is_busy(session)
+
+
+def test_a_busy_session_is_not_compacted(rig, model):
+    """A17.6"""
+    session = make.session()
+    model.will(cue(1), Text("Done."))
+    turn_id = start(session)
+    model.reaches(1)
+    response = asks(session.owner, session)
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "session_busy")
+    model.give(1)
+    ended(turn_id)
+
+
+def test_a_stranger_finds_no_session_to_compact(rig):
+    session = make.session()
+    response = asks(make.bob(), session)
+    assert response.status_code == 404
+
+
+def test_compact_can_be_typed_and_stopped(rig, model):
+    """A30.2, A17.5: a stop leaves no summary"""
+    session = make.session()
+    ended(start(session, "Hello"))
+    model.will(cue(1), Text("Never."))
+    obeyed = dispatch.hear(command(session, "/compact the colours"))
+    assert isinstance(obeyed, dispatch.Obeyed)
+    model.reaches(1)
+    dispatch.stop(session.owner_id, session.pk)
+    assert ended(obeyed.turn_id).status == "cancelled"
+    assert "summary" not in kinds(session)
+    assert ended(start(session, "Again")).status == "succeeded"
+    assert "Hello" in model.said_to()
+
+
+def test_a_summary_on_request_that_fails_says_why(rig, model):
+    """A17.4"""
+    session = make.session()
+    ended(start(session, "Hello"))
+    model.will(Fail("overloaded"))
+    turn = ended(dispatch.compact(session.owner_id, session.pk).turn_id)
+    assert (turn.status, turn.failure_code, notices(session)) == (
+        "failed",
+        "compaction_failed",
+        ["compaction_failed"],
+    )
+    assert ended(start(session, "Again")).status == "succeeded"
 
 
 def test_a_stop_during_it_leaves_no_summary_and_the_next_turn_reads_everything(

@@ -43,7 +43,6 @@ class Asker:
     chain: tuple[Entry, ...]
     ports: Ports
     purse: Purse
-    fullness: Fullness
     thinking_tokens: int
     retries: Retries
     deadline: float  # on the ports' clock; no wait passes it
@@ -53,6 +52,7 @@ class Asker:
     entry: Entry = field(init=False)  # the one that is asked now
     attempt: Attempt | None = field(init=False, default=None)
     outcome: Outcome = field(init=False, default_factory=Answer)
+    fullness: Fullness = field(init=False)
     waiting: bool = field(init=False, default=False)
     limit: Limit | None = field(init=False, default=None)  # why a failed call was not tried again
     tokens: Tokens = field(init=False, default_factory=Tokens)
@@ -118,6 +118,11 @@ class Asker:
         assert self.attempt is not None
         return self.attempt.step
 
+    @property
+    def overflowed(self) -> bool:
+        """The last try failed because the conversation is too long for the model."""
+        return isinstance(self.outcome, ProviderFailure) and self.outcome.code == "context_overflow"
+
     def may_ask_again(self) -> bool:
         """Whether the round has a try left after the one that failed."""
         shown = self.attempt is not None and self.attempt.shown
@@ -143,13 +148,17 @@ class Asker:
         self.retries.spend_request(shown=False)
         return number
 
+    def estimated(self, messages: list[ModelMessage]) -> int:
+        """Tokens of a request that no provider has counted yet."""
+        return estimate(size(self._request(messages)))
+
     def compaction(
         self, messages: list[ModelMessage], *, tokens_before: int, forced: bool, focus: str
     ) -> Compaction:
         return Compaction(
             entry=self.entry,
             messages=tuple(messages),
-            fixed_tokens=estimate(size(self._request([]))),
+            fixed_tokens=self.estimated([]),
             tokens_before=tokens_before,
             forced=forced,
             focus=focus,

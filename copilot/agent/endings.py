@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 async def succeed(run: Run, answered: Answered) -> bool:
     """End as succeeded; False when something was queued that this turn goes on with (T6.3)."""
-    may_go_on = run.loop is not None and run.loop.can_go_on and answered.limit_code is None
+    replies = run.turn.purpose == "reply"
+    may_go_on = replies and run.loop is not None and run.loop.can_go_on and answered.limit_code is None
     taken = summary(run)  # one for the row and the event: live and reloaded pages show the same
     try:
         ended = await _end(
@@ -52,8 +53,9 @@ async def succeed(run: Run, answered: Answered) -> bool:
             return False
         ended = await _end_or_lose(run, turns.SUCCEEDED, taken=taken)
     event = TurnSucceeded(run_ids=ended.run_ids, summary=taken, limit_code=answered.limit_code)
-    await _over(run, event, ended, keep_through=None)
-    for errand in errands.after(ended):
+    await _over(run, event, ended, keep_through=None if replies else run.turn.accepted_through)
+    full = run.loop is not None and run.loop.shortening.is_due()
+    for errand in errands.after(ended, full=full) if replies else ():
         run.services.in_background(in_thread(send_errand, errand, run.turn.turn_id))
     return True
 

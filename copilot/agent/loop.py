@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeGuard, assert_never
+from typing import assert_never
 from uuid import uuid4
 
-from copilot.agent.asking import Asker, Outcome
+from copilot.agent.asking import Asker
 from copilot.agent.conversation import append, last_reply, note, replace_results
 from copilot.agent.fullness import Fullness
 from copilot.agent.guards import CUT_OFF, LAST_ROUND, SHORTENED, Guards, Limit, Limits, State
-from copilot.agent.metering import estimate, length, size
+from copilot.agent.metering import length
 from copilot.agent.parts import (
     Answered,
     Ending,
@@ -22,14 +22,13 @@ from copilot.agent.parts import (
     NoticeMade,
     Paused,
     Produced,
-    ReplayKept,
 )
 from copilot.agent.ports import Ports, closed
 from copilot.agent.purse import Purse
-from copilot.agent.replies import Attempt, Continuing, Step
+from copilot.agent.replies import Continuing, Step, kept_replay
 from copilot.agent.retries import Retries
 from copilot.agent.shortening import Shortening
-from copilot.agent.steps import Answer, Halt, Nudge, Reply, RunTools
+from copilot.agent.steps import Answer, Halt, Nudge, RunTools
 from copilot.agent.toolruns import OpenCall, ToolRun
 from copilot.events import ContextUse, Phase, ReasoningEnded, StepFinished, TextEnded, Tokens
 from copilot.providers.base import (
@@ -37,7 +36,6 @@ from copilot.providers.base import (
     Entry,
     ModelMessage,
     ProviderFailure,
-    Request,
     ToolCall,
     UserMessage,
 )
@@ -79,15 +77,15 @@ class Loop:
             chain=self.chain,
             ports=self.ports,
             purse=self._purse,
-            fullness=self.fullness or self._estimated(),
             thinking_tokens=self.thinking_tokens,
             retries=Retries(requests_beyond_rounds=max(0, self.first_call_number - self.first_round)),
             deadline=began_at + self.limits.max_seconds,
             call_number=self.first_call_number,
             continuing=self.continuing,
         )
-        self._fullness = self._asker.fullness
-        self._shortening = Shortening(self.ports.compactor, self._asker, self._fullness)
+        self._fullness = self.fullness or Fullness(self._asker.estimated(self.messages))
+        self._asker.fullness = self._fullness
+        self.shortening = Shortening(self.ports.compactor, self._asker, self._fullness)
         self._guards = Guards(self.limits, polling=self.ports.toolbox.polling())
         said, answered = last_reply(self.messages) if self.first_call_number > 1 else ("", False)
         self._ran_tools = answered
@@ -123,13 +121,13 @@ class Loop:
     def phase(self) -> Phase:
         if self._tools is not None:
             return "tool"
-        if self._shortening.under_way:
+        if self.shortening.under_way:
             return "compaction"
         return "retry" if self._asker.waiting else "model"
 
     def open_call(self) -> ModelCallEnded | None:
         """The end of the model call that was cut off, to be recorded as aborted (A19.5)."""
-        return self._shortening.open_call() or self._asker.open_call()
+        return self.shortening.open_call() or self._asker.open_call()
 
     @property
     def open_block(self) -> TextEnded | ReasoningEnded | None:
@@ -198,7 +196,7 @@ class Loop:
 
     async def _make_room(self) -> AsyncIterator[Produced]:
         """Before the model reads it, a conversation that fills its window becomes shorter (A17.1)."""
-        if self._shortening.is_due():
+        if self.shortening.is_due():
             async with closed(self._shorten(forced=False)) as parts:
                 async for part in parts:
                     yield part
@@ -218,29 +216,27 @@ class Loop:
             async with closed(self._asker.ask(self.messages, round_number=self.rounds, state=state)) as parts:
                 async for part in parts:
                     yield part
-            failure = self._asker.outcome
-            if not _is_overflow(failure) or not self._shortening.may_force():
+            if not self._asker.overflowed or not self.shortening.may_force():
                 return
             if await self._asker.is_short_of_money():
                 return
             async with closed(self._shorten(forced=True)) as parts:
                 async for part in parts:
                     yield part
-            if not self._shortening.succeeded:
+            if not self.shortening.succeeded:
                 return
 
     async def _shorten(self, *, forced: bool) -> AsyncIterator[Produced]:
         """Only at a complete tool group: that is where rounds begin (A17.2)."""
-        for part in self._asker.end_interrupted():
-            yield part
-        async with closed(self._shortening.play(self.messages, forced=forced)) as parts:
+        async with closed(self.shortening.play(self.messages, forced=forced)) as parts:
             async for part in parts:
                 yield part
-        if not self._shortening.succeeded:
+        if not self.shortening.succeeded:
+            for given_up in () if forced else (self.shortening.give_up(),):
+                yield given_up
             return
-        if forced:
-            for part in self._asker.leave_step():
-                yield part
+        for left in self._asker.leave_step() if forced else ():
+            yield left
         if self._ran_tools:
             yield self._note(SHORTENED)
 
@@ -291,7 +287,7 @@ class Loop:
         attempt, reply = self._asker.replied()
         self._keep(reply.text, calls=tuple(replayed(call) for call in calls), replay=reply.replay)
         run = self._begin_tools(calls, attempt.step, refused=refused)
-        for made in chain(run.make_calls(), _kept_replay(attempt, reply, run)):
+        for made in chain(run.make_calls(), kept_replay(attempt, reply, run.rows)):
             yield made
         async with closed(run.play()) as parts:
             async for part in parts:
@@ -323,7 +319,7 @@ class Loop:
         for part in self._end_tools(run, failure.code):
             yield part
         limit = self._asker.limit
-        code = CONTEXT_FULL if _is_overflow(failure) else failure.code
+        code = CONTEXT_FULL if self._asker.overflowed else failure.code
         self._ending = Failed(code=limit.code if limit else code, details=failure.details)
 
     async def _end_at(self, limit: Limit) -> AsyncIterator[Produced]:
@@ -393,16 +389,6 @@ class Loop:
         append(self.messages, message)
         self._fullness.add(length(message))
 
-    def _estimated(self) -> Fullness:
-        request = Request(
-            entry=self.chain[0],
-            system=self.system,
-            suffix=self.suffix,
-            messages=tuple(self.messages),
-            tools=self.ports.toolbox.specifications(),
-        )
-        return Fullness(estimate(size(request)))
-
     def _keep(self, text: str, *, calls: tuple[ToolCall, ...] = (), replay: tuple[str, ...] = ()) -> None:
         self._spoke = self._spoke or bool(text)
         append(self.messages, AssistantMessage(text=text, calls=calls, replay=replay))
@@ -410,14 +396,3 @@ class Loop:
     def _note(self, text: str) -> NoteMade:
         self._add(note(text))
         return NoteMade(row_id=uuid4(), text=text)
-
-
-def _is_overflow(outcome: Outcome) -> TypeGuard[ProviderFailure]:
-    return isinstance(outcome, ProviderFailure) and outcome.code == "context_overflow"
-
-
-def _kept_replay(attempt: Attempt, reply: Reply, run: ToolRun) -> Iterator[Produced]:
-    """Opaque data stands with the step's first row; the tool loop needs it, also after a takeover (A14.4)."""
-    rows = [block.row_id for block in attempt.rows] or list(run.rows.values())
-    for data in reply.replay:
-        yield ReplayKept(row_id=rows[0], data=data)

@@ -29,7 +29,7 @@ class Prepared:
 def prepare(turn: Claimed) -> Prepared:
     """Everything the loop needs of Postgres before its first request, in one visit."""
     chain = tuple(_seeing(entry) for entry in _rest_of(offering.resolve(turn.tier, turn.mode), turn))
-    taken = taking.at_turn_start(turn) if turn.pending and not turn.calls else []
+    taken = taking.at_turn_start(turn) if turn.pending and not turn.calls and turn.purpose == "reply" else []
     rows = history.rows_for_model(turn.session_id)
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
     number = turn.calls + (0 if mended.pending_calls else 1)  # tools first, then perhaps no call at all

@@ -43,12 +43,20 @@ def build(
 
     It ends with something to answer: after a text that was cut off, with the request to go on (T9.1).
     """
-    messages = rebuilt(rows, turn_id=turn_id, entry=entry, images=images)
-    if messages and not isinstance(messages[0], UserMessage):
-        messages.insert(0, conversation.note(BEGINS_WITH_ASSISTANT))
+    messages = conversation_of(rows, turn_id=turn_id, entry=entry, images=images)
     if messages and isinstance(messages[-1], AssistantMessage):
         messages.append(interrupted_note())
     return tuple(messages)
+
+
+def conversation_of(
+    rows: Sequence[Row], *, turn_id: str, entry: Entry, images: Mapping[str, ImagePart] = NO_IMAGES
+) -> list[ModelMessage]:
+    """The same as it was left, whoever spoke last."""
+    messages = rebuilt(rows, turn_id=turn_id, entry=entry, images=images)
+    if messages and not isinstance(messages[0], UserMessage):
+        messages.insert(0, conversation.note(BEGINS_WITH_ASSISTANT))
+    return messages
 
 
 def interrupted_note() -> UserMessage:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 from uuid import UUID, uuid4
 
 from copilot.agent.conversation import join_text
 from copilot.agent.metering import Meter
-from copilot.agent.parts import Produced
+from copilot.agent.parts import Produced, ReplayKept
 from copilot.agent.ports import closed
 from copilot.agent.steps import Reply
 from copilot.events import (
@@ -261,3 +261,10 @@ class Attempt:
             yield self._resume(self._continuing).ended()
         for call in self._assembler.unproposed():
             yield ToolProposed(call_id=call.call_id, tool=call.tool)
+
+
+def kept_replay(attempt: Attempt, reply: Reply, calls: Mapping[str, UUID]) -> Iterator[Produced]:
+    """Opaque data stands with the step's first row; the tool loop needs it, also after a takeover (A14.4)."""
+    rows = [block.row_id for block in attempt.rows] or list(calls.values())
+    for data in reply.replay:
+        yield ReplayKept(row_id=rows[0], data=data)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from uuid import uuid4
 
 from copilot.agent.asking import Asker
 from copilot.agent.fullness import Fullness, is_due
 from copilot.agent.parts import (
+    Answered,
     Compacted,
     CompactionFailed,
+    Failed,
     ModelCallEnded,
     NoticeMade,
     Produced,
@@ -20,6 +22,7 @@ from copilot.providers.base import ModelMessage
 
 MOST_PER_TURN = 3
 MOST_FORCED = 2
+COMPACTION_FAILED = "compaction_failed"
 
 
 class Shortening:
@@ -28,12 +31,13 @@ class Shortening:
     def __init__(self, compactor: Compactor, asker: Asker, fullness: Fullness) -> None:
         self.succeeded = False
         self.under_way = False
+        self.reason = ""  # why the last one failed
         self._compactor = compactor
         self._asker = asker
         self._fullness = fullness
         self._begun = 0
         self._forced = 0
-        self._gave_up = False  # an automatic one failed: that is said once, and the turn goes on
+        self._gave_up = False
 
     def is_due(self) -> bool:
         window = self._asker.entry.context_window
@@ -57,6 +61,8 @@ class Shortening:
         self.succeeded, self.under_way = False, True
         window = self._asker.entry.context_window
         before = max(self._fullness.used, window) if forced else self._fullness.used
+        for interrupted in self._asker.end_interrupted():
+            yield interrupted
         try:
             yield ContextCompacting(tokens_before=before, window=window)
             task = self._asker.compaction(messages, tokens_before=before, forced=forced, focus=focus)
@@ -68,13 +74,23 @@ class Shortening:
                             self._fullness.shortened(part.tokens)
                             self.succeeded = True
                         case CompactionFailed():
+                            self.reason = part.reason
                             yield ContextCompactionFailed(
                                 reason=part.reason, tokens_before=before, window=window
                             )
                         case _:
                             yield part
-            if not self.succeeded and not forced:
-                self._gave_up = True
-                yield NoticeMade(row_id=uuid4(), code="compaction_failed")
         finally:
             self.under_way = False
+
+    async def alone(self, messages: list[ModelMessage], focus: str) -> AsyncGenerator[Produced, None]:
+        """All that a turn on request does (A17.6)."""
+        async with closed(self.play(messages, forced=False, focus=focus)) as parts:
+            async for part in parts:
+                yield part
+        yield Answered() if self.succeeded else Failed(code=COMPACTION_FAILED, details=self.reason)
+
+    def give_up(self) -> NoticeMade:
+        """An automatic one failed: the turn goes on, and tries no other unless it must."""
+        self._gave_up = True
+        return NoticeMade(row_id=uuid4(), code=COMPACTION_FAILED, details=self.reason)

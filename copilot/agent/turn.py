@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from typing import assert_never
@@ -119,8 +120,11 @@ class TurnRun(Run):
             return
         outside = await gathered(prepared.servers, self.recorder)
         self.loop = loop = self._loop(prepared, outside)
+        if self.turn.purpose == "compaction":
+            await self._shorten(loop)
+            return
         while True:
-            ending = await self._play_once(loop)
+            ending = await self._play_once(loop.play())
             match ending:
                 case Failed():
                     await endings.fail(self, ending.code, ending.details)
@@ -146,8 +150,16 @@ class TurnRun(Run):
         await self._announce(prepared)
         return prepared
 
-    async def _play_once(self, loop: Loop) -> Ending:
-        async with aclosing(loop.play()) as parts:
+    async def _shorten(self, loop: Loop) -> None:
+        """What a turn without a message is for (A17.6)."""
+        ending = await self._play_once(loop.shortening.alone(loop.messages, self.turn.focus))
+        if isinstance(ending, Failed):
+            await endings.fail(self, ending.code, ending.details)
+        else:
+            await endings.succeed(self, Answered())
+
+    async def _play_once(self, played: AsyncGenerator[Produced, None]) -> Ending:
+        async with aclosing(played) as parts:
             async for part in parts:
                 if isinstance(part, Answered | Failed | Paused):
                     return part
@@ -171,12 +183,13 @@ class TurnRun(Run):
             self.recorder.resume(row_uuid(mended.continuing), mended.continuing.content)
             continuing = Continuing(row_id=row_uuid(mended.continuing), length=len(mended.continuing.content))
         toolbox = TurnToolbox(context.current(), outside.tools, starting=self.approved.start)
+        build = prompt.build if self.turn.purpose == "reply" else prompt.conversation_of
         call_id, clock = partial(usage.call_id, self.turn.turn_id), SystemClock()
         return Loop(
             system=prompt.system_text(),
             suffix=suffix_text(self.turn.shaping, mcp_instructions=outside.instructions),
             messages=list(
-                prompt.build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
+                build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
             ),
             chain=prepared.chain,
             ports=Ports(

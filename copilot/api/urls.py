@@ -13,6 +13,7 @@ from copilot.api.agents import (
 )
 from copilot.api.approvals import DecideManyView, DecideView
 from copilot.api.branches import BranchesView, UndoView
+from copilot.api.compacting import CompactView
 from copilot.api.documents import DocumentView, ViewerView
 from copilot.api.doors import Nowhere
 from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView
@@ -51,6 +52,7 @@ urlpatterns = [
     path(f"{SESSION}/side/<uuid:side_id>", SideAnswerView.as_view()),
     path(f"{SESSION}/goal", GoalView.as_view()),
     path(f"{SESSION}/undo", UndoView.as_view()),
+    path(f"{SESSION}/compact", CompactView.as_view()),
     path(f"{SESSION}/queue", QueueView.as_view()),
     path(QUEUED, QueuedView.as_view()),
     path(f"{QUEUED}/send_now", SendNowView.as_view()),

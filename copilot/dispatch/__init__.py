@@ -10,6 +10,7 @@ from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
 from copilot.dispatch.asides import Aside, AsideSeen, aside_of, ask_aside, stop_aside
 from copilot.dispatch.branching import Switched, resend, switch_branch
+from copilot.dispatch.compacting import Compacting, compact, compact_after
 from copilot.dispatch.continuing import expire
 from copilot.dispatch.deciding import Decided, decide
 from copilot.dispatch.following import after_turn, follow, restore, start_stranded
@@ -29,6 +30,7 @@ from copilot.ports import Heard, Said
 __all__ = [
     "Aside",
     "AsideSeen",
+    "Compacting",
     "Decided",
     "Goal",
     "Obeyed",
@@ -44,6 +46,8 @@ __all__ = [
     "ask_aside",
     "change_goal",
     "closed",
+    "compact",
+    "compact_after",
     "decide",
     "edit_queued",
     "expire",

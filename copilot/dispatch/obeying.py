@@ -11,6 +11,7 @@ from copilot import queries, sessions, slashes
 from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit
 from copilot.dispatch.answers import Queued, Started
+from copilot.dispatch.compacting import compact
 from copilot.dispatch.pursuing import change_goal, goal_of, set_goal
 from copilot.dispatch.stopping import stop
 from copilot.dispatch.undoing import undo
@@ -85,9 +86,17 @@ def _rename(message: SendMessage, typed: Typed) -> Obeyed:
     return Obeyed(command="rename", message=f"Renamed to {session.title}.", session_id=session.pk)
 
 
+def _compact(message: SendMessage, typed: Typed) -> Obeyed:
+    begun = compact(message.user_id, message.session_id, focus=typed.rest, origin=message.origin)
+    return Obeyed(
+        command="compact", message=begun.message, session_id=message.session_id, turn_id=begun.turn_id
+    )
+
+
 ACTS: dict[str, Callable[[SendMessage, Typed], Obeyed]] = {
     "new": _new,
     "undo": _undo,
+    "compact": _compact,
     "goal": _goal,
     "stop": _stop,
     "rename": _rename,

@@ -2,7 +2,14 @@
 
 from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
 from copilot.history.branching import Switched, Undone, addressed, fork, is_empty, switch, undo
-from copilot.history.reading import last_place, noticed, requests_of, rows_for_model, rows_named
+from copilot.history.reading import (
+    can_be_shortened,
+    last_place,
+    noticed,
+    requests_of,
+    rows_for_model,
+    rows_named,
+)
 from copilot.history.waiting import (
     Pending,
     Start,
@@ -49,6 +56,7 @@ __all__ = [
     "add_context",
     "addressed",
     "append",
+    "can_be_shortened",
     "close_open_rows",
     "discard",
     "drop_pending",

@@ -65,6 +65,12 @@ def last_place(session_id: UUID) -> int:
     return Message.objects.filter(session=session_id).aggregate(last=Max("sequence"))["last"] or 0
 
 
+def can_be_shortened(session_id: UUID) -> bool:
+    """Whether something was said and answered since the newest summary."""
+    said = {row.kind for row in rows_for_model(session_id)}
+    return "user" in said and bool(said & {"assistant", "tool_result"})
+
+
 def rows_named(row_ids: Sequence[UUID]) -> list[Row]:
     """In the order named."""
     with connection.cursor() as cursor:

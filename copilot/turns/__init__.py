@@ -15,6 +15,7 @@ from copilot.turns.changing import (
     resume,
     waiting_on,
 )
+from copilot.turns.compacting import OpenedCompaction, open_compaction
 from copilot.turns.ending import Ended, cancel_reason, end, ended_already
 from copilot.turns.running import (
     CANCELLED,
@@ -48,6 +49,7 @@ __all__ = [
     "Claimed",
     "Ended",
     "Opened",
+    "OpenedCompaction",
     "Opening",
     "Paused",
     "Requeued",
@@ -59,6 +61,7 @@ __all__ = [
     "hold_running",
     "hold_waiting",
     "note_sent_again",
+    "open_compaction",
     "open_turn",
     "pause",
     "record_dropped",
