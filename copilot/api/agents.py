@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from django.http import HttpResponse
@@ -89,7 +89,7 @@ class AgentShown:
     instructions: str
     tier: str
     tools: list[str] | None
-    inputs_schema: dict[str, object]
+    inputs_schema: dict[str, Any]  # a JSON Schema is whatever its author wrote
     created_at: str
 
 
