@@ -128,10 +128,12 @@ def test_a_server_that_dies_in_a_call_is_found_again_by_the_next(rig: Rig, model
     assert McpServer.objects.get().failures == 0
 
 
-def test_a_server_that_keeps_dying_is_left_alone(rig: Rig, model: Model) -> None:
-    """A28.3: one reconnect"""
+@pytest.mark.parametrize("earlier", [0, 3])
+def test_a_server_that_keeps_dying_is_left_alone(rig: Rig, model: Model, earlier: int) -> None:
+    """A28.3: one reconnect; what failed before it answered counts no more"""
     session = make.session()
     mcp_rig.stdio("files")
+    McpServer.objects.update(failures=earlier)
     for _ in range(2):
         model.will(Call("mcp_files_die", {}))
     model.will(Call("mcp_files_label", {}))

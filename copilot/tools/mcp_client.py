@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from django.db import DatabaseError
@@ -111,6 +111,7 @@ class _Keeper:
         shown = tuple(tool.listed() for tool in listing.tools)
         if self.server.failures or shown != self.server.tools:
             await _stored(partial(mcp.listed, self.server, shown))
+            self.server = replace(self.server, failures=0, tools=shown)
         return connection, listing
 
 
