@@ -186,7 +186,7 @@ def _examples(*, demo: bool) -> list[dict[str, str]]:
     if demo:
         return [
             {"title": _("A tool"), "text": _("Use a tool and tell me the time.")},
-            {"title": _("A plan"), "text": _("Make a todo list for my first look around.")},
+            {"title": _("Your word"), "text": _("Delete a file, but let me approve it first.")},
             {"title": _("A question"), "text": _("Ask me something before you go on.")},
             {"title": _("A long answer"), "text": _("Give me a long answer that I can stop or steer.")},
         ]

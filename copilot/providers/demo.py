@@ -38,11 +38,12 @@ from copilot.tags import strip_server_tags
 LONG_SECONDS = 60
 _WORD = re.compile(r"\S+\s*|\s+")
 _KEYWORDS = {
-    "write_file": re.compile(r"\bfiles?\b", re.I),
+    "write_file": re.compile(r"\b(?:files?|delete|approv\w+)\b", re.I),
     "todos_write": re.compile(r"\bto-?dos?\b", re.I),
     "ask_user": re.compile(r"\bask\b", re.I),
     "current_time": re.compile(r"\b(?:tools?|time)\b", re.I),
 }
+_DELETE = re.compile(r"\b(?:delete|approv\w+)\b", re.I)
 _LONG = re.compile(r"\blong\b", re.I)
 
 INTRODUCTION = (
@@ -53,6 +54,7 @@ MENU = """Try one of these:
 
 - **“use a tool”** — asks the clock through a tool call
 - **“write a file”** — stores a file in your workspace
+- **“delete a file”** — writes one, and waits for your word before it deletes it
 - **“make a todo list”** — fills the list beside the conversation
 - **“ask me something”** — a question that waits for your answer
 - **“a long answer”** — a minute of text: press Stop, send another message meanwhile, reload the page, or
@@ -80,12 +82,14 @@ def part_{n}(events: list[str]) -> str:
 3. Every open page appends them in the same frame.
 
 """
+DELETING = "The file is written. I delete it again, if you let me.\n"
 CALLS: dict[str, dict[str, JSON]] = {
     "write_file": {
         "name": "demo-notes.md",
         "content": "# Notes from the demo\n\nThis file was written by a tool call.\n",
         "overwrite": True,
     },
+    "delete_file": {"file": "demo-notes.md"},
     "todos_write": {
         "items": [
             {"text": "Look around", "status": "completed"},
@@ -150,6 +154,8 @@ def _answer(
     """(thought, text, calls) for this conversation."""
     last = messages[-1]
     if isinstance(last, ToolGroup):
+        if "delete_file" in offered and _still_to_delete(messages, last):
+            return "The file stands. Deleting it is not mine to decide.\n", DELETING, [_call("delete_file")]
         return "The results are in. I sum them up.\n", _after_tools(last), []
     asked = _said(last.text) if isinstance(last, UserMessage) else ""
     first = not any(isinstance(message, AssistantMessage) for message in messages)
@@ -165,9 +171,20 @@ def _answer(
         return (
             thought,
             f"{opening}I call {names} for you.\n",
-            [Call(tool, CALLS[tool], pieces=4) for tool in wanted],
+            [_call(tool) for tool in wanted],
         )
     return thought, opening + _echo(asked) + MENU, []
+
+
+def _call(tool: str) -> Call:
+    return Call(tool, CALLS[tool], pieces=4)
+
+
+def _still_to_delete(messages: Sequence[ModelMessage], group: ToolGroup) -> bool:
+    """Whether the user asked for a deletion and only the file to be deleted has been written so far."""
+    asked = next((message.text for message in reversed(messages) if isinstance(message, UserMessage)), "")
+    tools = {result.tool for result in group.results}
+    return bool(_DELETE.search(_said(asked))) and "write_file" in tools and "delete_file" not in tools
 
 
 def _said(text: str) -> str:

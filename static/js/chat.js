@@ -1,6 +1,7 @@
 // The chat page: wires the socket, the fold and the parts of the page together.
 
 import { call } from "./api.js";
+import { Approvals } from "./approvals.js";
 import { Composer } from "./composer.js";
 import { confirmed } from "./confirm.js";
 import { byId, delegate, fill, show } from "./dom.js";
@@ -35,12 +36,17 @@ const command = (kind, fields) => socket.command(kind, { session_id: sessionId, 
 const answer = (fields) => socket.command("question.answer", fields);
 const composer = new Composer({ sessionId, onSend: send, onCommand: obey, onStop: stop, onRecall: recall });
 const dock = new Dock({ send: attempt, answer });
+const approvals = new Approvals({
+  decide: (fields) => socket.command("approval.decide", fields),
+  allow: (fields) => call("PATCH", `/sessions/${sessionId}`, { auto_approve: fields }),
+});
 const outbox = new Outbox(byId("transcript"));
 const versions = new Versions(byId("transcript"), state, { command, choices: () => composer.choices(), onSent: () => scroll.toEnd() });
 
 transcript.afterPaint = () => {
   outbox.paint(state);
   dock.paint(state, outbox.queued(state));
+  approvals.paint(state);
   paintFrame();
   scroll.settle(news);
   news = false;
@@ -63,6 +69,7 @@ function take(event) {
   if (event.kind === "turn.queued") waitAWhile();
   if (state.ended !== before) announceEnding(state.ended);
   if (event.kind !== "usage.metered" && event.kind !== "turn.heartbeat") news = true;
+  if (event.kind === "approval.requested") announce("A call waits for your approval.");
   if (event.kind === "question.asked") announce(`A question for you: ${event.question.question}`);
   transcript.schedule();
 }
@@ -231,7 +238,7 @@ const PHASES = { model: "Thinking…", tool: "Working…", retry: "Trying again�
 
 function working() {
   const { turn } = state;
-  if (!turn || state.questions.length) return "";
+  if (!turn || turn.status === "waiting" || state.questions.length) return "";
   const last = state.rows.get(state.order.at(-1));
   if (turn.activity?.kind === "recovering") return "The worker was lost. Picking up where it stopped…";
   if (turn.activity?.kind === "retrying") return `${turn.activity.label || "Trying again"} (${turn.activity.attempt} of ${turn.activity.attempts})…`;

@@ -12,10 +12,10 @@ export class Outbox {
     return this.entries.length === 0;
   }
 
-  /** While a turn runs a message will wait above the composer, so it is shown there. */
+  /** While a turn runs a message will wait above the composer, so it is shown there; one that waits itself gives way. */
   add({ text, files }, state) {
     const after = state.rows.get(state.order.at(-1))?.sequence ?? -1;
-    const entry = { text, files, chip: Boolean(state.turn), id: null, lost: false, after, item: null };
+    const entry = { text, files, chip: Boolean(state.turn) && state.turn.status !== "waiting", id: null, lost: false, after, item: null };
     this.entries.push(entry);
     return entry;
   }
