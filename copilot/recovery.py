@@ -161,9 +161,16 @@ def tell_lost_endings() -> int:
     suspicious = Q(worker__in=gone) | Q(recovered_at__isnull=False) | late | broken
     recent = Turn.objects.filter(suspicious, ended_at__gt=Now() - MEMORY, ended_at__lt=Now() - STOP_OVERRIDE)
     told = each(recent.select_related("session")[:STEP_ITEMS], _tell_ending)
+    each(Turn.objects.filter(worker__in=gone, status=turns.WAITING)[:STEP_ITEMS], _tell_pause)
     for worker in gone:
         workers.forget(worker)
     return told
+
+
+def _tell_pause(turn: Turn) -> bool:
+    """Its worker may have died between the requests' rows and the news of them (A11.3)."""
+    lease.give_back(str(turn.session_id), str(turn.token))
+    return dispatch.publish_page(turn.session_id)
 
 
 def tell_untold() -> int:

@@ -578,3 +578,43 @@ def test_the_actual_cost_replaces_the_estimate(session, model, monkeypatch):
     model.will(Call("pay"))
     ended(start(session))
     until(lambda: Session.objects.get(pk=session.pk).auto_approve_taken == 50)
+
+
+def test_an_administrator_asks_by_host(settings):
+    """A32: web_fetch asks about the hosts that are named, and those below them"""
+    from copilot.tools import web_fetch
+    from tests.test_tool_policies import CONTEXT
+
+    settings.ASK_BEFORE_HOSTS = ["example.org"]
+    reasons = [
+        web_fetch.TOOL.weigh({"url": f"https://{host}/"}, CONTEXT).reason
+        for host in ("example.org", "www.example.org", "notexample.org", "example.org.evil")
+    ]
+    assert [bool(reason) for reason in reasons] == [True, True, False, False]
+
+
+def test_a_pause_that_was_never_told_is_told_by_the_sweep(session, model, rig, monkeypatch):
+    """A11.3, T9.6: the worker died between the requests' rows and the news of them"""
+    from copilot import recovery
+    from copilot.agent import pausing
+
+    async def die(run, views):
+        raise RuntimeError("kill -9")
+
+    monkeypatch.setattr(pausing, "_tell", die)
+    monkeypatch.setattr("copilot.engine.Engine._end_broken", lambda self, run: _nothing())
+    add_tools(monkeypatch, asking("pay"))
+    model.will(Call("pay"))
+    turn_id = start(session)
+    until(lambda: status(turn_id) == "waiting" and rig.worker.running() == set())
+    assert lease_of(session) != {}
+    name = rig.worker.name
+    monkeypatch.setattr("copilot.workers.dead", lambda: [name])
+    recovery.tell_lost_endings()
+    assert lease_of(session) == {}
+    assert_same_page(folded(fresh(make.session()), session), fresh(session))
+    assert len(fresh(session).approvals) == 1
+
+
+async def _nothing() -> None:
+    """What a dead process does."""

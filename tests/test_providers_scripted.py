@@ -255,12 +255,26 @@ async def test_words_call_tools(asked: str, tools: list[str]) -> None:
 
 def test_the_demos_calls_fit_the_shipped_tools() -> None:
     from copilot.providers.demo import CALLS
-    from copilot.tools import ask_user, current_time, todos_write, write_file
+    from copilot.tools import ask_user, current_time, delete_file, todos_write, write_file
 
-    shipped = (write_file.TOOL, todos_write.TOOL, ask_user.TOOL, current_time.TOOL)
+    shipped = (write_file.TOOL, delete_file.TOOL, todos_write.TOOL, ask_user.TOOL, current_time.TOOL)
     assert {tool.name for tool in shipped} == set(CALLS)
     for tool in shipped:
         tool.arguments.model_validate(CALLS[tool.name])
+
+
+async def test_a_deletion_is_proposed_once_the_file_stands_a33_c1() -> None:
+    """Its tool asks first: so the demo shows an approval."""
+    from copilot.tools import delete_file
+
+    asked = UserMessage(text="delete a file")
+    tools = (delete_file.TOOL.specification(),)
+    replies = [
+        DemoProvider().reply_to(replace(request(asked, CALLING, *rest, entry=DEMO), tools=tools))
+        for rest in ((RESULTS,), (ToolGroup(results=(replace(RESULT, tool="delete_file"),)),))
+    ]
+    called = [[item.tool for item in reply.items if isinstance(item, Call)] for reply in replies]
+    assert called == [["delete_file"], []]
 
 
 async def test_results_are_summed_up() -> None:

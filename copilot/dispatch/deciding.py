@@ -86,7 +86,10 @@ def _final_arguments(given: Decide, row: Approval) -> dict[str, JSON] | None:
     except ValidationError as problem:
         raise InvalidRequest(invalid_arguments(problem), code="invalid_arguments") from problem
     if not known:
-        raise InvalidRequest("This tool is not available any more: its call can only be rejected.")
+        raise InvalidRequest(
+            "The arguments of this tool cannot be changed: decide about the call as it is.",
+            code="invalid_arguments",
+        )
     return final
 
 

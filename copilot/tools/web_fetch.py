@@ -14,6 +14,7 @@ from django.conf import settings
 from pydantic import Field
 
 from copilot.bridge import in_thread
+from copilot.context import TurnContext
 from copilot.events import ArtifactAdded
 from copilot.tools import net, pages
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
@@ -61,7 +62,15 @@ def made(client: Callable[[], net.Client]) -> Tool[WebFetch]:
         read_only=True,
         repeatable=True,
         network=True,
+        asks=_asks,
     )
+
+
+def _asks(arguments: WebFetch, context: TurnContext) -> str:
+    """Administrators may want people to be asked about some hosts, and about all that belongs to them (A32)."""
+    host = (urlsplit(arguments.url).hostname or "") if settings.ASK_BEFORE_HOSTS else ""
+    named = any(host == name or host.endswith(f".{name}") for name in settings.ASK_BEFORE_HOSTS)
+    return f"The administrators want people to be asked before {host} is reached." if named else ""
 
 
 def _type(fetched: net.Fetched) -> str:

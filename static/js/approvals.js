@@ -42,7 +42,7 @@ export class Approvals {
     fill(card, "what", `${toolLabel(approval.tool)}?`);
     fill(card, "cost", approval.estimate_microdollars === null ? "" : `about ${dollars(approval.estimate_microdollars)}`);
     fill(card, "why", [approval.reason, approval.block_reason, remaining(approval)].filter(Boolean).join(" "));
-    const fields = Object.entries(approval.arguments).map(([name, value]) => field(approval.id, name, value));
+    const fields = Object.entries(approval.arguments).map(([name, value]) => field(approval, name, value));
     slot(card, "fields").append(...fields);
     card.onsubmit = (event) => {
       event.preventDefault();
@@ -88,11 +88,12 @@ export class Approvals {
   }
 }
 
-function field(id, name, value) {
+function field({ id, editable }, name, value) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
   const area = element("textarea", { id: `${id}-${name}`, value: text, rows: Math.min(8, Math.ceil(text.length / LINE) || 1) });
   area.dataset.argument = name;
   area.spellcheck = false;
+  area.readOnly = !editable;
   return element("div", { className: "approval-field" }, element("label", { htmlFor: area.id, textContent: name }), area);
 }
 
