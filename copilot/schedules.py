@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -11,10 +12,11 @@ from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
-from copilot import cron
+from copilot import cron, presets, schemas
 from copilot.commands import checked_text
 from copilot.errors import Conflict, InvalidRequest, NotFound
-from copilot.models import Schedule, ScheduleRun, Session
+from copilot.events import JSON
+from copilot.models import AgentVersion, Schedule, ScheduleRun, Session
 from copilot.permissions import Permissions
 from copilot.tags import strip_server_tags
 
@@ -30,11 +32,13 @@ GOING = ScheduleRun.Outcome.STARTED
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A task as somebody asks for it; without a session each run begins a new one."""
+    """A task as somebody asks for it; without a session each run begins a new one (A26.1)."""
 
-    prompt: str
     cron: str
     timezone: str
+    prompt: str = ""  # either this …
+    agent_id: UUID | None = None  # … or an agent and what it asks for, in a conversation of its own each time
+    inputs: Mapping[str, JSON] = field(default_factory=dict)
     name: str = ""
     session_id: UUID | None = None
 
@@ -45,8 +49,9 @@ class Asked:
 def create(owner_id: int, asked: Asked, permissions: Permissions) -> Schedule:
     """`permissions` are those of the moment: no run will have more (A26.2)."""
     prompt = checked_text(asked.prompt).strip()
-    if not prompt:
-        raise InvalidRequest("A task needs a prompt.", code="empty_message")
+    agent = _agent(owner_id, asked)
+    if bool(prompt) == (agent is not None):
+        raise InvalidRequest("A task needs either a prompt or an agent.", code="empty_message")
     line = cron.read(asked.cron, asked.timezone)
     if asked.session_id is not None:
         _own_session(owner_id, asked.session_id)
@@ -55,13 +60,28 @@ def create(owner_id: int, asked: Asked, permissions: Permissions) -> Schedule:
         return Schedule.objects.create(
             owner_id=owner_id,
             session_id=asked.session_id,
-            name=_name(asked.name, prompt),
+            name=_name(asked.name, prompt or (agent.name if agent else "")),
             prompt=prompt,
+            agent_id=asked.agent_id,
+            inputs=dict(asked.inputs),
             cron=line.line,
             timezone=asked.timezone,
             permissions=permissions.to_json(),
             next_run=line.next(datetime.now(UTC)),
         )
+
+
+def _agent(owner_id: int, asked: Asked) -> AgentVersion | None:
+    """The agent as it is now, which takes these inputs; what it will be at a run is seen then."""
+    if asked.agent_id is None:
+        return None
+    if asked.session_id is not None:
+        raise InvalidRequest("An agent runs in conversations of its own.", code="invalid_session")
+    version = presets.version(owner_id, asked.agent_id)
+    presets.request(version, asked.inputs)
+    if "\\u0000" in schemas.written(asked.inputs):
+        raise InvalidRequest("The inputs hold a character that cannot be kept.", code="inputs_invalid")
+    return version
 
 
 def cancel(owner_id: int, schedule_id: UUID) -> None:

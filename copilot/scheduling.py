@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
-from copilot import history, queries, schedules, sessions
+from copilot import history, presets, queries, schedules, sessions
 from copilot.errors import Refused, TooMany, Unavailable
 from copilot.live import stream
 from copilot.live.client import RedisDown
@@ -56,16 +56,22 @@ def _start(schedule: Schedule, run: ScheduleRun) -> bool:
 
 def _say(schedule: Schedule, run: ScheduleRun) -> Heard:
     """By the way everybody's messages go, with the rights that were given and that there still are (A26.2)."""
-    session_id = schedule.session_id
-    fresh = None if session_id else sessions.create(schedule.owner_id, title=schedule.name)
+    session_id, text, version = schedule.session_id, schedule.prompt, None
+    if schedule.agent_id is not None:  # as it is now: edits count from the next run on (A27.5)
+        version = presets.version(schedule.owner_id, schedule.agent_id)
+        text = presets.request(version, schedule.inputs)
+    fresh = None
+    if session_id is None:
+        fresh = sessions.create(schedule.owner_id, title=schedule.name, agent_version=version)
     try:
         return say(
             Said(
                 user_id=schedule.owner_id,
                 session_id=session_id or fresh.pk,  # type: ignore[union-attr]
-                text=schedule.prompt,
+                text=text,
                 origin="schedule",
                 permissions=intersect(Permissions.from_json(schedule.permissions), UNRESTRICTED),
+                tier=version.tier if version is not None else "",
                 run_id=_run_id(run),
                 author=schedule.name,
             )

@@ -13,12 +13,12 @@ from django.db import connection
 from pydantic import ValidationError
 
 from config.celery import app
-from copilot import dispatch, events, schedules, scheduling, tasks
+from copilot import dispatch, events, presets, schedules, scheduling, tasks
 from copilot.agent.toolbox import TurnToolbox
 from copilot.commands import Decide
 from copilot.context import CHANNELS, TurnContext
 from copilot.errors import Conflict, InvalidRequest, NotFound
-from copilot.models import Approval, Schedule, ScheduleRun, Session, Turn
+from copilot.models import AgentVersion, Approval, Schedule, ScheduleRun, Session, Turn
 from copilot.permissions import UNRESTRICTED, Permissions
 from copilot.providers.base import ToolCall
 from copilot.providers.scripted import Call, Fail, Text
@@ -107,6 +107,43 @@ def test_the_last_free_place_is_taken_once():
     assert refused == ["too_many_schedules"] * 2
     schedules.cancel(ada, schedules.of_owner(ada)[0].pk)
     schedules.create(ada, EVERY_DAY, UNRESTRICTED)
+
+
+def gardener(**fields: object) -> AgentVersion:
+    schema = {"type": "object", "properties": {"where": {"type": "string"}}, "required": ["where"]}
+    draft = presets.Draft(
+        name="Gardener", description="", instructions="Water.", inputs_schema=schema, **fields
+    )
+    return presets.create(make.ada().pk, draft)
+
+
+def test_an_agent_runs_by_the_clock_in_its_own_conversation(rig, model):
+    """A26.1, A27.5: bound to the version of the moment, its inputs checked when the task is made"""
+    agent = gardener(tools=["current_time"])
+    asked = Asked(agent_id=agent.agent_id, inputs={"where": "balcony"}, cron="0 8 * * *", timezone="UTC")
+    unfit = (
+        replace(asked, inputs={}),
+        replace(asked, inputs={"where": "\x00"}),
+        replace(asked, prompt="Both"),
+        replace(asked, session_id=make.session().pk),
+    )
+    for wrong in unfit:
+        with pytest.raises(InvalidRequest):
+            schedules.create(make.ada().pk, wrong, UNRESTRICTED)
+    with pytest.raises(NotFound):
+        schedules.create(make.bob().pk, asked, UNRESTRICTED)
+    task = schedules.create(make.ada().pk, asked, UNRESTRICTED)
+    assert task.name == "Gardener"
+    Schedule.objects.update(next_run=datetime.now(UTC) - timedelta(minutes=1))
+    assert scheduling.tick() == 1
+    turn = ended(ScheduleRun.objects.get().turn_id)
+    assert turn.session.agent_version_id == agent.pk
+    assert "balcony" in model.said_to()
+    assert {tool.name for tool in model.requests[0].tools} == {"current_time", "read_tool_result"}
+    presets.delete(make.ada().pk, agent.agent_id)
+    Schedule.objects.update(next_run=datetime.now(UTC) - timedelta(minutes=1))
+    assert scheduling.tick() == 0
+    assert outcomes(task)[-1] == ("refused", "not_found")
 
 
 # --- the clock ---------------------------------------------------------------------------------------
@@ -348,6 +385,8 @@ def test_an_approved_call_makes_the_task_with_the_turns_permissions():
 @pytest.mark.django_db(transaction=True)
 def test_a_line_that_cannot_be_is_refused_before_anybody_is_asked():
     """A26.1"""
+    with pytest.raises(ValidationError, match="either a prompt"):
+        schedule_task.TOOL.bind({**TASK, "agent_id": NOBODYS})
     with pytest.raises(ValidationError, match="15 minutes"):
         schedule_task.TOOL.bind({**TASK, "cron": "* * * * *"})
     turn = make.turn(make.session(), "running")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from django.http import HttpResponse
-from pydantic import Field
+from pydantic import Field, JsonValue
 from rest_framework.request import Request
 
 from copilot import queries, schedules
@@ -21,9 +21,11 @@ from copilot.permissions import UNRESTRICTED
 
 
 class NewSchedule(Body):
-    """Without a session each run begins a new one."""
+    """A prompt, or an agent with its inputs; without a session each run begins a new one."""
 
-    prompt: Annotated[Clean, Field(min_length=1, max_length=LIMITS.message_characters)]
+    prompt: Annotated[Clean, Field(max_length=LIMITS.message_characters)] = ""
+    agent_id: Annotated[Clean, Field(max_length=36)] | None = None
+    inputs: dict[str, JsonValue] = {}
     cron: Annotated[Clean, Field(max_length=100)]
     timezone: Annotated[Clean, Field(max_length=64)] = "UTC"
     name: Annotated[Clean, Field(max_length=schedules.NAME_CHARACTERS)] = ""
@@ -47,6 +49,8 @@ class ScheduleShown:
     id: str
     name: str
     prompt: str
+    agent_id: str | None
+    inputs: dict[str, Any]  # as the agent's schema asks for them
     cron: str
     timezone: str
     session_id: str | None
@@ -77,10 +81,12 @@ class SchedulesView(Door):
             self.caller_id,
             schedules.Asked(
                 prompt=asked.prompt,
+                agent_id=_id(asked.agent_id),
+                inputs=asked.inputs,
                 cron=asked.cron,
                 timezone=asked.timezone,
                 name=asked.name,
-                session_id=_session(asked.session_id),
+                session_id=_id(asked.session_id),
             ),
             UNRESTRICTED,
         )
@@ -109,13 +115,13 @@ class ScheduleSwitchOnView(Door):
         return answer(_all([schedules.switch_on(self.caller_id, schedule_id)])[0])
 
 
-def _session(text: str | None) -> UUID | None:
+def _id(text: str | None) -> UUID | None:
     if text is None:
         return None
-    session_id = as_uuid(text)
-    if session_id is None:
+    found = as_uuid(text)
+    if found is None:
         raise NotFound
-    return session_id
+    return found
 
 
 def _all(rows: list[Schedule]) -> list[ScheduleShown]:
@@ -128,6 +134,8 @@ def _shown(row: Schedule, run: ScheduleRun | None) -> ScheduleShown:
         id=str(row.pk),
         name=row.name,
         prompt=row.prompt,
+        agent_id=str(row.agent_id) if row.agent_id else None,
+        inputs=row.inputs,
         cron=row.cron,
         timezone=row.timezone,
         session_id=str(row.session_id) if row.session_id else None,

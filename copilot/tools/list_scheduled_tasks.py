@@ -30,6 +30,7 @@ def _task(row: Schedule, run: ScheduleRun | None) -> JSON:
         "id": str(row.pk),
         "name": row.name,
         "prompt": row.prompt[:PROMPT_CHARACTERS],
+        "agent_id": str(row.agent_id) if row.agent_id else None,
         "cron": row.cron,
         "timezone": row.timezone,
         "next_runs": list(schedules.next_runs(row)),

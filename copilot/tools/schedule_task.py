@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 from uuid import UUID
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from copilot import cron, schedules
 from copilot.bridge import in_thread
@@ -18,9 +18,11 @@ WHERE = {"this": "This conversation.", "new": "A new conversation for every run,
 
 
 class ScheduleTask(Arguments):
-    prompt: Annotated[
-        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=LIMITS.message_characters)
-    ] = Field(description="What to do at each run, complete in itself.")
+    prompt: Annotated[str, StringConstraints(strip_whitespace=True, max_length=LIMITS.message_characters)] = (
+        Field(default="", description="What to do at each run, complete in itself.")
+    )
+    agent_id: UUID | None = Field(default=None, description="Instead of a prompt: the agent that runs.")
+    inputs: dict[str, JsonValue] = Field(default={}, description="As the agent's schema asks for them.")
     cron: str = Field(max_length=100, description="Five fields: minute hour day month weekday.")
     timezone: str = Field(max_length=64, description="IANA name, such as Europe/Berlin.")
     name: str = Field(default="", max_length=schedules.NAME_CHARACTERS)
@@ -29,6 +31,8 @@ class ScheduleTask(Arguments):
     @model_validator(mode="after")
     def _comes_true(self) -> Self:
         """Before a person is asked: nobody is to approve what cannot be."""
+        if bool(self.prompt) == (self.agent_id is not None):
+            raise ValueError("give either a prompt or an agent_id")
         try:
             cron.read(self.cron, self.timezone)
         except InvalidRequest as problem:
@@ -40,6 +44,8 @@ async def schedule_task(arguments: ScheduleTask, invocation: Invocation) -> Tool
     context = invocation.context
     asked = schedules.Asked(
         prompt=redact(arguments.prompt),
+        agent_id=arguments.agent_id,
+        inputs=arguments.inputs,
         cron=arguments.cron,
         timezone=arguments.timezone,
         name=arguments.name,
