@@ -240,6 +240,8 @@ STREAM_IDLE_SECONDS = 2 * MAX_TOOL_WAIT_SECONDS
 SUB_SESSION_DEPTH = env.integer("SUB_SESSION_DEPTH", 3, least=0)
 SUB_SESSIONS_AT_ONCE = env.integer("SUB_SESSIONS_AT_ONCE", 5, least=1)
 HEARTBEAT_SECONDS = env.seconds("HEARTBEAT_SECONDS", 15, least=0.1)
+# How often running turns tell what they take (A19.7); 0 = never. Tests switch it on where they look for it.
+METER_SECONDS = env.seconds("METER_SECONDS", 0 if ENVIRONMENT == "test" else 0.5)
 THINKING_TOKENS = env.integer("THINKING_TOKENS", 8192)
 QUEUED_TOO_LONG_SECONDS = env.seconds("QUEUED_TOO_LONG_SECONDS", 30, least=1)
 EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)

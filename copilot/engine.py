@@ -119,6 +119,8 @@ class Engine:
         self._keep(self._every(RENEW_SECONDS, self._renew))
         self._keep(self._every(MARK_POLL_SECONDS, self._poll_marks))
         self._keep(self._every(WATCH_SECONDS, self._watch))
+        if settings.METER_SECONDS:
+            self._keep(self._every(settings.METER_SECONDS, self._meter))
         self._keep(self._every(RENEW_SECONDS, self._close_clients))
         self._keep(self._hear_stops())
         gc.collect()
@@ -326,6 +328,11 @@ class Engine:
             except Exception as problem:  # the poll of the marks covers the gap
                 log.warning("stops are not heard for a moment: %s", type(problem).__name__)
             await asyncio.sleep(0.2)
+
+    async def _meter(self) -> None:
+        now = time.monotonic()
+        for run in tuple(self._runs.values()):
+            run.meter(now)
 
     async def _watch(self) -> None:
         now = time.monotonic()

@@ -71,7 +71,7 @@ class Loop:
         self.rounds = self.first_round - 1
         self._began_at = began_at
         self._purse = Purse(self.ports.budget, resumed=self.first_call_number > 1)
-        self._asker = Asker(
+        self.asker = Asker(
             system=self.system,
             suffix=self.suffix,
             chain=self.chain,
@@ -83,9 +83,9 @@ class Loop:
             call_number=self.first_call_number,
             continuing=self.continuing,
         )
-        self._fullness = self.fullness or Fullness(self._asker.estimated(self.messages))
-        self._asker.fullness = self._fullness
-        self.shortening = Shortening(self.ports.compactor, self._asker, self._fullness)
+        self._fullness = self.fullness or Fullness(self.asker.estimated(self.messages))
+        self.asker.fullness = self._fullness
+        self.shortening = Shortening(self.ports.compactor, self.asker, self._fullness)
         self._guards = Guards(self.limits, polling=self.ports.toolbox.polling())
         said, answered = last_reply(self.messages) if self.first_call_number > 1 else ("", False)
         self._ran_tools = answered
@@ -99,19 +99,19 @@ class Loop:
 
     @property
     def tokens(self) -> Tokens:
-        return self._asker.tokens
+        return self.asker.tokens
 
     @property
     def first_token_at(self) -> float | None:
-        return self._asker.first_token_at
+        return self.asker.first_token_at
 
     @property
     def generation_seconds(self) -> float:
-        return self._asker.generation_seconds
+        return self.asker.generation_seconds
 
     @property
     def entry(self) -> Entry:
-        return self._asker.entry
+        return self.asker.entry
 
     def context_use(self, *, through: int) -> ContextUse:
         """How full the window is, for the session's next turn; `through` is the place of the last row."""
@@ -123,28 +123,28 @@ class Loop:
             return "tool"
         if self.shortening.under_way:
             return "compaction"
-        return "retry" if self._asker.waiting else "model"
+        return "retry" if self.asker.waiting else "model"
 
     def open_call(self) -> ModelCallEnded | None:
         """The end of the model call that was cut off, to be recorded as aborted (A19.5)."""
-        return self.shortening.open_call() or self._asker.open_call()
+        return self.shortening.open_call() or self.asker.open_call()
 
     @property
     def open_block(self) -> TextEnded | ReasoningEnded | None:
         """What ends the block that was still streaming."""
-        return self._asker.open_block()
+        return self.asker.open_block()
 
     @property
     def open_calls(self) -> tuple[OpenCall, ...]:
         """Calls that need a result, those whose arguments were still streaming among them (A3.5)."""
         if self._tools is not None:
             return self._tools.open_calls()
-        proposed = self._asker.proposed()
+        proposed = self.asker.proposed()
         return tuple(OpenCall(row_id=uuid4(), call=call, made=False) for call in proposed)
 
     @property
     def open_step(self) -> StepFinished | None:
-        step = self._step or self._asker.open_step()
+        step = self._step or self.asker.open_step()
         return step.finished("cancelled") if step else None
 
     # --- playing -------------------------------------------------------------------------------------
@@ -182,11 +182,11 @@ class Loop:
         return None if code is None else Limit(code=code)
 
     async def _short_of_money(self) -> Limit | None:
-        return await self._purse.before_round() if self._asker.call_number > 1 else None
+        return await self._purse.before_round() if self.asker.call_number > 1 else None
 
     async def _round(self) -> AsyncIterator[Produced]:
         self.rounds += 1
-        self._asker.retries.begin_round()
+        self.asker.retries.begin_round()
         for stage in (self._make_room, self._ask, self._act):
             async with closed(stage()) as parts:
                 async for part in parts:
@@ -213,12 +213,12 @@ class Loop:
         """One reply; a conversation that the model refuses as too long is shortened and sent again (A7.5)."""
         state = State(last_round=self._guards.is_last(self.rounds), ran_tools=self._ran_tools)
         while True:
-            async with closed(self._asker.ask(self.messages, round_number=self.rounds, state=state)) as parts:
+            async with closed(self.asker.ask(self.messages, round_number=self.rounds, state=state)) as parts:
                 async for part in parts:
                     yield part
-            if not self._asker.overflowed or not self.shortening.may_force():
+            if not self.asker.overflowed or not self.shortening.may_force():
                 return
-            if await self._asker.is_short_of_money():
+            if await self.asker.is_short_of_money():
                 return
             async with closed(self._shorten(forced=True)) as parts:
                 async for part in parts:
@@ -235,7 +235,7 @@ class Loop:
             for given_up in () if forced else (self.shortening.give_up(),):
                 yield given_up
             return
-        for left in self._asker.leave_step() if forced else ():
+        for left in self.asker.leave_step() if forced else ():
             yield left
         if self._ran_tools:
             yield self._note(SHORTENED)
@@ -248,7 +248,7 @@ class Loop:
                 self._add(message)
 
     def _act(self) -> AsyncIterator[Produced]:
-        match self._asker.outcome:
+        match self.asker.outcome:
             case Answer() as answer:
                 return self._answer(answer)
             case RunTools(calls=calls):
@@ -265,7 +265,7 @@ class Loop:
     # --- what follows from a reply -------------------------------------------------------------------
 
     async def _answer(self, answer: Answer) -> AsyncIterator[Produced]:
-        attempt, reply = self._asker.replied()
+        attempt, reply = self.asker.replied()
         if answer.silent:
             for event in attempt.say(CLOSING_LINE):
                 yield event
@@ -277,14 +277,14 @@ class Loop:
         self._ending = Answered()
 
     async def _nudge(self, lost: tuple[str, ...]) -> AsyncIterator[Produced]:
-        attempt, reply = self._asker.replied()
+        attempt, reply = self.asker.replied()
         self._keep(reply.text)
         for event in attempt.step.finish(reply.finish):
             yield event
         yield self._note(CUT_OFF.format(tools=", ".join(lost)))
 
     async def _run_tools(self, calls: Sequence[ToolCall], *, refused: str = "") -> AsyncIterator[Produced]:
-        attempt, reply = self._asker.replied()
+        attempt, reply = self.asker.replied()
         self._keep(reply.text, calls=tuple(replayed(call) for call in calls), replay=reply.replay)
         run = self._begin_tools(calls, attempt.step, refused=refused)
         for made in chain(run.make_calls(), kept_replay(attempt, reply, run.rows)):
@@ -309,22 +309,22 @@ class Loop:
 
     async def _fail(self, failure: ProviderFailure) -> AsyncIterator[Produced]:
         """Nothing more can be tried. What was produced stays, and no call is left without a result (A3.5)."""
-        step = self._asker.last_step()
-        run = self._begin_tools(self._asker.proposed(), step, refused=FAILED_BEFORE_IT_RAN)
-        for part in chain(self._asker.end_interrupted(), run.make_calls()):
+        step = self.asker.last_step()
+        run = self._begin_tools(self.asker.proposed(), step, refused=FAILED_BEFORE_IT_RAN)
+        for part in chain(self.asker.end_interrupted(), run.make_calls()):
             yield part
         async with closed(run.play()) as parts:
             async for part in parts:
                 yield part
         for part in self._end_tools(run, failure.code):
             yield part
-        limit = self._asker.limit
-        code = CONTEXT_FULL if self._asker.overflowed else failure.code
+        limit = self.asker.limit
+        code = CONTEXT_FULL if self.asker.overflowed else failure.code
         self._ending = Failed(code=limit.code if limit else code, details=failure.details)
 
     async def _end_at(self, limit: Limit) -> AsyncIterator[Produced]:
         """A limit of A10 ends the turn: as answered when something was said, else as failed (A10.6)."""
-        for event in self._asker.end_interrupted():
+        for event in self.asker.end_interrupted():
             yield event
         if self._spoke:
             yield NoticeMade(row_id=uuid4(), code=limit.code, details=limit.details)

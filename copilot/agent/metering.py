@@ -63,6 +63,10 @@ class Meter:
             self.first_at = self._last_at
         self._characters += characters
 
+    @property
+    def characters(self) -> int:
+        return self._characters
+
     def report(self, usage: UsageReported) -> None:
         self._usage = usage
 

@@ -20,6 +20,7 @@ from copilot.agent.compaction import TurnCompactor
 from copilot.agent.fullness import remembered
 from copilot.agent.guards import Limits
 from copilot.agent.learned import LESSONS
+from copilot.agent.live_metering import LiveMeter
 from copilot.agent.loop import Loop
 from copilot.agent.mending import row_uuid
 from copilot.agent.outside import gathered
@@ -55,6 +56,7 @@ class TurnRun(Run):
         super().__init__(turn, services)
         self._prepared = prepared
         self.began_at = time.monotonic()
+        self._live_meter = LiveMeter()
         self.progressed_at = self.told_at = self.began_at
 
     # --- from outside ----------------------------------------------------------------------------
@@ -79,6 +81,13 @@ class TurnRun(Run):
             self.recorder.publish(
                 TurnHeartbeat(phase=self.loop.phase, elapsed_seconds=int(now - self.began_at))
             )
+
+    def meter(self, now: float) -> None:
+        """Called twice a second; the figures go out with whatever goes out next (A19.7)."""
+        if self.loop is None or self.over:
+            return
+        if (figures := self._live_meter.look(self.loop.asker, now)) is not None:
+            self.services.publisher.add(self.outbox, figures)
 
     # --- the run ---------------------------------------------------------------------------------
 

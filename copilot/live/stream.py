@@ -224,6 +224,13 @@ class Publisher:
             self._hurry(outbox)
         return await outbox.released
 
+    def add(self, outbox: Outbox, event: Event) -> None:
+        """Tell it with the next batch: it hurries nothing, and costs no batch of its own while others go out."""
+        outbox.add(event)
+        self._ready[outbox] = None
+        if outbox.due_at != SHUT and self._timer is None:
+            self._arm(outbox.due_at)
+
     async def flush(self, outbox: Outbox) -> None:
         """Wait until everything this turn had to tell is in the log."""
         self._hurry(outbox)

@@ -1,0 +1,57 @@
+"""A19.7: what a running turn takes is told while it runs, and never in a hurry."""
+
+from __future__ import annotations
+
+from copilot.agent.live_metering import LiveMeter
+from copilot.events import Tokens, UsageMetered
+from copilot.providers.scripted import Text
+from tests import make
+from tests.engine import cue, ended, rigged, start, told, until
+
+
+class Running:
+    """A loop as the meter sees it."""
+
+    characters = 0
+    characters_under_way = 0
+    context_used_percent = 42.0
+    tokens = Tokens(input=10)
+
+
+def test_figures_follow_deltas_and_otherwise_come_once_a_second():
+    """A19.7"""
+    meter, loop = LiveMeter(), Running()
+    assert meter.look(loop, 0.0).tokens_per_second is None
+    loop.characters = loop.characters_under_way = 400
+    figures = meter.look(loop, 0.5)
+    assert (figures.tokens_per_second, figures.tokens.output, figures.estimated) == (200.0, 100, True)
+    assert figures.context_used_percent == 42.0
+    assert meter.look(loop, 1.0) is None
+    assert meter.look(loop, 1.5) is not None
+
+
+def test_the_rate_is_of_the_last_five_seconds():
+    """A19.7: absent when the provider sends no deltas"""
+    meter, loop = LiveMeter(), Running()
+    loop.characters = 4_000
+    meter.look(loop, 0.0)
+    loop.characters = 8_000
+    assert meter.look(loop, 4.0).tokens_per_second == 250.0
+    assert meter.look(loop, 20.0).tokens_per_second is None
+
+
+def test_a_running_turn_tells_its_figures_and_an_idle_session_none(transactional_db, settings):
+    """A19.7, A19.8: without money"""
+    settings.METER_SECONDS = 0.05
+    with rigged() as rig:
+        rig.start_worker()
+        session = make.session()
+        rig.model.will(Text("Some words"), cue(1), Text(" more"))
+        turn_id = start(session)
+        rig.model.reaches(1)
+        until(lambda: told(session.pk, "usage.metered"))
+        rig.model.give(1)
+        ended(turn_id)
+        figures = told(session.pk, "usage.metered")
+        assert all(isinstance(one, UsageMetered) and one.context_used_percent is not None for one in figures)
+        assert told(session.pk)[-1].kind != "usage.metered"
