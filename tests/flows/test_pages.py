@@ -204,3 +204,30 @@ def test_a_task_is_put_on_the_clock_and_cancelled(ada: Visitor) -> None:
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("No tasks yet.")).to_be_visible()
+
+
+def test_an_agent_is_made_edited_and_its_builder_opened(ada: Visitor) -> None:
+    """A27, W3."""
+    page = ada.log_in()
+    page.goto(ada.site.url + "/agents/new/")
+    page.get_by_label("Name").fill("Planner")
+    page.get_by_label("Instructions").fill("Plan a trip.")
+    page.get_by_role("button", name="Make agent").click()
+    expect(page.get_by_role("heading", level=2, name="Version 1")).to_be_visible()
+    page.get_by_label("What it does").fill("Plans trips.")
+    page.get_by_role("button", name="Save as a new version").click()
+    expect(page.get_by_role("heading", level=2, name="Version 2")).to_be_visible()
+    page.get_by_role("button", name="Build it in a chat").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Build: Planner")
+
+
+def test_standing_instructions_are_kept(ada: Visitor) -> None:
+    """A30.1, W3."""
+    page = ada.log_in()
+    page.goto(ada.site.url + "/settings/")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    page.get_by_label("Standing instructions").fill("Answer briefly.")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("Saved")
+    expect(page.get_by_label("Standing instructions")).to_have_value("Answer briefly.")
+    expect(page.get_by_label("Time zone")).to_have_value("Europe/Berlin")
