@@ -207,7 +207,10 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             origin=self.visitor.origin,
             permissions=UNRESTRICTED,
         )
-        return _fields(await in_thread(dispatch.hear, message))
+        outcome = await in_thread(dispatch.hear, message)
+        if isinstance(outcome, dispatch.Obeyed) and outcome.side_id is not None:
+            await self._overhear(outcome.side_id, outcome.cursor)
+        return _fields(outcome)
 
     async def _resend(self, command: commands.EditSent | commands.RetrySent) -> Reply:
         self._need("chat")
@@ -237,10 +240,13 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         self._need("chat")
         session_id = _session(command.session_id)
         aside = await in_thread(dispatch.ask_aside, self.visitor.user_id, session_id, command.question)
+        await self._overhear(aside.side_id, aside.cursor)
+        return _fields(aside)
+
+    async def _overhear(self, side_id: str, cursor: str) -> None:
         ear = Ear(self._push, self._ears.discard)
         self._ears.add(ear)
-        await ear.listen(aside.side_id, aside.cursor)
-        return _fields(aside)
+        await ear.listen(side_id, cursor)
 
     async def _change_queue(
         self, command: commands.EditQueued | commands.RemoveQueued | commands.MoveQueued | commands.SendNow

@@ -20,6 +20,7 @@ class Slash:
 COMMANDS = (
     Slash(name="new", takes="[message]", does="Start a new chat"),
     Slash(name="undo", does="Take back the last turn"),
+    Slash(name="btw", takes="question", does="Ask something aside"),
     Slash(name="goal", takes="[text, pause, resume or clear]", does="Work towards a goal"),
     Slash(name="compact", takes="[focus]", does="Summarise this chat to make room"),
     Slash(name="stop", does="Stop the running turn"),

@@ -98,6 +98,18 @@ def test_a_goal_is_set_shown_paused_and_cleared(session, model):
     assert session.goal == ""
 
 
+def test_a_question_aside_leaves_the_transcript_alone(session, model):
+    """A30.2, A30.3"""
+    asked = hear(session, "/btw What is a yawl?")
+    assert asked.side_id is not None
+    until(lambda: aside_state(session, asked) == "answered")
+    assert transcript(session) == []
+
+
+def aside_state(session, asked):
+    return dispatch.aside_of(session.owner_id, session.pk, asked.side_id).state
+
+
 @pytest.mark.parametrize("text", ["/shrug", "/undo that thing please"])
 def test_what_is_no_command_is_sent_as_text_with_a_hint(session, model, text):
     """A30.2: unknown ones are sent as text; words behind a command that takes none make it a sentence"""

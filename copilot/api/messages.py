@@ -79,6 +79,7 @@ class Obeyed:
     session_id: str
     turn_id: str | None
     text: str
+    side_id: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +175,7 @@ def _obeyed(outcome: dispatch.Obeyed) -> Obeyed:
         session_id=str(outcome.session_id),
         turn_id=str(outcome.turn_id) if outcome.turn_id else None,
         text=outcome.text,
+        side_id=outcome.side_id,
     )
 
 

@@ -11,6 +11,7 @@ from copilot import queries, sessions, slashes
 from copilot.commands import SendMessage
 from copilot.dispatch.admission import submit
 from copilot.dispatch.answers import Queued, Started
+from copilot.dispatch.asides import ask_aside
 from copilot.dispatch.compacting import compact
 from copilot.dispatch.pursuing import change_goal, goal_of, set_goal
 from copilot.dispatch.stopping import stop
@@ -28,6 +29,8 @@ class Obeyed:
     session_id: UUID  # where to look now
     turn_id: UUID | None = None
     text: str = ""  # what an undo took out, to be said differently
+    side_id: str | None = None  # whose log, from `cursor` on, tells the answer to a question aside
+    cursor: str = ""
     state: Literal["obeyed"] = "obeyed"
 
 
@@ -58,6 +61,17 @@ def _undo(message: SendMessage, typed: Typed) -> Obeyed:
         session_id=message.session_id,
         turn_id=undone.turn_id,
         text=undone.text,
+    )
+
+
+def _btw(message: SendMessage, typed: Typed) -> Obeyed:
+    aside = ask_aside(message.user_id, message.session_id, typed.rest)
+    return Obeyed(
+        command="btw",
+        message="Asked aside.",
+        session_id=message.session_id,
+        side_id=aside.side_id,
+        cursor=aside.cursor,
     )
 
 
@@ -97,6 +111,7 @@ ACTS: dict[str, Callable[[SendMessage, Typed], Obeyed]] = {
     "new": _new,
     "undo": _undo,
     "compact": _compact,
+    "btw": _btw,
     "goal": _goal,
     "stop": _stop,
     "rename": _rename,

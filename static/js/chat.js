@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { Approvals } from "./approvals.js";
+import { Aside } from "./aside.js";
 import { Composer } from "./composer.js";
 import { confirmed } from "./confirm.js";
 import { byId, delegate, fill, show } from "./dom.js";
@@ -41,6 +42,7 @@ const approvals = new Approvals({
   allow: (fields) => call("PATCH", `/sessions/${sessionId}`, { auto_approve: fields }),
 });
 const outbox = new Outbox(byId("transcript"));
+const aside = new Aside({ stop: () => attempt("side.stop") });
 const versions = new Versions(byId("transcript"), state, { command, choices: () => composer.choices(), onSent: () => scroll.toEnd() });
 
 transcript.afterPaint = () => {
@@ -58,6 +60,7 @@ let news = false;
 function take(event) {
   if (event.kind === "session.changed" || event.kind === "title.changed") sidebar.changed(event);
   if (event.kind === "error") return toast(event.message);
+  if (event.kind.startsWith("side.")) return aside.take(event);
   if (event.session_id !== sessionId) return;
   const before = state.ended;
   fold(state, event);
@@ -146,10 +149,12 @@ async function obey(name, message) {
   if (!sessionId) return composer.problem("There is no conversation here yet.");
   if (name === "undo" && !(await confirmed(UNDO))) return;
   const { text, tier, mode } = message;
+  if (name === "btw") aside.begin(text.trim().slice(4).trim());
   const ack = await attempt("message.send", { text, tier, mode });
+  if (!ack && name === "btw") aside.giveUp();
   if (!ack) return composer.giveBack(message);
   if (ack.session_id !== sessionId) return location.assign(`/chat/${ack.session_id}/`);
-  toast(ack.message);
+  if (name !== "btw") toast(ack.message);
   if (ack.text && !byId("text").value) composer.put(ack.text);
 }
 

@@ -145,6 +145,19 @@ def test_the_menu_offers_commands_and_fills_them_in(visit: Callable[..., Visitor
     expect(page.locator("body")).to_have_js_property("scrollWidth", 360)
 
 
+def test_a_question_aside_is_answered_above_the_composer(ada: Visitor) -> None:
+    """A30.3, W2.8: the conversation does not change"""
+    page = ada.log_in()
+    say(page, "Hello there")
+    send(page, "/btw what is this?")
+    card = page.get_by_role("region", name="A question aside")
+    expect(card).to_contain_text("what is this?")
+    expect(card.locator(".prose")).to_contain_text(re.compile(r"\w+"))
+    expect(bubbles(page)).to_have_text(["Hello there"])
+    card.get_by_role("button", name="Close").click()
+    expect(card).to_be_hidden()
+
+
 def test_new_leads_to_another_chat(ada: Visitor) -> None:
     page = ada.log_in()
     say(page, "Hello there")
