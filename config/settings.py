@@ -51,7 +51,7 @@ MIDDLEWARE = [
     "config.middleware.request_id",  # first: every line below bears the id
     "config.middleware.api_errors",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "config.staticfiles.StaticFiles",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -204,6 +204,9 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+UPLOAD_BODY_MAX_BYTES = (
+    env.integer("UPLOAD_BODY_MAX_MB", 1025, least=1) * 2**20
+)  # the largest file, and its frame
 
 # --- REST --------------------------------------------------------------------------------------------
 REST_FRAMEWORK: dict[str, object] = {

@@ -8,6 +8,7 @@ from django.db.models import FloatField
 from django.db.models.functions import Cast, Extract, Now
 
 from copilot.errors import Unavailable
+from copilot.live import beats
 from copilot.live.client import RedisDown, blocking
 from copilot.models import WorkerBeat
 
@@ -51,10 +52,18 @@ def redis_health() -> RedisHealth:
     )
 
 
+def reaper_silent_seconds() -> float | None:
+    """How long ago the sweep looked last; None when it never did, or Redis forgot."""
+    try:
+        return beats.sweep_age_seconds()
+    except RedisDown as problem:
+        raise Unavailable(type(problem).__name__) from problem
+
+
 def workers_seen() -> list[WorkerView]:
     """Every worker with a row, the latest sign of life first; the database's clock tells the age."""
     silent = Cast(Extract(Now(), "epoch"), FloatField()) - Cast(Extract("beat_at", "epoch"), FloatField())
-    beats = WorkerBeat.objects.annotate(silent_seconds=silent).order_by("-beat_at")
+    seen = WorkerBeat.objects.annotate(silent_seconds=silent).order_by("-beat_at")
     return [
         WorkerView(
             worker=beat.worker,
@@ -63,5 +72,5 @@ def workers_seen() -> list[WorkerView]:
             draining=beat.draining,
             silent_seconds=beat.silent_seconds,
         )
-        for beat in beats
+        for beat in seen
     ]

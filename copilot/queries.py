@@ -35,6 +35,7 @@ from copilot.events import (
     ToolResultContent,
     TurnView,
 )
+from copilot.inventory import reaper_silent_seconds as reaper_silent_seconds
 from copilot.inventory import redis_health as redis_health  # diagnostics reads them here
 from copilot.inventory import workers_seen as workers_seen
 from copilot.live import stream

@@ -61,6 +61,11 @@ def each(items: Iterable[T], heal: Callable[[T], object], *, seconds: float = ST
 # --- evidence ----------------------------------------------------------------------------------------
 
 
+def note_look() -> None:
+    """For whoever asks whether the sweep lives (D17)."""
+    beats.note_sweep()
+
+
 def judge(suspects: Sequence[workers.Suspect]) -> dict[str, Liveness]:
     """Live, dead or unknown, by turn id (D2)."""
     names = {suspect.worker for suspect in suspects}

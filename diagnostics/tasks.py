@@ -114,6 +114,7 @@ SWEEP: tuple[Callable[[], object], ...] = (
     recovery.send_again,
     _start_stranded,
     _sweep_slowly,
+    recovery.note_look,
 )
 
 

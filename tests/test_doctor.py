@@ -11,8 +11,10 @@ from django.core.management.base import CommandError
 from django.db import connection
 
 from config.servers import free_port
+from copilot.live import beats, keys
 from copilot.live import client as live_client
 from copilot.models import WorkerBeat
+from diagnostics import tasks as reaper
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "extremely-secret-value-1234567890"
@@ -34,6 +36,7 @@ def failing(checks: list[dict[str, str]]) -> list[str]:
 
 @pytest.fixture
 def worker() -> WorkerBeat:
+    beats.note_sweep()
     return WorkerBeat.objects.create(
         worker="host-1",
         lock_key=1,
@@ -70,6 +73,19 @@ def test_a_dead_redis_is_one_line_and_its_password_none_a_d17_1_a_d7_2(worker, n
     code, checks = doctor()
     assert (code, failing(checks)) == (1, ["redis"])
     assert SECRET not in json.dumps(checks)
+
+
+def test_a_silent_reaper_is_one_line_that_says_what_to_start(worker):
+    """D17, A-D10.8: never, long ago, and now"""
+    for life in (None, beats.SWEEP_MEMORY_SECONDS - 60):
+        live_client.blocking().delete(keys.REAPER)
+        if life is not None:
+            live_client.blocking().set(keys.REAPER, "1", ex=life)
+        code, checks = doctor("--only", "workers", "--only", "reaper")
+        assert (code, failing(checks)) == (1, ["reaper"])
+        assert "celery beat" in checks[-1]["next_step"]
+    reaper.sweep()
+    assert doctor("--only", "workers", "--only", "reaper")[0] == 0
 
 
 def test_missing_workers_are_one_line_that_names_the_queues():

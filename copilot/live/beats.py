@@ -10,6 +10,8 @@ import msgspec
 from copilot.live import keys
 from copilot.live.client import blocking
 
+SWEEP_MEMORY_SECONDS = 24 * 3600
+
 
 def write(worker: str, running: Sequence[tuple[str, int]], *, life_seconds: float) -> None:
     value = msgspec.json.encode([list(pair) for pair in running])
@@ -42,3 +44,14 @@ def read(workers: Iterable[str], *, life_seconds: float) -> dict[str, RedisBeat]
             turns = frozenset((turn_id, fence) for turn_id, fence in msgspec.json.decode(value))
             found[worker] = RedisBeat(age_seconds=life_seconds - left / 1000, turns=turns)
     return found
+
+
+def note_sweep() -> None:
+    """The reaper has looked."""
+    blocking().set(keys.REAPER, "1", ex=SWEEP_MEMORY_SECONDS)
+
+
+def sweep_age_seconds() -> float | None:
+    """How long ago the reaper looked last; None when nobody remembers."""
+    left = blocking().pttl(keys.REAPER)
+    return None if left < 0 else SWEEP_MEMORY_SECONDS - left / 1000

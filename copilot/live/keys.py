@@ -8,6 +8,7 @@ _PREFIX = settings.REDIS_KEY_PREFIX
 
 LIVE_CHANNEL = f"{_PREFIX}:live"  # news of every session's log, for the tail reader of each web process
 LIVE_NUMBER = f"{_PREFIX}:live:number"  # counts the news, so that a reader sees when it missed some
+REAPER = f"{_PREFIX}:reaper"  # when it looked last
 STOP_CHANNEL = f"{_PREFIX}:stops"
 WAKEUPS = f"{_PREFIX}:wakeups"  # turn ids that want a worker
 EPOCH = f"{_PREFIX}:epoch"  # there since the last rebuild; missing after a flush

@@ -108,7 +108,12 @@ def _result(name: str, finding: Finding, *, began: float | None) -> Result:
 def without_echo(results: Sequence[Result]) -> list[Result]:
     """A dead server is told once: what merely needs it is skipped (A-D17.1)."""
     dead = {result.name for result in results if result.status == "fail"}
-    needs = {"migrations": {"postgres"}, "workers": {"postgres"}, "clock": {"postgres", "redis"}}
+    needs = {
+        "migrations": {"postgres"},
+        "workers": {"postgres"},
+        "reaper": {"redis", "workers"},
+        "clock": {"postgres", "redis"},
+    }
     if settings.CELERY_BROKER_URL == settings.REDIS_URL:
         needs["broker"] = {"redis"}
     return [

@@ -18,11 +18,12 @@ from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 
 from copilot.errors import Unavailable
-from copilot.queries import redis_health, workers_seen
+from copilot.queries import reaper_silent_seconds, redis_health, workers_seen
 from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe
 
 MOST_SKEW_SECONDS = 2.0
 BEAT_LIFE_SECONDS = 6.0  # D2
+REAPER_SILENT_SECONDS = 20.0  # ten ticks; a sweep that has much to do takes several
 QUEUES = ("turns", "default", "maintenance")
 
 
@@ -165,6 +166,19 @@ def _answered_queues() -> set[str]:
     """Workers that run no turns have no beat; they answer a question that all of them hear."""
     answers = current_app.control.inspect(timeout=1.0).active_queues() or {}
     return {str(queue["name"]) for queues in answers.values() for queue in queues}
+
+
+def reaper() -> Finding:
+    """Beat sends it every two seconds, a worker of `maintenance` runs it: its last look proves both."""
+    silent = reaper_silent_seconds()
+    if silent is not None and silent <= REAPER_SILENT_SECONDS:
+        return Finding(detail=f"looked {silent:.0f} s ago")
+    since = "never looked" if silent is None else f"last looked {silent:.0f} s ago"
+    return Finding(
+        status="fail",
+        detail=f"reaper_silent: {since}; turns of lost workers wait",
+        next_step="Start `celery beat` and a worker of the queue maintenance (see deploy/systemd).",
+    )
 
 
 def clock() -> Finding:

@@ -19,6 +19,7 @@ GROUPS: Mapping[str, Mapping[str, running.Probe]] = {
     "redis": {"redis": servers.redis},
     "broker": {"broker": servers.broker},
     "workers": {"workers": servers.workers},
+    "reaper": {"reaper": servers.reaper},
     "storage": {"storage": servers.storage},
     "mail": {"mail": servers.mail},
     "providers": providers.CHECKS,

@@ -1,0 +1,97 @@
+"""Refuses request bodies over the cap while they arrive, before Django keeps them on disk (S4, E3)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from asgiref.typing import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGIReceiveEvent,
+    ASGISendCallable,
+    HTTPScope,
+    Scope,
+)
+from django.conf import settings
+
+UPLOADS = "/api/v1/files"
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Cap:
+    """How long a body may be here, and what is said of a longer one."""
+
+    limit_bytes: int
+    code: str = "too_large"
+
+    def body(self) -> bytes:
+        message = f"The request body may have {self.limit_bytes // MEGABYTE} MB."
+        error = {"code": self.code, "message": message, "limit_bytes": self.limit_bytes}
+        return json.dumps({"error": error}).encode()
+
+
+class CappedBodies:
+    """An ASGI application whose requests are as long as they may be."""
+
+    def __init__(self, application: ASGI3Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        cap = cap_of(scope["path"])
+        if _claimed_bytes(scope) > cap.limit_bytes:
+            await _refuse(cap, send)
+            return
+        body = _Counted(receive, cap)
+        await self._application(scope, body.receive, send)
+        if body.is_too_long():
+            await _refuse(cap, send)
+
+
+def cap_of(path: str) -> Cap:
+    if path.rstrip("/") == UPLOADS:
+        return Cap(settings.UPLOAD_BODY_MAX_BYTES, code="file_too_large")
+    return Cap(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+
+
+def _claimed_bytes(scope: HTTPScope) -> int:
+    """What the request says of itself; 0 for one that comes in pieces, which are counted."""
+    claimed = dict(scope["headers"]).get(b"content-length", b"")
+    return int(claimed) if claimed.isdigit() else 0
+
+
+class _Counted:
+    """A body while it arrives. Over its cap it looks as if the client had gone: Django throws away what it has,
+    and answers nothing."""
+
+    def __init__(self, receive: ASGIReceiveCallable, cap: Cap) -> None:
+        self._receive = receive
+        self._cap = cap
+        self._arrived = 0
+
+    def is_too_long(self) -> bool:
+        return self._arrived > self._cap.limit_bytes
+
+    async def receive(self) -> ASGIReceiveEvent:
+        if self.is_too_long():
+            return {"type": "http.disconnect"}
+        event = await self._receive()
+        if event["type"] == "http.request":
+            self._arrived += len(event.get("body", b""))
+        return {"type": "http.disconnect"} if self.is_too_long() else event
+
+
+async def _refuse(cap: Cap, send: ASGISendCallable) -> None:
+    """The connection ends with it: the rest of the body is nobody's."""
+    body = cap.body()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 413, "headers": headers, "trailers": False})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
