@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from copilot import dispatch, recovery, workers
-from copilot.live import keys
+from copilot.live import keys, lease
 from copilot.live.client import blocking
 from copilot.models import Message, Turn
 from copilot.providers.scripted import Text
@@ -207,3 +207,17 @@ def test_judging_needs_both_sources(session, rig):
     assert recovery.judge([suspect]) == {suspect.turn_id: "live"}
     assert recovery.judge([replace(suspect, lock_free=True)]) == {suspect.turn_id: "live"}
     assert recovery.judge([replace(suspect, fence=2)]) == {suspect.turn_id: "dead"}
+
+
+def test_a_lease_is_not_put_back_for_a_turn_that_ended_meanwhile(session, monkeypatch):
+    """T2.5, T9.6: its worker let the session go before the sweep took it"""
+    turn = make.turn(session, "running", worker="w")
+    claim = lease.claim_or_queue
+
+    def slow(*args, **fields):
+        Turn.objects.filter(pk=turn.pk).update(status="succeeded", ended_at=make.timezone.now())
+        return claim(*args, **fields)
+
+    monkeypatch.setattr(lease, "claim_or_queue", slow)
+    dispatch.restore(session.pk)
+    assert lease_of(session) == {}

@@ -111,6 +111,8 @@ def restore(session_id: UUID) -> None:
         lease.claim_or_queue(
             str(session_id), turn_id=str(turn.pk), token=str(turn.token), member=None, order=0.0
         )
+        if not Turn.objects.filter(pk=turn.pk, status__in=(turns.QUEUED, turns.RUNNING)).exists():
+            lease.give_back(str(session_id), str(turn.token))  # it ended meanwhile, and let go of nothing
     restore_queue(session_id)
 
 
