@@ -281,10 +281,13 @@ class Engine:
         for run in runs:
             if run.turn.turn_id not in ours and not run.over:
                 run.interrupt("lost")
-        kept = [run for run in runs if run.turn.turn_id in ours]
+        kept = [run for run in runs if run.turn.turn_id in ours and not run.over]
         await lease.renew([_holding(run) for run in kept], recreate=True)
         for run in kept:
-            run.recorder.tell_open_anew()
+            if run.over:  # it ended meanwhile: its lease may have been made anew after it was let go
+                await in_thread(lease.give_back, str(run.turn.session_id), str(run.turn.token))
+            else:
+                run.recorder.tell_open_anew()
 
     def _recovered(self) -> None:
         for run in self._runs.values():
