@@ -5,7 +5,7 @@ import { Approvals } from "./approvals.js";
 import { Aside } from "./aside.js";
 import { Composer } from "./composer.js";
 import { confirmed } from "./confirm.js";
-import { byId, delegate, fill, show } from "./dom.js";
+import { byId, delegate, fill, show, slot } from "./dom.js";
 import { Dock } from "./dock.js";
 import { addOlder, emptyState, fold } from "./fold.js";
 import { Outbox } from "./outbox.js";
@@ -229,6 +229,7 @@ async function copy(text, button) {
 delegate(byId("transcript"), {
   copy: (button) => copy(state.rows.get(button.closest("[data-row]").dataset.row).content, button),
   "copy-code": (button) => copy(button.closest(".code").querySelector("code").textContent, button),
+  continue: () => send({ text: "Continue.", files: [], attachments: [], ...composer.choices() }),
   ...versions.acts,
 });
 delegate(byId("empty"), { example: (button) => composer.put(button.dataset.text) });
@@ -253,8 +254,21 @@ function working() {
   return turn.status === "queued" && !patient ? "Waiting for a free worker…" : (PHASES[turn.phase] ?? "Thinking…");
 }
 
+/** How full the model's window is, and how fast it writes; the speed only while it does. */
+function paintMeter() {
+  const meter = byId("meter");
+  const percent = state.meter?.context_used_percent;
+  const speed = state.turn && state.meter?.turn_id === state.turn.id ? state.meter.tokens_per_second : null;
+  show(meter, percent != null || Boolean(speed));
+  show(meter.querySelector("svg"), percent != null);
+  slot(meter, "ring").style.strokeDasharray = `${Math.min(percent ?? 0, 100)} 100`;
+  fill(meter, "context", percent == null ? "" : `${Math.round(percent)} % of context`);
+  fill(meter, "speed", speed ? `${Math.round(speed)} tokens/s` : "");
+}
+
 function paintFrame() {
   const running = Boolean(state.turn);
+  paintMeter();
   composer.setRunning(running);
   app.toggleAttribute("data-running", running);
   const words = working();

@@ -21,6 +21,7 @@ export function emptyState() {
     hasOlder: false,
     deleted: false,
     limit: null,
+    meter: null, // the last usage.metered: how fast, and how full the context is
     gap: false, // a delta did not fit: only a fresh snapshot helps
     ended: null, // the last ending, for the painter and the announcer
     changed: new Set(), // ids whose row came, changed or went
@@ -85,6 +86,9 @@ const STEPS = {
   },
   "turn.failed": endTurn,
   "turn.cancelled": endTurn,
+  "usage.metered": (state, event) => {
+    state.meter = event;
+  },
   "turn.heartbeat": (state, event) => setActivity(state, event, { phase: event.phase }),
   "model.retrying": (state, event) => setActivity(state, event, { activity: { ...event, kind: "retrying" } }),
   "step.started": (state, event) => setActivity(state, event, { activity: null, phase: "model" }),

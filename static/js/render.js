@@ -178,6 +178,7 @@ const PAINTERS = {
     fill(item, "label", label);
     fill(item, "hint", hint);
     show(slot(item, "retry"), action === "retry");
+    show(slot(item, "continue"), action === "continue");
     fill(item, "details", details ?? "");
     show(slot(item, "more"), Boolean(details));
   },
