@@ -116,6 +116,18 @@ async def test_an_interrupted_row_is_ended_even_when_nothing_is_added(reply, end
     assert parts[-1] == ending
 
 
+@pytest.mark.parametrize("tries", [[], [[ProviderFailure("overloaded")]]])
+async def test_a_text_that_was_whole_needs_nothing_added(tries):
+    """T9.1: its worker was lost between the last word and the record of it; silence is no failure then"""
+    messages = [UserMessage(text="Count."), AssistantMessage(text="One, two, three."), interrupted_note()]
+    loop = loop_of(
+        Reciter(*tries, [Finished("stop")]), messages=messages, resumes_text=True, first_call_number=2
+    )
+    parts = await play(loop)
+    assert parts[-1] == Answered()
+    assert not of(parts, TextStarted)
+
+
 async def test_what_a_failed_try_added_to_an_interrupted_row_stays():
     row_id = uuid4()
     messages = [UserMessage(text="Count."), AssistantMessage(text="One"), interrupted_note()]

@@ -48,6 +48,7 @@ class Asker:
     deadline: float  # on the ports' clock; no wait passes it
     call_number: int
     continuing: Continuing | None
+    resumes_text: bool  # a text stands at the end already: to have nothing to add is an answer
 
     entry: Entry = field(init=False)  # the one that is asked now
     attempt: Attempt | None = field(init=False, default=None)
@@ -78,6 +79,7 @@ class Asker:
             self.outcome = self._judge(attempt, state)
             if not isinstance(self.outcome, ProviderFailure):
                 self.continuing = None
+                self.resumes_text = False
                 self._healing.accepted(self.entry)
                 return
             self._keep_resumed(attempt, messages)
@@ -235,7 +237,7 @@ class Asker:
     def _judge(self, attempt: Attempt, state: State) -> Outcome:
         if attempt.reply is None:
             return attempt.failure or ProviderFailure("unknown")
-        step = next_step(attempt.reply, replace(state, continues_text=self.continuing is not None))
+        step = next_step(attempt.reply, replace(state, continues_text=self.resumes_text))
         if isinstance(step, Halt) and step.code != "round_limit":
             return ProviderFailure(step.code)
         return step

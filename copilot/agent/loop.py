@@ -65,6 +65,7 @@ class Loop:
     ] = ()  # left open by an earlier run: approved since, or repeatable (A3.9)
     pending_notes: Mapping[str, str] = field(default_factory=dict)  # for the model, before a call's result
     continuing: Continuing | None = None
+    resumes_text: bool = False  # an earlier run's text stands at the end, whole or not
 
     def __post_init__(self) -> None:
         began_at = self.ports.clock.now() - self.elapsed_seconds
@@ -82,6 +83,7 @@ class Loop:
             deadline=began_at + self.limits.max_seconds,
             call_number=self.first_call_number,
             continuing=self.continuing,
+            resumes_text=self.resumes_text or self.continuing is not None,
         )
         self._fullness = self.fullness or Fullness(self.asker.estimated(self.messages))
         self.asker.fullness = self._fullness

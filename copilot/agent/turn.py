@@ -193,13 +193,14 @@ class TurnRun(Run):
             continuing = Continuing(row_id=row_uuid(mended.continuing), length=len(mended.continuing.content))
         toolbox = TurnToolbox(context.current(), outside.tools, starting=self.approved.start)
         build = prompt.build if self.turn.purpose == "reply" else prompt.conversation_of
+        messages = list(
+            build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
+        )
         call_id, clock = partial(usage.call_id, self.turn.turn_id), SystemClock()
         return Loop(
             system=prompt.system_text(),
             suffix=suffix_text(self.turn.shaping, mcp_instructions=outside.instructions),
-            messages=list(
-                build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
-            ),
+            messages=messages,
             chain=prepared.chain,
             ports=Ports(
                 provider=provider_for,
@@ -228,6 +229,7 @@ class TurnRun(Run):
             pending_calls=mended.pending_calls,
             pending_notes=mended.notes,
             continuing=continuing,
+            resumes_text=messages[-1:] == [prompt.interrupted_note()],
         )
 
     async def _announce(self, prepared: Prepared) -> None:
