@@ -18,15 +18,16 @@ from django.db import DatabaseError, Error
 
 from copilot import providers, turns, workers
 from copilot.agent import side
+from copilot.agent.claiming import claim_and_prepare
 from copilot.agent.commits import OUTAGE_SECONDS, retried
-from copilot.agent.preparing import Prepared, prepare
+from copilot.agent.preparing import Prepared
 from copilot.agent.runs import Interruption
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
 from copilot.agent.turn import TurnRun
 from copilot.bridge import in_thread
 from copilot.live import lease, stop, wakeups
 from copilot.live.client import RedisDown
-from copilot.live.stream import Outbox
+from copilot.live.publisher import Outbox
 from copilot.providers import aclose_all, catalogue
 from copilot.tools import registry
 
@@ -197,7 +198,7 @@ class Engine:
     async def _claim_some(self, turn_ids: list[UUID]) -> None:
         claimed: list[tuple[turns.Claimed, Prepared | None]] = []
         try:
-            claimed = await in_thread(_claim_and_prepare, turn_ids, self.identity.worker)
+            claimed = await in_thread(claim_and_prepare, turn_ids, self.identity.worker)
         except (
             Error
         ) as problem:  # those that were claimed all the same are listed by nobody: the sweep sees them
@@ -366,23 +367,6 @@ class Engine:
         await self._services.settle()
         await self._services.close()
         await aclose_all()
-
-
-def _claim_and_prepare(turn_ids: list[UUID], worker: str) -> list[tuple[turns.Claimed, Prepared | None]]:
-    """A turn that comes alone is prepared in the same visit; of many, each prepares itself."""
-    models = {tier: (entry.provider, entry.model) for tier, entry in catalogue.tiers().items()}
-    claimed = turns.claim(turn_ids, worker, models)
-    alone = len(claimed) == 1 and not claimed[0].stopped
-    return [(turn, _prepared(turn) if alone else None) for turn in claimed]
-
-
-def _prepared(turn: turns.Claimed) -> Prepared | None:
-    """None when it failed: the claimed turn is ours all the same, and its run tries again and can end it."""
-    try:
-        return prepare(turn)
-    except Exception:
-        log.exception("turn %s could not be prepared at once", turn.turn_id)
-        return None
 
 
 def _holding(run: TurnRun) -> lease.Holding:

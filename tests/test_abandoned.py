@@ -9,7 +9,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 
 from copilot import dispatch, engine, queries, recovery, turns
 from copilot.agent import interruptions
-from copilot.live import beats, lease, stream
+from copilot.live import beats, lease, publisher
 from copilot.models import Turn, WorkerBeat
 from copilot.providers.scripted import Call, Hang, Text
 from diagnostics import tasks as reaper
@@ -199,7 +199,7 @@ def test_an_older_runs_refusal_does_not_interrupt_the_newer_one(rig, session, mo
 
 def test_a_publisher_that_met_a_surprise_goes_on(rig, session, monkeypatch):
     """A3.8: a closed transport raises what no client library names"""
-    evaluate = stream._evaluate
+    evaluate = publisher._evaluate
     surprises: list[int] = []
 
     async def surprised(*args):
@@ -208,7 +208,7 @@ def test_a_publisher_that_met_a_surprise_goes_on(rig, session, monkeypatch):
             raise RuntimeError("unable to perform operation on a closed transport")
         return await evaluate(*args)
 
-    monkeypatch.setattr(stream, "_evaluate", surprised)
+    monkeypatch.setattr(publisher, "_evaluate", surprised)
     assert ended(start(session)).status == "succeeded"
     assert len(surprises) == 3
     quiet(session)

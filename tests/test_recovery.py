@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import dispatch, engine, history, sessions, turns
+from copilot import dispatch, history, sessions, turns
+from copilot.agent.claiming import claim_and_prepare
 from copilot.agent.mending import INTERRUPTED
 from copilot.errors import FenceLost, TurnConflict
 from copilot.events import Todo
@@ -259,7 +260,7 @@ def test_a_call_that_was_prepared_and_never_sent_costs_nothing(session, rig):
 
     rig.hold_tasks()
     turn_id = start(session)
-    engine._claim_and_prepare([turn_id], "died at once")
+    claim_and_prepare([turn_id], "died at once")
     assert ModelCall.objects.filter(turn=turn_id).count() == 1
     Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
     rig.start_worker()

@@ -12,7 +12,7 @@ from copilot.errors import InvalidRequest
 from copilot.events import SessionChanged, StepStarted, TextExtended, decode
 from copilot.live import keys, lease, stream
 from copilot.live.client import blocking, on_loop
-from copilot.live.stream import Publisher
+from copilot.live.publisher import Publisher
 from tests.cuts import cut_connections, lost_answers
 from tests.rest import eventually
 

@@ -23,7 +23,7 @@ class TurnBudget:
         self._plan: billing_queries.Plan | None = None
 
     async def spending(self) -> Spending:
-        await self._recorder.recorded()
+        await self._recorder.calls.recorded()
         return await retried(self._look, self._turn)
 
     def _look(self, turn: Claimed) -> Spending:

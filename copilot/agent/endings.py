@@ -175,7 +175,7 @@ async def decided(run: Run, act: Callable[[None], T]) -> T:
 
 async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | None) -> None:
     """Tell the ending, then let the session go or start what follows."""
-    await run.recorder.settle()
+    await run.recorder.calls.settle()
     run.outbox.fence = None  # Postgres has decided for us: no fence, known to Redis or not, refuses it
     run.recorder.publish(event)
     for news in ended.news():

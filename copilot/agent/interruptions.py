@@ -36,7 +36,7 @@ async def obey(run: Run) -> None:
 
 async def _obey(run: Run) -> None:
     if run.interruption != "lost":
-        await run.recorder.withdraw_call()
+        await run.recorder.calls.withdraw()
     match run.interruption:
         case "stop":
             await _close_open(run, "Stopped by the user before it finished.")
@@ -52,7 +52,7 @@ async def _obey(run: Run) -> None:
 
 async def break_off(run: Run) -> None:
     """Something of ours failed: keep what was produced, and say so (T5.4)."""
-    await run.recorder.withdraw_call()
+    await run.recorder.calls.withdraw()
     await _close_open(run, "Failed before it finished.")
     await endings.fail(run, "unknown")
 

@@ -26,7 +26,7 @@ async def pause(run: Run, paused: Paused) -> None:
         run.interruption = "stop"
         raise asyncio.CancelledError from None
     run.over = True
-    await run.recorder.settle()
+    await run.recorder.calls.settle()
     await _tell(run, views)
     await in_thread(lease.give_back, str(run.turn.session_id), str(run.turn.token))
 

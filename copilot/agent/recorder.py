@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from copilot import history, metrics, queries, usage
-from copilot.agent.commits import retried
+from copilot import history, metrics, queries
+from copilot.agent.callbook import CallBook
 from copilot.agent.parts import (
     Answered,
     CallMade,
@@ -23,7 +22,6 @@ from copilot.agent.parts import (
     SummaryMade,
 )
 from copilot.agent.services import CHECKPOINT_CHARACTERS, OpenRow, Services
-from copilot.agent.spending import spent_on
 from copilot.bridge import in_thread
 from copilot.errors import FenceLost
 from copilot.events import (
@@ -51,15 +49,13 @@ from copilot.events import (
     ToolCalled,
     ToolFinished,
     ToolResultContent,
-    UsageRecorded,
 )
 from copilot.history import NewRow, Placed
-from copilot.live.stream import Outbox
+from copilot.live.publisher import Outbox
 from copilot.previews import preview_arguments
 from copilot.providers.base import ImagePart
 from copilot.turns import Claimed
 
-SETTLE_SECONDS = 1.0
 WRITTEN_BY_A_MODEL: tuple[RowKind, ...] = ("assistant", "reasoning", "tool_call")
 
 
@@ -71,13 +67,11 @@ class Recorder:
         self.services = services
         self.outbox = outbox
         self.model = model
-        self.calls_begun = 1 if turn.begun else 0  # the number of the last call whose row stands
-        self._calls_sent = 0
+        self.calls = CallBook(turn, services, self.publish)
         self.last_place = 0  # the sequence of the newest row made here
         self._open: dict[str, OpenRow] = {}
         self._begun: TextStarted | ReasoningStarted | None = None
         self._made: set[UUID] = set()  # rows of calls that stand
-        self._recordings: list[asyncio.Task[None]] = []
 
     # --- the loop's yield ------------------------------------------------------------------------
 
@@ -106,9 +100,10 @@ class Recorder:
             case SummaryMade():
                 await self._summary(produced)
             case ModelCallStarted():
-                await self._begin_call(produced)
+                self.model = produced.entry.name  # who writes the rows from here on (A7.6)
+                await self.calls.begin(produced)
             case ModelCallEnded():
-                self._end_call(produced)
+                self.calls.end(produced)
             case StepRetracted():
                 await self._retract(produced)
             case QuestionAsked() | QuestionClosed():
@@ -358,47 +353,6 @@ class Recorder:
             streaming=streaming,
             model=self.model if kind in WRITTEN_BY_A_MODEL else "",
         )
-
-    # --- model calls -----------------------------------------------------------------------------
-
-    async def _begin_call(self, call: ModelCallStarted) -> None:
-        self.model = call.entry.name  # who writes the rows from here on (A7.6)
-        self._calls_sent = call.number
-        if call.number > self.calls_begun:  # the run's first stands already: it came with the preparation
-            entry = call.entry
-            await in_thread(
-                usage.begin, self.turn.turn_id, call.number, entry.provider, entry.model, call.purpose
-            )
-
-    async def withdraw_call(self) -> None:
-        """A row that was made ahead of a request which is not sent any more costs nothing."""
-        if self.calls_begun > self._calls_sent:
-            await in_thread(usage.withdraw, self.turn.turn_id, self.calls_begun)
-
-    def _end_call(self, call: ModelCallEnded) -> None:
-        turn = self.turn
-        spent = spent_on(
-            call,
-            turn_id=turn.turn_id,
-            session_id=turn.session_id,
-            user_id=turn.user_id,
-            purpose=call.purpose,
-        )
-        self._recordings.append(self.services.in_background(self._finish_call(spent)))
-
-    async def _finish_call(self, spent: usage.Spent) -> None:
-        await retried(usage.finish, spent)
-        self.publish(UsageRecorded(purpose=spent.purpose, tokens=spent.tokens))
-
-    async def recorded(self) -> None:
-        """Wait until the cost of every call that has ended is known."""
-        if unknown := [task for task in self._recordings if not task.done()]:
-            await asyncio.wait(unknown)
-
-    async def settle(self) -> None:
-        """Costs are recorded before the ending is told; a database that is slow delays it a second at most."""
-        if self._recordings:
-            await asyncio.wait(self._recordings, timeout=SETTLE_SECONDS)
 
 
 def _attachment(image: ImagePart) -> AttachmentView:

@@ -13,7 +13,7 @@ from copilot import history
 from copilot.agent.commits import GroupCommit
 from copilot.errors import FenceLost
 from copilot.history import Draft, NewRow, Placed
-from copilot.live.stream import Outbox, Publisher
+from copilot.live.publisher import Outbox, Publisher
 
 if TYPE_CHECKING:
     from copilot.tools.mcp_client import Connections

@@ -153,7 +153,7 @@ class TurnRun(Run):
         if prepared is None:
             prepared = await retried(prepare, self.turn)
         self.recorder.model = prepared.chain[0].name
-        self.recorder.calls_begun = prepared.calls_begun
+        self.recorder.calls.begun = prepared.calls_begun
         self.approved.add(prepared.mended.approved)
         self.approved.add(prepared.mended.begun, begun=True)
         await self._announce(prepared)

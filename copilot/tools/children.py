@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Annotated
 from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db.models import Q
 from django.urls import reverse
+from pydantic import AfterValidator
 
 from billing import queries as billing_queries
 from copilot import outcomes, ports, sessions, turns, usage
@@ -21,9 +23,10 @@ from copilot.models import AgentVersion, Message, Session, Turn
 from copilot.outcomes import Outcome
 from copilot.permissions import Permissions
 from copilot.ports import Parent, Said
-from copilot.tools.base import ToolFailed
+from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, ToolFailed
 
 MARGIN_SECONDS = 10  # between the end of a wait and the call's own limit (A32)
+Wait = Annotated[int, AfterValidator(lambda seconds: min(max(seconds, 0), MAX_TOOL_WAIT_SECONDS))]
 BUDGET_MICRODOLLARS = 200_000  # what a child may spend unless its parent has less left (A32.1)
 UNFINISHED = ("queued", "running")
 ASK_IN_THIS_TURN = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from django.db import DatabaseError
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from copilot import ports, queries
 from copilot.bridge import in_thread
@@ -27,14 +27,9 @@ log = logging.getLogger(__name__)
 
 class GetSubSessionResult(Arguments):
     session_id: str
-    wait_seconds: int = Field(default=WAIT_SECONDS, description="How long to wait: 0 to 300.")
+    wait_seconds: children.Wait = Field(default=WAIT_SECONDS, description="How long to wait: 0 to 300.")
     cancel: bool = Field(default=False, description="Stop what it does.")
     include_progress: bool = Field(default=False, description="Show its last rows too.")
-
-    @field_validator("wait_seconds")
-    @classmethod
-    def _clamped(cls, value: int) -> int:
-        return min(max(value, 0), MAX_TOOL_WAIT_SECONDS)
 
 
 async def get_sub_session_result(arguments: GetSubSessionResult, invocation: Invocation) -> ToolOutput:

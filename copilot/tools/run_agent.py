@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
 from copilot import presets
 from copilot.bridge import in_thread
@@ -22,12 +22,7 @@ class RunAgent(Arguments):
     agent_id: str | None = Field(default=None, description="Known already in a builder's conversation.")
     inputs: dict[str, JsonValue] = Field(default={}, description="As the agent's schema asks for them.")
     dry_run: bool = Field(default=False, description="Check everything and run nothing.")
-    wait_seconds: int = Field(default=0, description="How long to wait: 0 to 300.")
-
-    @field_validator("wait_seconds")
-    @classmethod
-    def _clamped(cls, value: int) -> int:
-        return min(max(value, 0), MAX_TOOL_WAIT_SECONDS)
+    wait_seconds: children.Wait = Field(default=0, description="How long to wait: 0 to 300.")
 
 
 async def run_agent(arguments: RunAgent, invocation: Invocation) -> ToolOutput:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints
 
 from copilot.bridge import in_thread
 from copilot.commands import checked_text
@@ -31,12 +31,7 @@ class RunSubSession(Arguments):
     prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=32_000)]
     context: str = Field(default="", max_length=30_000, description="What it must know besides the task.")
     session_id: str | None = Field(default=None, description="A sub-session of yours, to continue it.")
-    wait_seconds: int = Field(default=WAIT_SECONDS, description="How long to wait: 0 to 300.")
-
-    @field_validator("wait_seconds")
-    @classmethod
-    def _clamped(cls, value: int) -> int:
-        return min(max(value, 0), MAX_TOOL_WAIT_SECONDS)
+    wait_seconds: children.Wait = Field(default=WAIT_SECONDS, description="How long to wait: 0 to 300.")
 
 
 async def run_sub_session(arguments: RunSubSession, invocation: Invocation) -> ToolOutput:

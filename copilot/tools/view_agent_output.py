@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
@@ -21,12 +21,7 @@ from copilot.tools.children import Prompt
 
 class ViewAgentOutput(Arguments):
     run_id: str
-    wait_seconds: int = Field(default=0, description="How long to wait: 0 to 300.")
-
-    @field_validator("wait_seconds")
-    @classmethod
-    def _clamped(cls, value: int) -> int:
-        return min(max(value, 0), MAX_TOOL_WAIT_SECONDS)
+    wait_seconds: children.Wait = Field(default=0, description="How long to wait: 0 to 300.")
 
 
 async def view_agent_output(arguments: ViewAgentOutput, invocation: Invocation) -> ToolOutput:

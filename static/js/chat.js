@@ -258,7 +258,7 @@ function working() {
 function paintMeter() {
   const meter = byId("meter");
   const percent = state.meter?.context_used_percent;
-  const speed = state.turn && state.meter?.turn_id === state.turn.id ? state.meter.tokens_per_second : null;
+  const speed = state.turn?.status === "running" && state.meter?.turn_id === state.turn.id ? state.meter.tokens_per_second : null;
   show(meter, percent != null || Boolean(speed));
   show(meter.querySelector("svg"), percent != null);
   slot(meter, "ring").style.strokeDasharray = `${Math.min(percent ?? 0, 100)} 100`;

@@ -7,8 +7,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -16,7 +15,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from copilot import mcp, mcp_trials, toolset
-from copilot.errors import InvalidRequest, NotFound, Refused
+from copilot.errors import InvalidRequest, Refused
+from copilot.views.acting import done, found, user_of
 
 
 @login_required
@@ -24,7 +24,7 @@ from copilot.errors import InvalidRequest, NotFound, Refused
 @require_GET
 def tools(request: HttpRequest) -> HttpResponse:
     """Every tool, and why some are not available (A32.2)."""
-    return render(request, "copilot/tools.html", {"tools": toolset.of_user(_user_id(request))})
+    return render(request, "copilot/tools.html", {"tools": toolset.of_user(user_of(request).pk)})
 
 
 @login_required
@@ -35,14 +35,14 @@ def servers(request: HttpRequest) -> HttpResponse:
     status = 200
     if request.method == "POST":
         try:
-            mcp.add(_user_id(request), _draft(request))
+            mcp.add(user_of(request).pk, _draft(request))
         except Refused as problem:
             messages.error(request, problem.message)
             status = problem.status
         else:
             messages.success(request, _("Added. Its tools are there from your next message on."))
             return redirect("mcp_servers")
-    rows = mcp.seen_by(_user_id(request))
+    rows = mcp.seen_by(user_of(request).pk)
     context = {
         "own": [{"row": row, "secrets": mcp.secret_names(row)} for row in rows if row.owner_id is not None],
         "everybodys": [row for row in rows if row.owner_id is None],
@@ -56,16 +56,12 @@ def servers(request: HttpRequest) -> HttpResponse:
 @require_POST
 def change(request: HttpRequest, server_id: UUID) -> HttpResponse:
     """Secrets that were left empty stay as they are."""
-    owner_id = _user_id(request)
-    try:
+    owner_id = user_of(request).pk
+
+    def save() -> None:
         mcp.change(owner_id, server_id, _changed(request, mcp.drafted(mcp.own(owner_id, server_id))))
-    except NotFound as problem:
-        raise Http404 from problem
-    except Refused as problem:
-        messages.error(request, problem.message)
-    else:
-        messages.success(request, _("Saved. It applies from your next message."))
-    return redirect("mcp_servers")
+
+    return done(request, save, _("Saved. It applies from your next message."), then="mcp_servers")
 
 
 @login_required
@@ -73,9 +69,8 @@ def change(request: HttpRequest, server_id: UUID) -> HttpResponse:
 def test(request: HttpRequest, server_id: UUID) -> HttpResponse:
     """Connects now, and says what came of it."""
     try:
-        tried = mcp_trials.run(_user_id(request), mcp.own(_user_id(request), server_id))
-    except NotFound as problem:
-        raise Http404 from problem
+        with found():
+            tried = mcp_trials.run(user_of(request).pk, mcp.own(user_of(request).pk, server_id))
     except Refused as problem:
         messages.error(request, problem.message)
         return redirect("mcp_servers")
@@ -94,12 +89,9 @@ def test(request: HttpRequest, server_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def remove(request: HttpRequest, server_id: UUID) -> HttpResponse:
-    try:
-        mcp.remove(_user_id(request), server_id)
-    except NotFound as problem:
-        raise Http404 from problem
-    messages.success(request, _("Removed."))
-    return redirect("mcp_servers")
+    return done(
+        request, lambda: mcp.remove(user_of(request).pk, server_id), _("Removed."), then="mcp_servers"
+    )
 
 
 def _draft(request: HttpRequest) -> mcp.Draft:
@@ -132,8 +124,3 @@ def _secrets(request: HttpRequest) -> dict[str, str]:
             raise InvalidRequest(_("Headers: one per line, as Name: value."))
         found[name.strip()] = value.strip()
     return found
-
-
-def _user_id(request: HttpRequest) -> int:
-    assert isinstance(request.user, User)  # login_required let nobody else in
-    return request.user.pk

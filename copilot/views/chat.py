@@ -1,4 +1,4 @@
-"""Pages: the landing page, the chat as the server paints it, and a user's keys. Parse, one call, render."""
+"""The landing page, and the chat as the server paints it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_GET, require_POST
 
 from billing import queries as billing
-from copilot import api_keys, dispatch, queries, sessions, slashes, transcript
+from copilot import dispatch, queries, sessions, slashes, transcript
 from copilot.commands import parse_send
-from copilot.errors import NotFound, Refused
+from copilot.errors import Refused
 from copilot.events import JSON, MessageView, SessionSnapshot
 from copilot.permissions import UNRESTRICTED
 from copilot.providers import catalogue
+from copilot.views.acting import found, user_of
 
 UTC = ZoneInfo("UTC")
 Context = dict[str, object]
@@ -48,10 +48,8 @@ def chat(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def chat_session(request: HttpRequest, session_id: UUID) -> HttpResponse:
-    try:
-        session = queries.session_of(_user(request).pk, session_id)
-    except NotFound as problem:
-        raise Http404 from problem
+    with found():
+        session = queries.session_of(user_of(request).pk, session_id)
     return _painted(request, session.pk)
 
 
@@ -59,7 +57,7 @@ def chat_session(request: HttpRequest, session_id: UUID) -> HttpResponse:
 @require_POST
 def chat_start(request: HttpRequest) -> HttpResponse:
     """The first message without a script: the session is made only once the text is known to be good."""
-    user = _user(request)
+    user = user_of(request)
     try:
         parse_send(
             _form(request), session_id=UUID(int=0), user_id=user.pk, origin="web", permissions=UNRESTRICTED
@@ -75,9 +73,8 @@ def chat_start(request: HttpRequest) -> HttpResponse:
 @require_POST
 def chat_send(request: HttpRequest, session_id: UUID) -> HttpResponse:
     try:
-        session_id = _submit(request, session_id)
-    except NotFound as problem:
-        raise Http404 from problem
+        with found():
+            session_id = _submit(request, session_id)
     except Refused as problem:
         return _painted(request, session_id, problem=problem)
     return redirect("chat_session", session_id)
@@ -85,7 +82,7 @@ def chat_send(request: HttpRequest, session_id: UUID) -> HttpResponse:
 
 def _submit(request: HttpRequest, session_id: UUID) -> UUID:
     """Where to look now: /new leads to another chat."""
-    user = _user(request)
+    user = user_of(request)
     outcome = dispatch.hear(
         parse_send(
             _form(request), session_id=session_id, user_id=user.pk, origin="web", permissions=UNRESTRICTED
@@ -110,7 +107,7 @@ def _form(request: HttpRequest) -> dict[str, JSON]:
 
 def _painted(request: HttpRequest, session_id: UUID, *, problem: Refused | None = None) -> HttpResponse:
     """The same snapshot a socket would send, as HTML and as data for the script to go on from (E5)."""
-    queries.session_of(_user(request).pk, session_id)
+    queries.session_of(user_of(request).pk, session_id)
     snapshot, cursor = queries.snapshot(session_id)
     context = _frame(request) | _conversation(snapshot) | {"session_id": str(session_id), "cursor": cursor}
     if before := _before(request):
@@ -151,12 +148,12 @@ def _before(request: HttpRequest) -> int | None:
 
 
 def _frame(request: HttpRequest) -> Context:
-    page = queries.sessions_page(_user(request).pk)
+    page = queries.sessions_page(user_of(request).pk)
     demo = not catalogue.has_real_model()
     return {
         "session_groups": transcript.by_day(page.items, _zone(request)),
         "sessions_cursor": page.next_cursor,
-        "tiers": _tiers(_user(request).pk),
+        "tiers": _tiers(user_of(request).pk),
         "demo": demo,
         "examples": _examples(demo=demo),
         "commands": _commands(),
@@ -207,49 +204,3 @@ def _zone(request: HttpRequest) -> ZoneInfo:
         return ZoneInfo(unquote(request.COOKIES.get("zone", ""))[:64] or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return UTC
-
-
-def _user(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)  # login_required let nobody else in
-    return request.user
-
-
-# --- keys --------------------------------------------------------------------------------------------
-
-
-@login_required
-@never_cache
-@require_http_methods(["GET", "POST"])
-def keys(request: HttpRequest) -> HttpResponse:
-    """List and make; the secret is on this one page and never again."""
-    user = _user(request)
-    secret = ""
-    if request.method == "POST":
-        try:
-            made = api_keys.create(
-                user,
-                name=request.POST.get("name", "").strip()[:100],
-                scopes=tuple(request.POST.getlist("scopes")),
-            )
-            secret = made.token
-        except Refused as problem:
-            messages.error(request, problem.message)
-    scopes = [scope for scope in api_keys.SCOPES if scope != "staff" or user.is_staff]
-    context = {
-        "keys": api_keys.of_user(user.pk),
-        "secret": secret,
-        "scopes": scopes,
-        "usual": api_keys.USUAL_SCOPES,
-    }
-    return render(request, "copilot/api_keys.html", context)
-
-
-@login_required
-@require_POST
-def revoke_key(request: HttpRequest, key_id: UUID) -> HttpResponse:
-    try:
-        api_keys.revoke(_user(request).pk, key_id)
-    except NotFound as problem:
-        raise Http404 from problem
-    messages.success(request, _("The key was revoked."))
-    return redirect("api_keys")

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -16,10 +15,11 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from copilot import dispatch, presets, schemas, sessions
 from copilot.commands import SendMessage
-from copilot.errors import InvalidRequest, NotFound, Refused
+from copilot.errors import InvalidRequest, Refused
 from copilot.events import JSON
 from copilot.models import AgentVersion
 from copilot.permissions import UNRESTRICTED
+from copilot.views.acting import done, found, user_of
 
 Form = dict[str, object]
 
@@ -28,14 +28,14 @@ Form = dict[str, object]
 @never_cache
 @require_GET
 def agents(request: HttpRequest) -> HttpResponse:
-    owner_id = _user(request).pk
+    owner_id = user_of(request).pk
     after = request.GET.get("after")
     try:
-        found = presets.listed(owner_id, after=UUID(after) if after else None, limit=presets.PAGE_AGENTS + 1)
+        listed = presets.listed(owner_id, after=UUID(after) if after else None, limit=presets.PAGE_AGENTS + 1)
     except (ValueError, InvalidRequest) as problem:
         raise Http404 from problem
-    page = found[: presets.PAGE_AGENTS]
-    more = page[-1].pk if len(found) > presets.PAGE_AGENTS else None
+    page = listed[: presets.PAGE_AGENTS]
+    more = page[-1].pk if len(listed) > presets.PAGE_AGENTS else None
     return render(request, "copilot/agents.html", {"agents": page, "more": more})
 
 
@@ -48,7 +48,7 @@ def new_agent(request: HttpRequest) -> HttpResponse:
             request, "copilot/agent.html", {"form": {"inputs_schema": "{}"}, "tiers": presets.TIERS[1:]}
         )
     try:
-        made = presets.create(_user(request).pk, _draft(request))
+        made = presets.create(user_of(request).pk, _draft(request))
     except Refused as problem:
         return _refused(request, problem, agent_id=None)
     messages.success(request, _("The agent was made."))
@@ -59,11 +59,9 @@ def new_agent(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def agent(request: HttpRequest, agent_id: UUID) -> HttpResponse:
-    owner_id = _user(request).pk
-    try:
+    owner_id = user_of(request).pk
+    with found():
         version = presets.version(owner_id, agent_id)
-    except NotFound as problem:
-        raise Http404 from problem
     if request.method == "GET":
         return _painted(request, version)
     try:
@@ -80,11 +78,9 @@ def agent(request: HttpRequest, agent_id: UUID) -> HttpResponse:
 @require_POST
 def run(request: HttpRequest, agent_id: UUID) -> HttpResponse:
     """A run is a chat of its own, which is where this leads."""
-    owner_id = _user(request).pk
-    try:
+    owner_id = user_of(request).pk
+    with found():
         version = presets.version(owner_id, agent_id)
-    except NotFound as problem:
-        raise Http404 from problem
     try:
         text = presets.request(version, _object(request, "inputs"))
         session = sessions.create(owner_id, title=version.name, agent_version=version)
@@ -107,22 +103,20 @@ def run(request: HttpRequest, agent_id: UUID) -> HttpResponse:
 @login_required
 @require_POST
 def build(request: HttpRequest, agent_id: UUID) -> HttpResponse:
-    try:
-        found = presets.get(_user(request).pk, agent_id)
-    except NotFound as problem:
-        raise Http404 from problem
-    return redirect("chat_session", sessions.builder(found.owner_id, found).pk)
+    with found():
+        agent = presets.get(user_of(request).pk, agent_id)
+    return redirect("chat_session", sessions.builder(agent.owner_id, agent).pk)
 
 
 @login_required
 @require_POST
 def delete_agent(request: HttpRequest, agent_id: UUID) -> HttpResponse:
-    try:
-        presets.delete(_user(request).pk, agent_id)
-    except NotFound as problem:
-        raise Http404 from problem
-    messages.success(request, _("The agent was deleted."))
-    return redirect("agents")
+    return done(
+        request,
+        lambda: presets.delete(user_of(request).pk, agent_id),
+        _("The agent was deleted."),
+        then="agents",
+    )
 
 
 def _painted(
@@ -193,8 +187,3 @@ def _object(request: HttpRequest, name: str) -> dict[str, JSON]:
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name}: this is not a JSON object.")
     return value
-
-
-def _user(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)  # login_required let nobody else in
-    return request.user

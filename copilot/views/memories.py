@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from copilot import memories as remembered
-from copilot.errors import NotFound, Refused
+from copilot.views.acting import done, user_of
 
 
 @login_required
@@ -23,7 +21,7 @@ from copilot.errors import NotFound, Refused
 @require_GET
 def memories(request: HttpRequest) -> HttpResponse:
     """What the agent remembers of its user, to be read, changed and forgotten (A25.1)."""
-    owner_id = _user_id(request)
+    owner_id = user_of(request).pk
     context = {
         "items": remembered.listed(owner_id),
         "on": remembered.is_on(owner_id),
@@ -36,7 +34,7 @@ def memories(request: HttpRequest) -> HttpResponse:
 @require_POST
 def switch_memory(request: HttpRequest) -> HttpResponse:
     on = request.POST.get("on") == "1"
-    remembered.switch(_user_id(request), on=on)
+    remembered.switch(user_of(request).pk, on=on)
     messages.success(request, _("Memory is on.") if on else _("Memory is off. What is there is kept."))
     return redirect("memories")
 
@@ -45,28 +43,14 @@ def switch_memory(request: HttpRequest) -> HttpResponse:
 @require_POST
 def edit_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
     text = request.POST.get("text", "")
-    return _done(request, lambda: remembered.edit(_user_id(request), memory_id, text), _("Changed."))
+    return done(
+        request, lambda: remembered.edit(user_of(request).pk, memory_id, text), _("Changed."), then="memories"
+    )
 
 
 @login_required
 @require_POST
 def forget_memory(request: HttpRequest, memory_id: UUID) -> HttpResponse:
-    return _done(request, lambda: remembered.forget(_user_id(request), memory_id), _("Forgotten."))
-
-
-def _done(request: HttpRequest, act: Callable[[], object], done: str) -> HttpResponse:
-    """Do it and say so, or say why not; what is not there is a page that is not there."""
-    try:
-        act()
-    except NotFound as problem:
-        raise Http404 from problem
-    except Refused as problem:
-        messages.error(request, problem.message)
-    else:
-        messages.success(request, done)
-    return redirect("memories")
-
-
-def _user_id(request: HttpRequest) -> int:
-    assert isinstance(request.user, User)  # login_required let nobody else in
-    return request.user.pk
+    return done(
+        request, lambda: remembered.forget(user_of(request).pk, memory_id), _("Forgotten."), then="memories"
+    )

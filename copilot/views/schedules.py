@@ -6,8 +6,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
@@ -15,8 +14,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from copilot import cron, preferences
 from copilot import schedules as tasks
-from copilot.errors import NotFound, Refused
+from copilot.errors import Refused
 from copilot.permissions import UNRESTRICTED
+from copilot.views.acting import done, user_of
 
 
 @login_required
@@ -24,7 +24,7 @@ from copilot.permissions import UNRESTRICTED
 @require_http_methods(["GET", "POST"])
 def schedules(request: HttpRequest) -> HttpResponse:
     """What was refused stays in the form, so that nothing has to be written twice."""
-    owner_id = _user_id(request)
+    owner_id = user_of(request).pk
     form = {name: request.POST.get(name, "") for name in ("name", "prompt", "cron", "timezone")}
     status = 200
     if request.method == "POST":
@@ -55,28 +55,20 @@ def _shown(owner_id: int) -> list[dict[str, object]]:
 @login_required
 @require_POST
 def cancel_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
-    try:
-        tasks.cancel(_user_id(request), schedule_id)
-    except NotFound as problem:
-        raise Http404 from problem
-    messages.success(request, _("The task was cancelled."))
-    return redirect("schedules")
+    return done(
+        request,
+        lambda: tasks.cancel(user_of(request).pk, schedule_id),
+        _("The task was cancelled."),
+        then="schedules",
+    )
 
 
 @login_required
 @require_POST
 def switch_schedule_on(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
-    try:
-        tasks.switch_on(_user_id(request), schedule_id)
-    except NotFound as problem:
-        raise Http404 from problem
-    except Refused as problem:
-        messages.error(request, problem.message)
-    else:
-        messages.success(request, _("The task is on the clock again."))
-    return redirect("schedules")
-
-
-def _user_id(request: HttpRequest) -> int:
-    assert isinstance(request.user, User)  # login_required let nobody else in
-    return request.user.pk
+    return done(
+        request,
+        lambda: tasks.switch_on(user_of(request).pk, schedule_id),
+        _("The task is on the clock again."),
+        then="schedules",
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -14,6 +13,7 @@ from django.views.decorators.http import require_http_methods
 from copilot import preferences
 from copilot.commands import clean_text
 from copilot.errors import InvalidRequest, Refused
+from copilot.views.acting import user_of
 
 
 @login_required
@@ -21,8 +21,7 @@ from copilot.errors import InvalidRequest, Refused
 @require_http_methods(["GET", "POST"])
 def settings(request: HttpRequest) -> HttpResponse:
     """What was refused stays in the form, so that nothing has to be written twice."""
-    assert isinstance(request.user, User)  # login_required let nobody else in
-    owner_id = request.user.pk
+    owner_id = user_of(request).pk
     shown = preferences.of_user(owner_id)
     status = 200
     if request.method == "POST":

@@ -1,0 +1,65 @@
+"""The model calls of one run: a row before each request, and its cost after it, off the stream's path (A19.3, A19.6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from copilot import usage
+from copilot.agent.commits import retried
+from copilot.agent.parts import ModelCallEnded, ModelCallStarted
+from copilot.agent.services import Services
+from copilot.agent.spending import spent_on
+from copilot.bridge import in_thread
+from copilot.events import Event, UsageRecorded
+from copilot.turns import Claimed
+
+SETTLE_SECONDS = 1.0
+
+
+class CallBook:
+    def __init__(self, turn: Claimed, services: Services, publish: Callable[[Event], None]) -> None:
+        self.begun = 1 if turn.begun else 0  # the number of the last call whose row stands
+        self._turn = turn
+        self._services = services
+        self._publish = publish
+        self._sent = 0  # the number of the last call whose request went out
+        self._recordings: list[asyncio.Task[None]] = []
+
+    async def begin(self, call: ModelCallStarted) -> None:
+        self._sent = call.number
+        if call.number > self.begun:  # the run's first stands already: it came with the preparation
+            entry = call.entry
+            await in_thread(
+                usage.begin, self._turn.turn_id, call.number, entry.provider, entry.model, call.purpose
+            )
+
+    async def withdraw(self) -> None:
+        """A row that was made ahead of a request which is not sent any more costs nothing."""
+        if self.begun > self._sent:
+            await in_thread(usage.withdraw, self._turn.turn_id, self.begun)
+
+    def end(self, call: ModelCallEnded) -> None:
+        turn = self._turn
+        spent = spent_on(
+            call,
+            turn_id=turn.turn_id,
+            session_id=turn.session_id,
+            user_id=turn.user_id,
+            purpose=call.purpose,
+        )
+        self._recordings.append(self._services.in_background(self._record(spent)))
+
+    async def _record(self, spent: usage.Spent) -> None:
+        await retried(usage.finish, spent)
+        self._publish(UsageRecorded(purpose=spent.purpose, tokens=spent.tokens))
+
+    async def recorded(self) -> None:
+        """Wait until the cost of every call that has ended is known."""
+        if unknown := [task for task in self._recordings if not task.done()]:
+            await asyncio.wait(unknown)
+
+    async def settle(self) -> None:
+        """Costs are recorded before the ending is told; a database that is slow delays it a second at most."""
+        if self._recordings:
+            await asyncio.wait(self._recordings, timeout=SETTLE_SECONDS)

@@ -1,0 +1,45 @@
+"""From the wire to a checked value; the answer names each field that is wrong."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from copilot.errors import InvalidRequest
+from copilot.events import JSON
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def parse(model: type[M], data: JSON) -> M:
+    """Validate what came over the wire; the answer names each field that is wrong."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as problem:
+        raise InvalidRequest(_explain(problem)) from problem
+    except RecursionError as problem:
+        raise InvalidRequest("The JSON is nested too deeply.") from problem
+
+
+def _explain(problem: ValidationError) -> str:
+    """At most three problems, without the values that caused them."""
+    found = problem.errors(include_url=False, include_context=False, include_input=False)
+    places = [".".join(str(part) for part in error["loc"] if part != "command") for error in found[:3]]
+    said = [f"{place or 'body'}: {error['msg']}" for place, error in zip(places, found, strict=False)]
+    return "; ".join(said)
+
+
+def as_uuid(text: str) -> UUID | None:
+    """A canonical lower-case id, or None: anything else names nothing."""
+    try:
+        value = UUID(text)
+    except ValueError:
+        return None
+    return value if str(value) == text else None

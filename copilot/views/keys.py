@@ -1,0 +1,55 @@
+"""The page of a user's API keys."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from copilot import api_keys
+from copilot.errors import Refused
+from copilot.views.acting import done, user_of
+
+
+@login_required
+@never_cache
+@require_http_methods(["GET", "POST"])
+def keys(request: HttpRequest) -> HttpResponse:
+    """List and make; the secret is on this one page and never again."""
+    user = user_of(request)
+    secret = ""
+    if request.method == "POST":
+        try:
+            made = api_keys.create(
+                user,
+                name=request.POST.get("name", "").strip()[:100],
+                scopes=tuple(request.POST.getlist("scopes")),
+            )
+            secret = made.token
+        except Refused as problem:
+            messages.error(request, problem.message)
+    scopes = [scope for scope in api_keys.SCOPES if scope != "staff" or user.is_staff]
+    context = {
+        "keys": api_keys.of_user(user.pk),
+        "secret": secret,
+        "scopes": scopes,
+        "usual": api_keys.USUAL_SCOPES,
+    }
+    return render(request, "copilot/api_keys.html", context)
+
+
+@login_required
+@require_POST
+def revoke_key(request: HttpRequest, key_id: UUID) -> HttpResponse:
+    return done(
+        request,
+        lambda: api_keys.revoke(user_of(request).pk, key_id),
+        _("The key was revoked."),
+        then="api_keys",
+    )
