@@ -283,3 +283,12 @@ WEB_SEARCH = env.choice("WEB_SEARCH", "", ("", "searxng", "brave", "tavily"))
 WEB_SEARCH_URL = env.text("WEB_SEARCH_URL")  # of a SearXNG; the others have their own
 WEB_SEARCH_KEY = env.text("WEB_SEARCH_KEY")
 WEB_SEARCH_PRICE_MICRODOLLARS = env.integer("WEB_SEARCH_PRICE_MICRODOLLARS", 0)
+
+# --- money (B19.2) -----------------------------------------------------------------------------------
+STRIPE_SECRET_KEY = env.text("STRIPE_SECRET_KEY")  # empty: everything but paying works
+STRIPE_WEBHOOK_SECRETS = env.words("STRIPE_WEBHOOK_SECRETS", [])  # two while one replaces the other
+STRIPE_API_BASE = env.text("STRIPE_API_BASE", "https://api.stripe.com").rstrip("/")
+BILLING_CURRENCY = env.text("BILLING_CURRENCY", "usd").lower()
+BILLING_REDIRECT_ORIGINS = env.words("BILLING_REDIRECT_ORIGINS", [SITE_URL])
+# Called with a user's id after commit, when one who may have been kept waiting can go on (B2.4).
+BILLING_LIMIT_LIFTED_HOOKS = env.words("BILLING_LIMIT_LIFTED_HOOKS", [])

@@ -1,74 +1,17 @@
-"""Tables of money, and the rules the database itself keeps (B3)."""
+"""What staff decide: limits, tiers and prices."""
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from billing import plans, pricing
+from billing import plans
+from billing.models.accounts import TIER_CHOICES
 
-TIER_CHOICES = [(tier, tier.title()) for tier in plans.TIERS]
 DEFAULTS = plans.Policy()
 ONLY_POLICY = 1  # the one key the policy's row may have
-
-
-class Account(models.Model):
-    """What billing knows of a user; `billing.accounts` alone makes it. A user who has one is never deleted."""
-
-    user = models.OneToOneField(
-        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="billing_account"
-    )
-    tier = models.CharField(max_length=16, choices=TIER_CHOICES, default="FREE", db_default="FREE")
-    granted_tier = models.CharField(  # noqa: DJ001 - no grant is not a tier
-        max_length=16, choices=TIER_CHOICES, null=True, blank=True
-    )
-    stripe_customer_id = models.CharField(max_length=255, null=True, blank=True, unique=True)
-    daily_limit_override_microdollars = models.BigIntegerField(
-        null=True, blank=True, help_text="Absolute, not multiplied. 0 = unlimited, empty = by tier."
-    )
-    weekly_limit_override_microdollars = models.BigIntegerField(
-        null=True, blank=True, help_text="Absolute, not multiplied. 0 = unlimited, empty = by tier."
-    )
-    credit_balance_cents = models.BigIntegerField(default=0, db_default=0, editable=False)
-    debt_cents = models.BigIntegerField(default=0, db_default=0, editable=False)
-    trial_used_at = models.DateTimeField(null=True, blank=True)
-    change_token = models.UUIDField(
-        null=True, blank=True, help_text="Who holds the right to change the plan."
-    )
-    change_lease_until = models.DateTimeField(null=True, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    class Meta:
-        constraints = [
-            models.CheckConstraint(condition=Q(tier__in=plans.TIERS), name="an_account_has_a_known_tier"),
-            models.CheckConstraint(
-                condition=Q(granted_tier__isnull=True) | Q(granted_tier__in=plans.TIERS),
-                name="a_granted_tier_is_known",
-            ),
-            models.CheckConstraint(
-                condition=Q(daily_limit_override_microdollars__gte=0),
-                name="a_daily_override_is_never_negative",
-            ),
-            models.CheckConstraint(
-                condition=Q(weekly_limit_override_microdollars__gte=0),
-                name="a_weekly_override_is_never_negative",
-            ),
-            models.CheckConstraint(
-                condition=Q(credit_balance_cents__gte=0), name="a_balance_is_never_negative"
-            ),
-            models.CheckConstraint(condition=Q(debt_cents__gte=0), name="a_debt_is_never_negative"),
-            models.CheckConstraint(
-                condition=Q(change_token__isnull=True, change_lease_until__isnull=True)
-                | Q(change_token__isnull=False, change_lease_until__isnull=False),
-                name="a_change_lease_has_an_owner_and_an_end",
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"account {self.pk}"
 
 
 class LimitPolicy(models.Model):
@@ -211,97 +154,3 @@ class ModelPrice(models.Model):
 
     def __str__(self) -> str:
         return f"{self.provider} {self.model} from {self.effective_from:%Y-%m-%d}"
-
-
-class UsageRecord(models.Model):
-    """The cost of one provider call; `billing.usage` alone writes it, once. No account: our own call."""
-
-    call_id = models.UUIDField(primary_key=True, editable=False)
-    account = models.ForeignKey(
-        Account,
-        on_delete=models.PROTECT,
-        null=True,
-        blank=True,
-        related_name="usage_records",
-        db_index=False,  # the index below begins with it
-    )
-    occurred_at = models.DateTimeField(help_text="When the call ended; decides day and week.")
-    provider = models.CharField(max_length=32)
-    model = models.CharField(max_length=128)
-    purpose = models.CharField(max_length=16)
-    session_ref = models.CharField(max_length=64, blank=True)
-    turn_ref = models.CharField(max_length=64, blank=True)
-    input_tokens = models.BigIntegerField()
-    output_tokens = models.BigIntegerField()
-    cache_read_tokens = models.BigIntegerField()
-    cache_write_5m_tokens = models.BigIntegerField()
-    cache_write_1h_tokens = models.BigIntegerField()
-    reported_microdollars = models.BigIntegerField(null=True, blank=True)
-    cost_microdollars = models.BigIntegerField()
-    cost_source = models.CharField(max_length=16)
-    price = models.ForeignKey(
-        ModelPrice, on_delete=models.PROTECT, null=True, blank=True, related_name="usage_records"
-    )
-    estimated = models.BooleanField()
-    aborted = models.BooleanField()
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    class Meta:
-        constraints = [
-            models.CheckConstraint(
-                condition=Q(cost_source__in=list(pricing.SOURCES)),
-                name="a_cost_has_a_known_source",
-            ),
-            models.CheckConstraint(
-                condition=Q(cost_microdollars__gte=0) & Q(reported_microdollars__gte=0),
-                name="costs_are_never_negative",
-            ),
-            models.CheckConstraint(
-                condition=Q(
-                    input_tokens__gte=0,
-                    output_tokens__gte=0,
-                    cache_read_tokens__gte=0,
-                    cache_write_5m_tokens__gte=0,
-                    cache_write_1h_tokens__gte=0,
-                ),
-                name="token_counts_are_never_negative",
-            ),
-        ]
-        indexes = [models.Index(fields=["account", "occurred_at"], name="usage_of_an_account")]
-
-    def __str__(self) -> str:
-        return f"{self.model} call {self.call_id}"
-
-
-class UsageWindow(models.Model):
-    """How much of a day's or week's limit is used; `billing.usage` alone writes it."""
-
-    class Kind(models.TextChoices):
-        DAY = "DAY"
-        WEEK = "WEEK"
-
-    account = models.ForeignKey(
-        Account,
-        on_delete=models.PROTECT,
-        related_name="usage_windows",
-        db_index=False,  # the unique index begins with it
-    )
-    kind = models.CharField(max_length=8, choices=Kind.choices)
-    starts_on = models.DateField()
-    used_microdollars = models.BigIntegerField()
-    version = models.BigIntegerField(help_text="Grows by one with every change; tells copies their age.")
-    updated_at = models.DateTimeField()  # no index: the row of a busy user must stay cheap to rewrite
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["account", "kind", "starts_on"], name="one_row_per_account_and_window"
-            ),
-            models.CheckConstraint(condition=Q(used_microdollars__gte=0), name="use_is_never_negative"),
-            models.CheckConstraint(condition=Q(kind__in=["DAY", "WEEK"]), name="a_window_is_a_day_or_a_week"),
-        ]
-        indexes = [models.Index(fields=["starts_on"], name="windows_by_start")]
-
-    def __str__(self) -> str:
-        return f"{self.kind} from {self.starts_on}"
