@@ -16,6 +16,7 @@ from django.db.models import F
 from django.db.models.functions import Greatest, Now
 
 from copilot import turns
+from copilot.awaited import auto_approve_of
 from copilot.errors import Conflict, FenceLost, NotFound, TurnConflict
 from copilot.events import JSON
 from copilot.models import Approval, Session, Turn
@@ -71,7 +72,7 @@ def admit(turn_id: UUID, fence: int, wanted: Sequence[Wanted]) -> Admitted:
         turn = Turn.objects.select_for_update().filter(pk=turn_id, fence=fence, status=turns.RUNNING).first()
         if turn is None:
             raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
-        by_itself: bool = Session.objects.values_list("auto_approve", flat=True).get(pk=turn.session_id)
+        by_itself = auto_approve_of(Session.objects.select_related("root").get(pk=turn.session_id)).enabled
         admitted = Admitted(approved={}, refused={})
         for one in wanted:
             if not by_itself or one.manual_only:
@@ -283,6 +284,7 @@ def expired(older_than_seconds: float) -> list[UUID]:
 
 _ALLOW = """
 UPDATE copilot_session SET auto_approve = %(enabled)s, auto_approve_cap = %(cap)s,
+       auto_approve_children = %(enabled)s AND %(children)s,
        auto_approve_taken = CASE WHEN auto_approve OR NOT %(enabled)s THEN auto_approve_taken ELSE COALESCE(
            (SELECT SUM(a.reserved_microdollars) FROM copilot_approval a JOIN copilot_session c ON c.id = a.session_id
             WHERE COALESCE(c.root_id, c.id) = %(session)s AND a.state IN ('approved', 'running')), 0) END
@@ -290,12 +292,25 @@ WHERE id = %(session)s AND owner_id = %(owner)s AND deleted_at IS NULL
 """
 
 
-def allow_unasked(owner_id: int, session_id: UUID, *, enabled: bool, cap_microdollars: int | None) -> None:
+def allow_unasked(
+    owner_id: int,
+    session_id: UUID,
+    *,
+    enabled: bool,
+    cap_microdollars: int | None = None,
+    sub_sessions: bool = False,
+) -> None:
     """Switch a session's own approving on or off; what it may spend counts from the moment it is switched on."""
     with connection.cursor() as cursor:
         cursor.execute(
             _ALLOW,
-            {"session": session_id, "owner": owner_id, "enabled": enabled, "cap": cap_microdollars},
+            {
+                "session": session_id,
+                "owner": owner_id,
+                "enabled": enabled,
+                "cap": cap_microdollars,
+                "children": sub_sessions,
+            },
         )
         if not cursor.rowcount:
             raise NotFound

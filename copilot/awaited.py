@@ -40,7 +40,15 @@ def approval_views(rows: Iterable[Approval]) -> list[ApprovalView]:
 
 
 def auto_approve_of(session: Session) -> AutoApproveView:
-    return AutoApproveView(enabled=session.auto_approve, cap_microdollars=session.auto_approve_cap)
+    """Of a sub-session the cap is its root's, and its root may have switched it on for the whole family (A21.3)."""
+    payer = session if session.root is None else session.root
+    inherited = payer is not session and payer.auto_approve and payer.auto_approve_children
+    return AutoApproveView(
+        enabled=session.auto_approve or inherited,
+        cap_microdollars=payer.auto_approve_cap if payer.auto_approve else session.auto_approve_cap,
+        sub_sessions=session.auto_approve_children,
+        inherited=inherited,
+    )
 
 
 def remaining_cap(session_id: UUID) -> int | None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
-from copilot import dispatch, sessions
+from copilot import approvals, dispatch, sessions
 from copilot.bridge import in_thread
 from copilot.errors import TooMany
+from copilot.events import AutoApproveView
 from copilot.live.tail import Tail
 from copilot.models import Message, Session, Turn
 from copilot.permissions import UNRESTRICTED, Permissions
 from copilot.providers.scripted import Call, Fail, Text
 from tests import make
-from tests.engine import cue, ended, endings, quiet, start, status, told, until
+from tests.engine import Errand, add_tools, cue, ended, endings, fresh, quiet, start, status, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.rest import V1, program
@@ -221,6 +223,54 @@ def test_a_child_has_no_more_than_its_parent(session, model):
     assert {tool.name for tool in model.requests[1].tools} == {RUN, "read_file", "read_tool_result"}
 
 
+def families_pay(root, monkeypatch, *, sub_sessions):
+    """The root runs calls unasked up to 500, and so do its children if it says so; each call is estimated at 400."""
+    pay = Errand("pay", approval="ask", billable=True, estimate=lambda given, context: 400)
+    add_tools(monkeypatch, pay)
+    approvals.allow_unasked(
+        root.owner_id, root.pk, enabled=True, cap_microdollars=500, sub_sessions=sub_sessions
+    )
+    return pay
+
+
+def test_a_child_asks_unless_the_user_chose_otherwise(session, model, monkeypatch):
+    """A21.3: what runs unasked in a conversation does not in its sub-sessions"""
+    pay = families_pay(session, monkeypatch, sub_sessions=False)
+    model.will(run())
+    model.will(Call("pay"))
+    assert result(ended(start(session)))["status"] == "waiting"
+    assert pay.runs == 0
+    assert fresh(child_of(session)).auto_approve == AutoApproveView(cap_microdollars=500)
+
+
+def test_a_family_that_runs_unasked_shares_one_cap(session, model, monkeypatch):
+    """A21.3: the child's call is paid from the root's cap, and so is its grandchild's, which finds too little left"""
+    pay = families_pay(session, monkeypatch, sub_sessions=True)
+    model.will(run())
+    model.will(Call("pay"))
+    model.will(run("Deeper"))
+    model.will(Call("pay"))
+    assert result(ended(start(session)))["status"] == "succeeded"
+    child = child_of(session)
+    grandchild = child_of(child)
+    session.refresh_from_db()
+    assert (pay.runs, session.auto_approve_taken) == (1, 400)
+    (open_request,) = fresh(grandchild).approvals
+    assert (open_request.block_reason, open_request.remaining_cap_microdollars) == (approvals.OVER_CAP, 100)
+    assert fresh(child).auto_approve == AutoApproveView(enabled=True, cap_microdollars=500, inherited=True)
+
+
+def test_a_child_gets_no_title_of_its_own(session, rig, model):
+    """A18.1, A21.2: nobody is charged for the title of a sub-session, which goes by its prompt"""
+    model.will(run())
+    model.will(Text("Found."))
+    turn = ended(start(session))
+    child = child_of(session)
+    assert child.title == "Look into it"
+    until(lambda: rig.errands)
+    assert [turn_id for kind, turn_id in rig.errands if kind == "title"] == [turn.pk]
+
+
 def test_nothing_stays_of_a_child_that_may_not_start(session, model, monkeypatch):
     monkeypatch.setattr(dispatch.admission, "check_limit", _refuse_children)
     turn = called(session, model=model, tool=RUN, prompt="Costly")
@@ -250,8 +300,11 @@ def test_a_stopped_parent_stops_what_it_started_and_nothing_older(session, model
     until(lambda: Turn.objects.filter(parent=turn_id, status="running").exists())
     second = Turn.objects.get(parent=turn_id)
     dispatch.stop(session.owner_id, session.pk)
+    asked = Turn.objects.get(pk=second.pk)  # the request itself reached the child: no step waits for another
+    assert asked.stop_requested_at is not None
     assert ended(turn_id).cancel_reason == "user"
     child = ended(second.pk)
+    assert child.ended_at - asked.stop_requested_at < timedelta(seconds=2)
     assert (child.status, child.cancel_reason) == ("cancelled", "parent")
     assert told(second.session_id, "turn.cancelled")[0].reason == "parent"
     assert status(first.pk) == "running"

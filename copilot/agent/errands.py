@@ -10,8 +10,11 @@ from copilot.turns import Ended
 
 
 def after(ended: Ended, *, full: bool) -> Iterator[Errand]:
-    """Decided by what the ending's own statement returned: an ordinary turn asks the database nothing more."""
-    if titles.is_due(ended.title, ended.title_origin):
+    """Decided by what the ending's own statement returned: an ordinary turn asks the database nothing more.
+
+    A sub-session is listed by the prompt it was given: no model is paid for a title nobody looks for.
+    """
+    if not ended.child and titles.is_due(ended.title, ended.title_origin):
         yield "title"
     if full:
         yield "compaction"

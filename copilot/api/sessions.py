@@ -31,10 +31,11 @@ class NewSession(Body):
 
 
 class AutoApprove(Body):
-    """Calls that run unasked; without a cap only those that cost nothing (A11.11)."""
+    """Calls that run unasked; without a cap only those that cost nothing (A11.11). Sub-sessions only when said so."""
 
     enabled: bool
     cap_microdollars: Annotated[int, Field(ge=0, le=GREATEST_CAP)] | None = None
+    sub_sessions: bool = False
 
 
 class SessionChanges(Body):

@@ -118,6 +118,8 @@ class AutoApproveView:
 
     enabled: bool = False
     cap_microdollars: int | None = None  # None: only calls that cost nothing
+    sub_sessions: bool = False  # in its sub-sessions too, which draw on the same cap (A21.3)
+    inherited: bool = False  # of a sub-session: because its root says so
 
 
 @dataclass(frozen=True, kw_only=True)

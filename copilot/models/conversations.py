@@ -66,6 +66,9 @@ class Session(models.Model):
     # Calls that run without being asked for (A11.11):
     auto_approve = models.BooleanField(default=False, db_default=False)
     auto_approve_cap = models.BigIntegerField(null=True, blank=True, help_text="In microdollars.")
+    auto_approve_children = models.BooleanField(
+        default=False, db_default=False, help_text="In its sub-sessions too, under the same cap (A21.3)."
+    )
     auto_approve_taken = models.BigIntegerField(
         default=0, db_default=0, help_text="Spent and reserved, in microdollars."
     )

@@ -131,13 +131,17 @@ def say_to(
 
 
 def budget_for(context: TurnContext) -> int:
-    """What a child is given, in microdollars: never more than its parent has left (A32.1)."""
+    """What a child is given, in microdollars: at most half of what its parent has left (A32.1).
+
+    What is given is reserved while the child runs or waits for a person; its parent must be able to answer meanwhile.
+    """
     spending = usage.spending(UUID(context.turn_id))
     ceiling = billing_queries.plan(context.user_id).turn_ceiling_microdollars
     bounds = [bound for bound in (settings.TURN_BUDGET_MICRODOLLARS, ceiling, spending.given) if bound]
     if not bounds:
         return BUDGET_MICRODOLLARS
-    return max(0, min(BUDGET_MICRODOLLARS, min(bounds) - spending.spent - spending.reserved))
+    left = min(bounds) - spending.spent - spending.reserved
+    return max(0, min(BUDGET_MICRODOLLARS, left // 2))
 
 
 # --- what became of it -------------------------------------------------------------------------------

@@ -30,9 +30,11 @@ export class Approvals {
     show(this.box, approvals.length > 0);
   }
 
-  #paintUnasked({ enabled, cap_microdollars: cap }) {
+  #paintUnasked({ enabled, cap_microdollars: cap, sub_sessions: too, inherited }) {
     const limit = cap === null ? "as long as they cost nothing" : `up to ${dollars(cap)} in all`;
-    fill(this.unasked, "text", `Calls run unasked in this chat, ${limit}.`);
+    const where = inherited ? "here, as the chat that started this one allows" : too ? "in this chat and its sub-chats" : "in this chat";
+    fill(this.unasked, "text", `Calls run unasked ${where}, ${limit}.`);
+    show(this.unasked.querySelector("button"), !inherited);
     show(this.unasked, enabled);
   }
 
@@ -64,7 +66,8 @@ export class Approvals {
 
   async #allow(card, approval) {
     const cap = card.elements.cap.value.trim();
-    await this.allow({ enabled: true, cap_microdollars: cap === "" ? null : Math.round(Number(cap) * MICRO) });
+    const cap_microdollars = cap === "" ? null : Math.round(Number(cap) * MICRO);
+    await this.allow({ enabled: true, cap_microdollars, sub_sessions: card.elements.sub_sessions.checked });
     await this.#approve(card, approval);
   }
 

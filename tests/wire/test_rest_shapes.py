@@ -29,7 +29,14 @@ def test_sessions():
         "parent_id": None,
     }
     opened = {"cursor": CURSOR, "personality": None, "instructions": "", "allowed_tools": None}
-    unasked = {"auto_approve": {"enabled": False, "cap_microdollars": None}}
+    unasked = {
+        "auto_approve": {
+            "enabled": False,
+            "cap_microdollars": None,
+            "sub_sessions": False,
+            "inherited": False,
+        }
+    }
     assert (made.status_code, made.json()) == (201, {**shown, **opened, **unasked})
     assert client.get(f"{V1}/sessions").json() == {"items": [shown], "next_cursor": None}
 

@@ -1,0 +1,48 @@
+"""Waiting for a conversation's end against the end itself (A21.c1, T10)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+from django.utils import timezone
+
+from copilot import outcomes
+from copilot.bridge import in_thread
+from copilot.events import TurnCancelled
+from copilot.live import stream
+from copilot.models import Session, Turn
+from tests import make
+
+RUNS, AT_ONCE = 500, 10
+MOMENTS = [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008]  # from before the subscription to after the first look
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_no_end_between_looking_and_listening_is_missed(monkeypatch):
+    """A21.c1: 500 runs. Rows are looked at once, so that only the news of the end can wake who waits"""
+    monkeypatch.setattr(outcomes, "LOOK_AGAIN_SECONDS", 60.0)
+    children = [await in_thread(make.session) for _ in range(AT_ONCE)]
+    chance = random.Random(21)
+    found = await asyncio.gather(*(_runs(child, chance) for child in children))
+    assert [status for statuses in found for status in statuses] == ["cancelled"] * RUNS
+
+
+async def _runs(child: Session, chance: random.Random) -> list[str]:
+    return [await _run(child, chance.choice(MOMENTS)) for _ in range(RUNS // AT_ONCE)]
+
+
+async def _run(child: Session, later: float) -> str:
+    turn = await in_thread(make.turn, child, "running")
+    waiting = outcomes.wait(child.owner_id, turn.pk, timeout_seconds=30)
+    outcome, _ = await asyncio.gather(asyncio.wait_for(waiting, 20), in_thread(_end, turn, later))
+    return outcome.status
+
+
+def _end(turn: Turn, later: float) -> None:
+    """Row first, then the event, as every ending is told."""
+    time.sleep(later)  # a moment of the race, waited for by nobody
+    Turn.objects.filter(pk=turn.pk).update(status="cancelled", ended_at=timezone.now())
+    stream.publish_now(str(turn.session_id), [(TurnCancelled(run_ids=[], reason="user"), str(turn.pk))])
