@@ -198,6 +198,7 @@ CONTENT_SECURITY_POLICY = {
         "img-src": ["'self'", "data:", "blob:"],
         "connect-src": ["'self'"],
         "object-src": ["'none'"],
+        "frame-src": ["'self'"],  # also keeps an artifact's frame from navigating itself elsewhere (S14)
         "base-uri": ["'none'"],
         "form-action": ["'self'"],
         "frame-ancestors": ["'none'"],
@@ -207,6 +208,8 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 UPLOAD_BODY_MAX_BYTES = (
     env.integer("UPLOAD_BODY_MAX_MB", 1025, least=1) * 2**20
 )  # the largest file, and its frame
+ARTIFACT_RENDER_MAX = env.integer("ARTIFACT_RENDER_MAX_MB", 10, least=1) * 2**20  # what our script shows
+ARTIFACT_SCRIPT_HOSTS = env.words("ARTIFACT_SCRIPT_HOSTS", [])  # https origins that artifacts may load from
 
 # --- REST --------------------------------------------------------------------------------------------
 REST_FRAMEWORK: dict[str, object] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from django.apps import AppConfig
@@ -11,6 +12,7 @@ from django.core.checks import CheckMessage, Error, register
 from copilot.providers import caching
 from copilot.workers import BEAT_LIFE_SECONDS, BEAT_SECONDS
 
+_ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 SWEEP_SECONDS = 2.0  # the reaper's tick (D10)
 
 
@@ -50,6 +52,16 @@ def cached_prefixes_outlive_messages(
             f"PROMPT_CACHE_PREFIX_LIFE ({prefix}) must not be shorter than PROMPT_CACHE_MESSAGES_LIFE ({messages}).",
             id="copilot.E003",
         )
+    ]
+
+
+@register
+def script_hosts_are_origins(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    """They go into a policy word by word: anything else could loosen it (S14)."""
+    odd = [host for host in settings.ARTIFACT_SCRIPT_HOSTS if not _ORIGIN.fullmatch(host)]
+    return [
+        Error(f"ARTIFACT_SCRIPT_HOSTS holds https://host[:port] origins, not {host!r}.", id="copilot.E010")
+        for host in odd
     ]
 
 

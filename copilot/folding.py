@@ -9,6 +9,8 @@ from copilot.events import (
     ApprovalDecided,
     ApprovalRequested,
     ApprovalView,
+    ArtifactAdded,
+    ArtifactView,
     AutoApproveView,
     ContextCompacted,
     Event,
@@ -68,6 +70,7 @@ class Transcript:
     questions: tuple[QuestionView, ...] = ()
     approvals: tuple[ApprovalView, ...] = ()
     auto_approve: AutoApproveView = field(default_factory=AutoApproveView)
+    artifacts: tuple[ArtifactView, ...] = ()
     title: str = ""
     state: SessionState = "idle"
 
@@ -93,6 +96,7 @@ def from_snapshot(snapshot: SessionSnapshot) -> Transcript:
         questions=tuple(snapshot.questions),
         approvals=tuple(snapshot.approvals),
         auto_approve=snapshot.auto_approve,
+        artifacts=tuple(snapshot.artifacts),
         title=snapshot.title,
         state=snapshot.state,
     )
@@ -248,8 +252,23 @@ def _changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript
         case ApprovalDecided():
             open_ones = tuple(view for view in state.approvals if view.id != event.approval_id)
             return replace(state, approvals=open_ones)
+        case ArtifactAdded():
+            if any(known.file_id == event.file_id for known in state.artifacts):
+                return state  # its bytes never change, so neither does its place
+            return replace(state, artifacts=(*state.artifacts, _artifact(event)))
         case _:
             return _turn_changed(state, event, turn_id)
+
+
+def _artifact(event: ArtifactAdded) -> ArtifactView:
+    return ArtifactView(
+        file_id=event.file_id,
+        name=event.name,
+        type=event.type,
+        size=event.size,
+        created_at=event.created_at,
+        call_id=event.call_id,
+    )
 
 
 def _turn_changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript:

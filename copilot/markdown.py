@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
+from itertools import islice
 from urllib.parse import urlsplit
 
 import nh3
@@ -20,6 +21,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 HIGHLIGHTED_CHARACTERS = 20_000  # beyond it colour costs more than it helps; the text stays
+CODE_BLOCKS = ("fence", "code_block")
 BARE_LINK = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}*_]")
 TAGS = {
     *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote"),
@@ -50,6 +52,13 @@ def render(text: str) -> SafeString:
         link_rel="noopener noreferrer nofollow",
     )
     return mark_safe(html)  # noqa: S308 - cleaned one line above
+
+
+def code_block(text: str, index: int) -> str | None:
+    """What stands in the code block of this number, from 0, as the page counts them; None if there is none."""
+    blocks = (token for token in _markdown.parse(text) if token.type in CODE_BLOCKS)
+    token = next(islice(blocks, index, None), None)
+    return None if token is None else token.content
 
 
 def _fence(

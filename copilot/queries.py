@@ -14,6 +14,7 @@ from django.db import connection
 from django.db.models import Case, Count, Exists, OuterRef, Q, When
 from django.db.models.fields.json import KeyTransform
 
+from copilot import artifacts
 from copilot.awaited import auto_approve_of, open_approvals
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
@@ -35,6 +36,7 @@ from copilot.events import (
     ToolResultContent,
     TurnView,
 )
+from copilot.events import instant as instant
 from copilot.inventory import reaper_silent_seconds as reaper_silent_seconds
 from copilot.inventory import redis_health as redis_health  # diagnostics reads them here
 from copilot.inventory import workers_seen as workers_seen
@@ -77,11 +79,6 @@ class SessionView:
     created_at: str
     active_at: str
     parent_id: str | None = None
-
-
-def instant(moment: datetime) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
 
 
 # --- sessions ----------------------------------------------------------------------------------------
@@ -359,6 +356,7 @@ def snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot,
         questions=questions,
         approvals=approvals,
         auto_approve=auto_approve_of(session),
+        artifacts=artifacts.of_session(session_id),
         todos=[msgspec.convert(item, Todo) for item in session.todos],
         title=session.title,
         state=_state_during(turn, waits=bool(questions)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from copilot.views import agents, chat, keys, mcp, memories, preferences, schedules
+from copilot.views import agents, artifacts, chat, keys, mcp, memories, preferences, schedules
 
 urlpatterns = [
     path("", chat.home, name="home"),
@@ -12,6 +12,12 @@ urlpatterns = [
     path("chat/start/", chat.chat_start, name="chat_start"),
     path("chat/<uuid:session_id>/", chat.chat_session, name="chat_session"),
     path("chat/<uuid:session_id>/send/", chat.chat_send, name="chat_send"),
+    path(
+        "chat/<uuid:session_id>/messages/<uuid:message_id>/blocks/<int:index>/render",
+        artifacts.render_block,
+        name="render_block",
+    ),
+    path("files/<uuid:file_id>/render", artifacts.render_file, name="render_file"),
     path("agents/", agents.agents, name="agents"),
     path("agents/new/", agents.new_agent, name="agent_new"),
     path("agents/<uuid:agent_id>/", agents.agent, name="agent"),

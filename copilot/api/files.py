@@ -39,6 +39,7 @@ class FilesQuery(Query):
 
 class DownloadQuery(Query):
     inline: bool = False
+    retry: Annotated[str, Field(alias="_retry", max_length=20)] = ""  # tells caches apart, and us nothing
 
 
 class NewName(Body):

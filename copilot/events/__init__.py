@@ -75,6 +75,7 @@ from copilot.events.turn import (
 from copilot.events.views import (
     JSON,
     ApprovalView,
+    ArtifactView,
     AttachmentView,
     AutoApproveView,
     Content,
@@ -92,6 +93,7 @@ from copilot.events.views import (
     ToolCallContent,
     ToolResultContent,
     TurnView,
+    instant,
 )
 
 __all__ = [
@@ -102,6 +104,7 @@ __all__ = [
     "ApprovalRequested",
     "ApprovalView",
     "ArtifactAdded",
+    "ArtifactView",
     "AttachmentView",
     "AutoApproveView",
     "CancelReason",
@@ -174,6 +177,7 @@ __all__ = [
     "UsageRecorded",
     "decode",
     "encode",
+    "instant",
     "place",
 ]
 

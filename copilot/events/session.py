@@ -7,6 +7,7 @@ from typing import Literal
 
 from copilot.events.views import (
     ApprovalView,
+    ArtifactView,
     AutoApproveView,
     MessageView,
     QuestionView,
@@ -30,6 +31,7 @@ class SessionSnapshot:
     has_older: bool
     approvals: list[ApprovalView] = field(default_factory=list)
     auto_approve: AutoApproveView = field(default_factory=AutoApproveView)
+    artifacts: list[ArtifactView] = field(default_factory=list)
     queue_version: int = 0
     kind: Literal["session.snapshot"] = "session.snapshot"
 
@@ -67,6 +69,8 @@ class ArtifactAdded:
     name: str
     type: str
     size: int
+    created_at: str = ""
+    call_id: str = ""  # the tool call that made it
     kind: Literal["artifact.added"] = "artifact.added"
 
 

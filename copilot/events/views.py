@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -14,12 +15,29 @@ SessionState = Literal["idle", "running", "waiting"]
 HealingKind = Literal["effort", "thinking", "signature", "images", "credentials"]
 
 
+def instant(moment: datetime) -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttachmentView:
     file_id: str
     name: str
     type: str
     size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactView:
+    """A file that the agent made; files of one name are its versions, in the order of their time (S14)."""
+
+    file_id: str
+    name: str
+    type: str
+    size: int
+    created_at: str = ""
+    call_id: str = ""  # the tool call that made it
 
 
 class ToolCallContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_call"):

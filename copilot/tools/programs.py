@@ -12,8 +12,9 @@ from uuid import UUID
 
 from django.conf import settings
 
+from copilot import artifacts
 from copilot.bridge import in_thread
-from copilot.events import JSON, ArtifactAdded
+from copilot.events import JSON
 from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart
 from copilot.tools import sandbox
@@ -52,9 +53,7 @@ async def execute(program: Program, invocation: Invocation) -> ToolOutput:
     finally:
         await asyncio.shield(asyncio.to_thread(mirrors.remove, folder))
     for file in saved.files:
-        invocation.emit(
-            ArtifactAdded(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes)
-        )
+        invocation.emit(artifacts.added(file))
     media = await in_thread(_images, saved.files) if program.shows_images else ()
     return ToolOutput(value=_fields(program, finished, before, saved), media=media)
 

@@ -13,9 +13,9 @@ from uuid import UUID
 from django.conf import settings
 from pydantic import Field
 
+from copilot import artifacts
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
-from copilot.events import ArtifactAdded
 from copilot.tools import net, pages
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
 from copilot.tools.results import CALL_CHARACTERS
@@ -133,7 +133,7 @@ async def _stored(fetched: net.Fetched, mime: str, invocation: Invocation) -> To
         session_id=UUID(context.session_id),
         call_id=invocation.call_id,
     )
-    invocation.emit(ArtifactAdded(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes))
+    invocation.emit(artifacts.added(file))
     return ToolOutput(
         value=f"[{fetched.url[:MAX_URL]}; status {fetched.status}; {mime}; complete]\n"
         f"Not text; stored as {file.name}, {file.mime}, {file.size_bytes:,} bytes, workspace://{file.id}"

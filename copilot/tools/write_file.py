@@ -9,10 +9,10 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
+from copilot import artifacts
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.errors import NotFound
-from copilot.events import ArtifactAdded
 from copilot.models import WorkspaceFile
 from copilot.names import last_part, stored_name
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
@@ -40,7 +40,7 @@ async def write_file(arguments: WriteFile, invocation: Invocation) -> ToolOutput
     if not last_part(arguments.name).strip("."):
         raise ToolFailed("invalid_name", "The name has no last part to call the file by.")
     file = await in_thread(_store, arguments, invocation.context, invocation.call_id)
-    invocation.emit(ArtifactAdded(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes))
+    invocation.emit(artifacts.added(file))
     return ToolOutput(
         value={
             "file_id": str(file.id),

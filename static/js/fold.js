@@ -15,6 +15,7 @@ export function emptyState() {
     approvals: [], // calls that wait for a person
     autoApprove: { enabled: false, cap_microdollars: null },
     todos: [],
+    artifacts: [], // files the agent made, oldest first: {file_id, name, type, size, created_at, call_id}
     calls: new Map(), // call id → {tool, state, progress} of the turn in flight
     title: "",
     state: "idle",
@@ -57,6 +58,10 @@ const STEPS = {
   },
   "todos.changed": (state, event) => {
     state.todos = event.items;
+  },
+  "artifact.added": (state, { file_id, name, type, size, created_at, call_id }) => {
+    if (state.artifacts.some((known) => known.file_id === file_id)) return; // its bytes never change, so neither does its place
+    state.artifacts = [...state.artifacts, { file_id, name, type, size, created_at, call_id }];
   },
   "limit.reached": (state, event) => {
     state.limit = event;
@@ -149,6 +154,7 @@ function takeSnapshot(state, event) {
   state.approvals = event.approvals ?? [];
   state.autoApprove = event.auto_approve ?? state.autoApprove;
   state.todos = event.todos;
+  state.artifacts = event.artifacts ?? [];
   state.title = event.title;
   state.state = event.state;
   state.hasOlder = event.has_older;

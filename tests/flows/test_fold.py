@@ -26,7 +26,7 @@ FOLD = """async ({snapshot, events}) => {
         const {points, ...row} = state.rows.get(id);
         return row;
     });
-    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, approvals: state.approvals, auto_approve: state.autoApprove, title: state.title,
+    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, artifacts: state.artifacts, approvals: state.approvals, auto_approve: state.autoApprove, title: state.title,
             state: state.state, turn: state.turn && [state.turn.id, state.turn.status, state.turn.attempt]};
 }"""
 
@@ -73,6 +73,17 @@ def snapshot(*rows: MessageView) -> SessionSnapshot:
 def approval(name: str) -> events.ApprovalView:
     return events.ApprovalView(
         id=name, turn_id=TURN, call_id=name, tool="pay", arguments={"amount": 3}, reason="Money."
+    )
+
+
+def artifact(name: str) -> events.ArtifactAdded:
+    return events.ArtifactAdded(
+        file_id=name,
+        name="a.md",
+        type="text/markdown",
+        size=1,
+        created_at="2026-11-16T10:00:01.000Z",
+        call_id="c",
     )
 
 
@@ -125,6 +136,9 @@ def whole_turn() -> list[Event]:
         events.TodosChanged(items=[events.Todo(text="x", status="pending")]),
         events.QuestionAsked(question=question),
         events.QuestionClosed(question_id="q", outcome="answered"),
+        artifact("one"),
+        artifact("two"),
+        artifact("one"),
         events.TitleChanged(title="Waves", origin="auto"),
         events.SessionChanged(
             title="Waves",
@@ -177,6 +191,7 @@ def expected(folded: folding.Transcript) -> object:
         "queue": folded.queue,
         "todos": folded.todos,
         "questions": folded.questions,
+        "artifacts": folded.artifacts,
         "approvals": folded.approvals,
         "auto_approve": folded.auto_approve,
         "title": folded.title,

@@ -13,6 +13,7 @@ import pytest
 from copilot import events
 from copilot.events import (
     ApprovalView,
+    ArtifactView,
     AttachmentView,
     AutoApproveView,
     MessageView,
@@ -77,6 +78,16 @@ SAMPLES: dict[str, object] = {
     "tokens": TOKENS,
     "summary": SUMMARY,
     "auto_approve": AutoApproveView(enabled=True, cap_microdollars=1_000_000),
+    "artifacts": [
+        ArtifactView(
+            file_id="file",
+            name="a.md",
+            type="text/markdown",
+            size=5,
+            created_at="2026-01-02T03:04:05.678Z",
+            call_id="call",
+        )
+    ],
 }
 ITEMS: dict[str, object] = {"queue.changed": SAMPLES["queue"], "todos.changed": SAMPLES["todos"]}
 
