@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
 _env = environ.Env()
+_UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
 
 def adopt(file: Path) -> None:
@@ -58,6 +60,20 @@ def seconds(name: str, default: float, *, least: float = 0.0) -> float:
     if not least <= number < float("inf"):
         raise ImproperlyConfigured(f"{name} must be at least {least} seconds, not {value}")
     return number
+
+
+def size(name: str, default: int, *, least: int = 1) -> int:
+    """A number of bytes: `52428800`, `50 MB` or `1GB`, by powers of two."""
+    value = os.environ.get(name, "").strip()
+    if not value:
+        return default
+    read = re.fullmatch(r"([0-9]{1,15})\s*([KMG]B)?", value, re.IGNORECASE)
+    if read is None:
+        raise ImproperlyConfigured(f"{name} must be a size such as 50 MB, not {value!r}")
+    total = int(read[1]) * _UNITS[(read[2] or "").upper()]
+    if total < least:
+        raise ImproperlyConfigured(f"{name} must be at least {least} bytes, not {total}")
+    return total
 
 
 def words(name: str, default: list[str]) -> list[str]:

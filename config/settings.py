@@ -295,3 +295,29 @@ BILLING_CURRENCY = env.text("BILLING_CURRENCY", "usd").lower()
 BILLING_REDIRECT_ORIGINS = env.words("BILLING_REDIRECT_ORIGINS", [SITE_URL])
 # Called with a user's id after commit, when one who may have been kept waiting can go on (B2.4).
 BILLING_LIMIT_LIFTED_HOOKS = env.words("BILLING_LIMIT_LIFTED_HOOKS", [])
+
+# --- files, shares, exports (S20) --------------------------------------------------------------------
+MB = 2**20
+WORKSPACE_SCAN_HOOK = env.text("WORKSPACE_SCAN_HOOK")  # dotted name of scan(stream, meta); empty: unscanned
+WORKSPACE_SIGNED_URL_SECONDS = env.integer("WORKSPACE_SIGNED_URL_SECONDS", 60, least=1)
+WORKSPACE_TRASH_DAYS = env.integer("WORKSPACE_TRASH_DAYS", 30, least=1)
+SESSION_TRASH_DAYS = env.integer("SESSION_TRASH_DAYS", 30, least=1)
+ZIP_FILE_MAX = env.size("ZIP_FILE_MAX", 50 * MB)
+ZIP_TOTAL_MAX = env.size("ZIP_TOTAL_MAX", 200 * MB)
+ZIP_FILES_MAX = env.integer("ZIP_FILES_MAX", 200, least=1)
+ARTIFACT_RENDER_MAX = env.size("ARTIFACT_RENDER_MAX", 10 * MB)
+ARTIFACT_SCRIPT_HOSTS = env.words("ARTIFACT_SCRIPT_HOSTS", [])
+USER_CONTENT_ORIGIN = env.text("USER_CONTENT_ORIGIN").rstrip("/")  # a cookieless domain; empty: our own
+SHARE_MAX_DAYS = env.integer("SHARE_MAX_DAYS", 365, least=1)
+SHARE_PAYLOAD_MAX_BYTES = env.size("SHARE_PAYLOAD_MAX_BYTES", 5 * MB)
+SHARE_MESSAGES_MAX = env.integer("SHARE_MESSAGES_MAX", 2000, least=1)
+SHARE_UNLOCK_HOURS = env.integer("SHARE_UNLOCK_HOURS", 12, least=1)
+SHARE_PURGE_DAYS = env.integer("SHARE_PURGE_DAYS", 30)  # after its expiry a payload is emptied
+EXPORT_DIRECT_MESSAGES = env.integer("EXPORT_DIRECT_MESSAGES", 2000)  # more become a background job
+EXPORT_KEEP_HOURS = env.integer("EXPORT_KEEP_HOURS", 24, least=1)
+IMPORT_JSON_MAX = env.size("IMPORT_JSON_MAX", 20 * MB)
+IMPORT_ZIP_MAX = env.size("IMPORT_ZIP_MAX", 200 * MB)
+IMPORT_MESSAGES_MAX = env.integer("IMPORT_MESSAGES_MAX", 5000, least=1)
+IMPORT_TEXT_MAX = env.integer("IMPORT_TEXT_MAX", 64_000, least=1)  # characters of one text
+ERASURE_GRACE_DAYS = env.integer("ERASURE_GRACE_DAYS", 7)
+ERASURE_STEPS = env.words("ERASURE_STEPS", [])  # dotted names of erase(user_id), in order

@@ -14,7 +14,19 @@ from copilot import api_keys
 from copilot import catalogue_admin as catalogue_admin  # registers itself
 from copilot import mcp_admin as mcp_admin  # registers itself
 from copilot.errors import NotFound
-from copilot.models import ApiKey, Message, ModelCall, Personality, Session, Turn, WorkerBeat, WorkspaceFile
+from copilot.models import (
+    ApiKey,
+    ErasureJob,
+    ExportJob,
+    Message,
+    ModelCall,
+    Personality,
+    Session,
+    Share,
+    Turn,
+    WorkerBeat,
+    WorkspaceFile,
+)
 
 if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
     AnyAdmin = admin.ModelAdmin[Model]
@@ -152,6 +164,59 @@ class WorkspaceFileAdmin(ViewOnly):
     search_help_text = "File id, session id, user name or e-mail, in full."
     ordering = ["-created_at"]
     exclude = ["storage_key"]
+
+
+@admin.register(Share)
+class ShareAdmin(ViewOnly):
+    list_display = [
+        "id",
+        "owner",
+        "kind",
+        "created_at",
+        "expires_at",
+        "revoked_at",
+        "revoke_reason",
+        "view_count",
+    ]
+    list_filter = ["kind", "revoke_reason"]
+    list_select_related = ["owner"]
+    found_by_id = ("id", "session", "file", "token")
+    search_fields = ["=owner__username", "=owner__email"]
+    search_help_text = "Share id, token, session or file id, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["token", "password_hash", "payload"]  # who looks at this page is not invited by that
+
+
+@admin.register(ExportJob)
+class ExportJobAdmin(ViewOnly):
+    list_display = ["id", "owner", "format", "state", "error", "created_at", "finished_at", "expires_at"]
+    list_filter = ["state", "format"]
+    list_select_related = ["owner"]
+    found_by_id = ("id", "session")
+    search_fields = ["=owner__username", "=owner__email"]
+    search_help_text = "Export id, session id, user name or e-mail, in full."
+    ordering = ["-created_at"]
+    exclude = ["storage_key"]
+
+
+@admin.register(ErasureJob)
+class ErasureJobAdmin(ViewOnly):
+    list_display = [
+        "id",
+        "user",
+        "requested_at",
+        "due_at",
+        "phase",
+        "error",
+        "next_try_at",
+        "cancelled_at",
+        "finished_at",
+    ]
+    list_select_related = ["user"]
+    found_by_id = ("id",)
+    search_fields = ["=user__username", "=user__email"]
+    search_help_text = "Erasure id, user name or e-mail, in full."
+    ordering = ["-requested_at"]
 
 
 @admin.register(ApiKey)

@@ -22,6 +22,9 @@ NAME = "PILOTHOUSE_TRIED_HERE"
         (lambda: env.seconds(NAME, 1), "soon"),
         (lambda: env.seconds(NAME, 1), "nan"),
         (lambda: env.seconds(NAME, 1), "inf"),
+        (lambda: env.size(NAME, 1), "50 apples"),
+        (lambda: env.size(NAME, 1), "-1 MB"),
+        (lambda: env.size(NAME, 1, least=2048), "1 KB"),
         (lambda: env.choice(NAME, "a", ("a", "b")), "c"),
     ],
 )
@@ -61,3 +64,11 @@ def test_a_running_installation_is_adopted_where_nothing_is_set(
     env.adopt(file)
     assert (os.environ["DATABASE_URL"], os.environ[NAME]) == ("postgres://there/db", "x=y")
     monkeypatch.delenv(NAME)
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("", 7), ("52428800", 50 * 2**20), ("50 MB", 50 * 2**20), ("1gb", 2**30)]
+)
+def test_a_size_is_read_with_and_without_its_unit(monkeypatch: pytest.MonkeyPatch, value: str, size: int):
+    monkeypatch.setenv(NAME, value)
+    assert env.size(NAME, 7) == size

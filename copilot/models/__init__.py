@@ -4,7 +4,9 @@ from copilot.models.agents import Agent, AgentVersion, McpServer, Personality, S
 from copilot.models.catalogue import Credential, ModelEntry, TierEntry
 from copilot.models.conversations import Message, Session, Turn
 from copilot.models.files import StorageUse, WorkspaceFile
+from copilot.models.moving import ErasureJob, ExportJob, ImportRecord
 from copilot.models.people import ApiKey, MemoryItem, MemorySwitch, Preferences
+from copilot.models.sharing import Share, SharedFile
 from copilot.models.work import Approval, ModelCall, Question
 from copilot.models.workers import WorkerBeat
 
@@ -14,6 +16,9 @@ __all__ = [
     "ApiKey",
     "Approval",
     "Credential",
+    "ErasureJob",
+    "ExportJob",
+    "ImportRecord",
     "McpServer",
     "MemoryItem",
     "MemorySwitch",
@@ -26,6 +31,8 @@ __all__ = [
     "Schedule",
     "ScheduleRun",
     "Session",
+    "Share",
+    "SharedFile",
     "StorageUse",
     "TierEntry",
     "Turn",

@@ -85,6 +85,7 @@ class Session(models.Model):
         blank=True,
         help_text="How full the model's window was when the last turn ended (A17.1).",
     )
+    imported = models.BooleanField(default=False, db_default=False, help_text="Came from a document (S16).")
     active_at = models.DateTimeField(db_default=Now(), help_text="The last message or ending.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -104,6 +105,9 @@ class Session(models.Model):
                 F("owner"), F("pinned").desc(), F("active_at").desc(), F("id"), name="sessions_of_an_owner"
             ),
             models.Index(fields=["untold_at"], condition=Q(untold_at__isnull=False), name="untold_sessions"),
+            models.Index(
+                fields=["deleted_at"], condition=Q(deleted_at__isnull=False), name="sessions_in_the_trash"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -41,6 +41,8 @@ class WorkspaceFile(models.Model):
     sha256 = models.CharField(max_length=64)
     storage_key = models.CharField(max_length=255, unique=True)
     scan = models.CharField(max_length=16, choices=Scan.choices, default=Scan.UNSCANNED)
+    scan_attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
+    scanned_at = models.DateTimeField(null=True, blank=True)
     source = models.CharField(max_length=16, choices=Source.choices)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     deleted_at = models.DateTimeField(null=True, blank=True)
@@ -49,10 +51,26 @@ class WorkspaceFile(models.Model):
     class Meta:
         constraints = [
             models.CheckConstraint(condition=Q(size_bytes__gte=0), name="a_file_has_a_size"),
+            models.CheckConstraint(
+                condition=Q(scan__in=["unscanned", "pending", "clean", "infected", "failed"]),
+                name="a_file_is_in_a_known_state_of_scanning",
+            ),
+            models.CheckConstraint(
+                condition=Q(source__in=["upload", "agent", "import", "platform", "tool_output"]),
+                name="a_file_comes_from_a_known_source",
+            ),
         ]
         indexes = [
             models.Index(fields=["owner", "-created_at", "id"], name="files_of_an_owner"),
             models.Index(fields=["session", "call_id"], name="output_of_a_call", condition=~Q(call_id="")),
+            models.Index(
+                fields=["deleted_at"],
+                name="files_in_the_trash",
+                condition=Q(deleted_at__isnull=False, purged_at=None),
+            ),
+            models.Index(
+                fields=["created_at"], name="files_to_be_scanned", condition=Q(scan="pending", purged_at=None)
+            ),
         ]
 
     def __str__(self) -> str:
