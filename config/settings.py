@@ -130,6 +130,7 @@ CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "diagnostics.tasks.reap", "schedule": 2.0, "options": {"expires": 4}},
     "tick": {"task": "copilot.tasks.tick", "schedule": crontab(), "options": {"expires": 55}},
+    "index messages": {"task": "copilot.tasks.index_messages", "schedule": 5.0, "options": {"expires": 5}},
     "purge files": {"task": "copilot.tasks.purge_files", "schedule": 3600.0, "options": {"expires": 3600}},
 }
 CELERY_TIMEZONE = "UTC"

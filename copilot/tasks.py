@@ -37,6 +37,15 @@ def purge_files() -> None:
         pass
 
 
+@shared_task(name="copilot.tasks.index_messages", ignore_result=True)
+def index_messages() -> None:
+    """What was said in turns that ended since can be found (W2.9)."""
+    from copilot import searching
+
+    while searching.add_new():
+        pass
+
+
 @shared_task(name="copilot.tasks.answer_aside", ignore_result=True)
 def answer_aside(session_id: str, side_id: str) -> None:
     """Hand a question aside to this process's event loop, and return (A30.3)."""

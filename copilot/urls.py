@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from django.urls import path
 
-from copilot.views import agents, artifacts, chat, keys, mcp, memories, preferences, schedules
+from copilot.views import agents, archive, artifacts, chat, keys, mcp, memories, preferences, schedules
 
 urlpatterns = [
     path("", chat.home, name="home"),
     path("chat/", chat.chat, name="chat"),
+    path("chat/archived/", archive.archived, name="archived"),
     path("chat/start/", chat.chat_start, name="chat_start"),
     path("chat/<uuid:session_id>/", chat.chat_session, name="chat_session"),
     path("chat/<uuid:session_id>/send/", chat.chat_send, name="chat_send"),
@@ -18,6 +19,7 @@ urlpatterns = [
         name="render_block",
     ),
     path("files/<uuid:file_id>/render", artifacts.render_file, name="render_file"),
+    path("chat/<uuid:session_id>/bring-back/", archive.bring_back, name="bring_back"),
     path("agents/", agents.agents, name="agents"),
     path("agents/new/", agents.new_agent, name="agent_new"),
     path("agents/<uuid:agent_id>/", agents.agent, name="agent"),

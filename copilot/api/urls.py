@@ -27,6 +27,7 @@ from copilot.api.preferences import PersonalitiesView, PreferencesView
 from copilot.api.questions import AnswerView
 from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
 from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleView
+from copilot.api.search import SearchView
 from copilot.api.sessions import SessionRestoreView, SessionsView, SessionView
 from copilot.api.side import SideAnswerView, SideView
 from copilot.api.streaming import StreamView
@@ -41,6 +42,7 @@ AGENT = "v1/agents/<uuid:agent_id>"
 FILE = "v1/files/<uuid:file_id>"
 
 urlpatterns = [
+    path("v1/search", SearchView.as_view()),
     path("v1/sessions", SessionsView.as_view()),
     path(SESSION, SessionView.as_view()),
     path(f"{SESSION}/restore", SessionRestoreView.as_view()),

@@ -6,6 +6,7 @@ from copilot.models.conversations import Message, Session, Turn
 from copilot.models.files import StorageUse, WorkspaceFile
 from copilot.models.moving import ErasureJob, ExportJob, ImportRecord
 from copilot.models.people import ApiKey, MemoryItem, MemorySwitch, Preferences
+from copilot.models.search import SearchEntry, SearchProgress
 from copilot.models.sharing import Share, SharedFile
 from copilot.models.work import Approval, ModelCall, Question
 from copilot.models.workers import WorkerBeat
@@ -30,6 +31,8 @@ __all__ = [
     "Question",
     "Schedule",
     "ScheduleRun",
+    "SearchEntry",
+    "SearchProgress",
     "Session",
     "Share",
     "SharedFile",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import unquote
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -16,7 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from billing import queries as billing
-from copilot import dispatch, queries, sessions, slashes, transcript
+from copilot import dispatch, queries, searching, sessions, slashes, transcript
 from copilot.commands import parse_send
 from copilot.errors import Refused
 from copilot.events import JSON, MessageView, SessionSnapshot
@@ -109,13 +110,35 @@ def _painted(request: HttpRequest, session_id: UUID, *, problem: Refused | None 
     """The same snapshot a socket would send, as HTML and as data for the script to go on from (E5)."""
     queries.session_of(user_of(request).pk, session_id)
     snapshot, cursor = queries.snapshot(session_id)
-    context = _frame(request) | _conversation(snapshot) | {"session_id": str(session_id), "cursor": cursor}
+    shown, sought = _around(request, session_id, snapshot)
+    context = _frame(request) | _conversation(shown) | {"session_id": str(session_id), "cursor": cursor}
+    context |= {"at": sought, "frozen": shown is not snapshot}
     if before := _before(request):
         rows, has_older = queries.messages_page(session_id, before=before)
         context |= _older_page(rows, has_older=has_older)
     if problem is not None:
         context |= {"send_error": problem.message, "draft": request.POST.get("text", "")}
     return render(request, "copilot/chat.html", context, status=problem.status if problem else 200)
+
+
+def _around(
+    request: HttpRequest, session_id: UUID, snapshot: SessionSnapshot
+) -> tuple[SessionSnapshot, str | None]:
+    """The message somebody looked for: on the newest page, or on one of its own that stands still (W2.9)."""
+    try:
+        sought = UUID(request.GET.get("at", ""))
+    except ValueError:
+        return snapshot, None
+    rows = [*snapshot.messages, *(snapshot.turn.messages if snapshot.turn else [])]
+    if any(row.id == str(sought) for row in rows):
+        return snapshot, str(sought)
+    window = searching.around(session_id, sought)
+    if window is None:
+        return snapshot, None
+    still = replace(
+        snapshot, messages=window[0], has_older=window[1], turn=None, queue=[], questions=[], approvals=[]
+    )
+    return still, str(sought)
 
 
 def _conversation(snapshot: SessionSnapshot) -> Context:

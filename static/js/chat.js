@@ -9,6 +9,7 @@ import { byId, delegate, fill, show, slot } from "./dom.js";
 import { Dock } from "./dock.js";
 import { addOlder, emptyState, fold } from "./fold.js";
 import { Outbox } from "./outbox.js";
+import { Palette } from "./palette.js";
 import { Transcript } from "./render.js";
 import { Scroll } from "./scroll.js";
 import { Sidebar } from "./sidebar.js";
@@ -27,6 +28,7 @@ const state = emptyState();
 const embedded = byId("snapshot");
 if (embedded) fold(state, JSON.parse(embedded.textContent));
 state.replaced = false; // the server has painted it already
+const { at, frozen } = app.dataset; // a message to show, and whether the page ends before the newest (W2.9)
 let known = Boolean(embedded) || !sessionId; // an older page, painted for readers without a script, knows no state
 
 const transcript = new Transcript(byId("transcript"), state);
@@ -42,6 +44,7 @@ const approvals = new Approvals({
   allow: (fields) => call("PATCH", `/sessions/${sessionId}`, { auto_approve: fields }),
 });
 const outbox = new Outbox(byId("transcript"));
+const palette = new Palette();
 const aside = new Aside({ stop: () => attempt("side.stop") });
 const versions = new Versions(byId("transcript"), state, { command, choices: () => composer.choices(), onSent: () => scroll.toEnd() });
 
@@ -61,7 +64,7 @@ function take(event) {
   if (event.kind === "session.changed" || event.kind === "title.changed") sidebar.changed(event);
   if (event.kind === "error") return toast(event.message);
   if (event.kind.startsWith("side.")) return aside.take(event);
-  if (event.session_id !== sessionId) return;
+  if (event.session_id !== sessionId || frozen !== undefined) return;
   const before = state.ended;
   fold(state, event);
   if (state.gap) {
@@ -124,6 +127,7 @@ async function send(message) {
     const { text, attachments, tier, mode } = message;
     const ack = await command("message.send", { text, attachments, tier, mode });
     outbox.accepted(entry, ack.message_id);
+    if (frozen !== undefined) return location.assign(`/chat/${sessionId}/`);
     if (ack.ignored_attachments?.length) toast("Some attachments could not be used.");
     if (ack.hint) toast(ack.hint);
   } catch (problem) {
@@ -283,8 +287,10 @@ function paintFrame() {
 }
 
 startTheme();
-if (sessionId) socket.subscribe(sessionId, known ? app.dataset.cursor : null);
+delegate(document.body, { search: () => palette.open() });
+if (sessionId && frozen === undefined) socket.subscribe(sessionId, known ? app.dataset.cursor : null);
 socket.subscribeSidebar();
 socket.connect();
 transcript.paint();
-scroll.toEnd();
+if (at) scroll.toRow(transcript.elements.get(at));
+else scroll.toEnd();

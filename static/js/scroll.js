@@ -23,6 +23,15 @@ export class Scroll {
     this.lastTop = this.box.scrollTop;
   }
 
+  /** A message somebody looked for, in the middle and marked for a moment. */
+  toRow(item) {
+    if (!item) return this.toEnd();
+    this.following = false;
+    item.scrollIntoView({ block: "center", behavior: "instant" });
+    item.classList.add("sought");
+    this.lastTop = this.box.scrollTop;
+  }
+
   /** After a paint: stay at the end, or offer the way there when something new came. */
   settle(news) {
     if (this.following) this.toEnd();

@@ -1,7 +1,8 @@
-// The list of chats: live dots, rename in place, delete with undo, a drawer on narrow screens.
+// The list of chats: live dots, pin, rename in place, archive, delete with undo, a drawer on narrow screens.
 
 import { call } from "./api.js";
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
+import { Menu } from "./menu.js";
 import { toast } from "./toast.js";
 
 const UNDO_FOR = 10; // seconds
@@ -12,10 +13,14 @@ export class Sidebar {
     this.list = byId("sessions");
     this.current = current;
     this.onGone = onGone;
-    delegate(this.list, {
-      rename: (button) => this.#rename(button.closest("li")),
-      delete: (button) => this.#delete(button.closest("li")),
+    this.menu = new Menu({
+      pin: (item) => this.#change(item, { pinned: true }),
+      unpin: (item) => this.#change(item, { pinned: false }),
+      rename: (item) => this.#rename(item),
+      archive: (item) => this.#archive(item),
+      delete: (item) => this.#delete(item),
     });
+    delegate(this.list, { menu: (button) => this.menu.open(button.closest("li"), button) });
     delegate(document.body, { "open-sidebar": () => this.#drawer(true), "close-sidebar": () => this.#drawer(false) });
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || !document.body.dataset.drawer) return;
@@ -28,13 +33,14 @@ export class Sidebar {
   }
 
   /** A `session.changed` or `title.changed` of any of the user's sessions. */
-  changed({ session_id: id, title, state, deleted, archived, child }) {
+  changed({ session_id: id, title, state, deleted, archived, child, pinned }) {
     let item = this.#item(id);
     if (deleted || archived) return this.#remove(item);
     if (!item) {
       if (state === undefined || child) return;
-      item = this.#add({ id, title, state });
+      item = this.#add({ id, title, state, pinned });
     }
+    if (pinned !== undefined) this.#pin(item, pinned);
     if (title !== undefined && !item.querySelector("input")) fill(item, "title", title || "New chat");
     if (state === undefined) return;
     if (state === "running" && item.dataset.state !== "running") this.#toTop(item);
@@ -54,9 +60,10 @@ export class Sidebar {
     return this.list.querySelector(`li[data-session="${id}"]`);
   }
 
-  #add({ id, title, state }) {
+  #add({ id, title, state, pinned = false }) {
     const item = clone("session-item");
     item.dataset.session = id;
+    item.dataset.pinned = String(pinned);
     item.dataset.state = state;
     item.dataset.activeAt = new Date().toISOString();
     item.querySelector("a").href = `/chat/${id}/`;
@@ -65,18 +72,47 @@ export class Sidebar {
     return item;
   }
 
+  /** To the top of the pinned ones, or of today's. */
   #toTop(item) {
-    const place = this.#today();
+    const place = item.dataset.pinned === "true" ? this.#section("Pinned") : this.#section("Today");
     if (place.firstElementChild !== item) place.prepend(item);
     for (const section of this.list.querySelectorAll("section")) if (!section.querySelector("li")) section.remove();
   }
 
-  #today() {
-    const first = this.list.querySelector("section h2");
-    if (first?.textContent.trim() === "Today") return first.nextElementSibling;
+  #pin(item, pinned) {
+    if ((item.dataset.pinned === "true") === pinned) return;
+    item.dataset.pinned = String(pinned);
+    this.#toTop(item);
+  }
+
+  #section(label) {
+    const headings = [...this.list.querySelectorAll("section h2")];
+    const known = headings.find((heading) => heading.textContent.trim() === label);
+    if (known) return known.nextElementSibling;
     const list = element("ul");
-    this.list.prepend(element("section", {}, element("h2", { textContent: "Today" }), list));
+    const section = element("section", {}, element("h2", { textContent: label }), list);
+    const pinned = headings.find((heading) => heading.textContent.trim() === "Pinned");
+    if (pinned && label !== "Pinned") pinned.closest("section").after(section);
+    else this.list.prepend(section);
     return list;
+  }
+
+  async #change(item, changes) {
+    try {
+      await call("PATCH", `/sessions/${item.dataset.session}`, changes);
+    } catch (problem) {
+      toast(problem.message);
+      return false;
+    }
+    if (changes.pinned !== undefined) this.#pin(item, changes.pinned);
+    return true;
+  }
+
+  async #archive(item) {
+    const id = item.dataset.session;
+    if (!(await this.#change(item, { archived: true }))) return;
+    this.#remove(item);
+    if (id !== this.current) toast("Chat archived.", { label: "Undo", act: () => call("PATCH", `/sessions/${id}`, { archived: false }).catch(() => {}) });
   }
 
   #remove(item) {

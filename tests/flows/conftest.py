@@ -138,7 +138,7 @@ class Visitor:
 
     def tab(self, path: str = "/chat/") -> Page:
         page = self.context.new_page()
-        page.on("console", self._heard)
+        page.on("console", self._heard)  # what the content policy refuses is told here too
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.goto(self.site.url + path)
         self.is_connected(page)
@@ -220,3 +220,11 @@ def ada(visit: Callable[..., Visitor]) -> Visitor:
 def send(page: Page, text: str) -> None:
     page.get_by_label("Message", exact=True).fill(text)
     page.keyboard.press("Enter")
+
+
+def in_menu(page: Page, act: str) -> None:
+    """Choose something from the menu of the first chat in the list."""
+    item = page.locator("#sessions .session").first
+    item.hover()
+    item.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name=act, exact=True).click()

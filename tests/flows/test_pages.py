@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
-from tests.flows.conftest import Site, Visitor, send
+from tests.flows.conftest import Site, Visitor, in_menu, send
 
 pytestmark = pytest.mark.browser
 
@@ -35,17 +35,13 @@ def test_a_chat_is_renamed_deleted_and_brought_back(ada: Visitor) -> None:
     page = ada.log_in()
     send(page, "Hello")
     expect(page.locator("#announcer")).to_have_text("Answer finished.")
-    item = page.locator("#sessions .session")
-    item.hover()
-    item.get_by_role("button", name="Rename").click()
+    in_menu(page, "Rename")
     page.get_by_label("Title").fill("Ships and wheels")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Ships and wheels")
     other = ada.tab()
-    theirs = other.locator("#sessions .session")
-    theirs.hover()
-    theirs.get_by_role("button", name="Delete").click()
-    expect(theirs).to_have_count(0)
+    in_menu(other, "Delete")
+    expect(other.locator("#sessions .session")).to_have_count(0)
     expect(page).to_have_url(re.compile("/chat/$"))  # the tab that showed it has nothing to show any more
     other.get_by_role("button", name="Undo").click()
     expect(other.locator("#sessions .session")).to_have_text([re.compile("Ships and wheels")])
@@ -57,8 +53,7 @@ def test_deleting_the_open_chat_can_still_be_undone_on_the_page_it_leads_to(ada:
     page = ada.log_in()
     send(page, "Hello")
     expect(page.locator("#announcer")).to_have_text("Answer finished.")
-    page.locator("#sessions .session").hover()
-    page.locator("#sessions").get_by_role("button", name="Delete").click()
+    in_menu(page, "Delete")
     expect(page).to_have_url(re.compile("/chat/$"))
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".row.user .bubble")).to_have_text("Hello")

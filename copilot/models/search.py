@@ -1,0 +1,42 @@
+"""What can be found of conversations, beside the rows themselves: a message's own updates stay cheap (W2.9)."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.search import SearchVectorField
+from django.db import models
+from django.db.models import F
+
+
+class SearchEntry(models.Model):
+    """The words of one message; `copilot.searching` alone writes it. The database drops it with its message."""
+
+    message = models.OneToOneField(
+        "Message",
+        primary_key=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,  # the migration makes it, with ON DELETE CASCADE
+        related_name="+",
+    )
+    owner_id = models.BigIntegerField()
+    sent_at = models.DateTimeField()
+    words = SearchVectorField(help_text="And the owner, as a word that no text holds.")
+
+    class Meta:
+        indexes = [
+            GinIndex(fields=["words"], fastupdate=False, name="words_of_messages"),
+            models.Index(F("owner_id"), F("sent_at").desc(), name="newest_words_of_an_owner"),
+        ]
+
+    def __str__(self) -> str:
+        return f"words of {self.message_id}"
+
+
+class SearchProgress(models.Model):
+    """How far the index has come: turns that ended up to here are in it."""
+
+    id = models.SmallAutoField(primary_key=True)
+    through = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"through {self.through}"

@@ -1,0 +1,91 @@
+"""Finding what was said, and keeping the list of chats in order (W2.9)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.flows.conftest import Visitor, in_menu, send
+
+pytestmark = pytest.mark.browser
+
+
+def long_chat(email: str) -> str:
+    """A hundred and twenty lines, one of which speaks of a whale."""
+    from django.contrib.auth.models import User
+    from django.utils import timezone
+
+    from copilot import searching
+    from copilot.models import Turn
+    from tests import make
+
+    session = make.session(User.objects.get(email=email), title="A long voyage")
+    turn = make.turn(session, "succeeded")
+    Turn.objects.filter(pk=turn.pk).update(ended_at=timezone.now() - timedelta(minutes=1))
+    for number in range(120):
+        words = " where we saw a whale" if number == 10 else ""
+        make.message(
+            session, "user" if number % 2 else "assistant", content=f"Day {number}{words}", turn=turn
+        )
+    while searching.add_new():
+        pass
+    return str(session.pk)
+
+
+def test_ctrl_k_finds_a_message_and_leads_to_it(
+    ada: Visitor, stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """W2.9, W1.3: found while typing, marked, and shown in its place however old it is"""
+    stored(lambda: long_chat(ada.email))
+    page = ada.log_in()
+    page.keyboard.press("Control+k")
+    search = page.get_by_role("combobox", name="Search chats and messages")
+    expect(search).to_be_focused()
+    search.fill("whal")
+    hit = page.get_by_role("option", name=re.compile("where we saw a whale"))
+    expect(hit.locator("mark")).to_have_text("whale")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Day 10 where we saw a whale")).to_be_in_viewport()
+    expect(page.get_by_text("You are reading older messages.")).to_be_visible()
+    page.get_by_role("link", name="Go to the newest").click()
+    expect(page.get_by_text("Day 119")).to_be_in_viewport()
+
+
+def test_a_chat_is_found_by_its_title_and_nothing_says_so(
+    ada: Visitor, stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """W2.9"""
+    session = stored(lambda: long_chat(ada.email))
+    page = ada.log_in()
+    page.get_by_role("button", name="Search").click()
+    search = page.get_by_role("combobox", name="Search chats and messages")
+    search.fill("zzz")
+    expect(page.get_by_text("Nothing found.")).to_be_visible()
+    search.fill("voyage")
+    page.get_by_role("option", name=re.compile("A long voyage")).click()
+    expect(page).to_have_url(re.compile(session))
+
+
+def test_a_chat_is_pinned_archived_and_brought_back_in_every_tab(ada: Visitor) -> None:
+    """W2.9, W2.10"""
+    page = ada.log_in()
+    send(page, "Hello")
+    expect(page.locator("#announcer")).to_have_text("Answer finished.")
+    other = ada.tab()
+    in_menu(page, "Pin")
+    for tab in (page, other):
+        expect(tab.locator("#sessions h2")).to_have_text(["Pinned"])
+    other.reload()
+    in_menu(other, "Unpin")
+    expect(page.locator("#sessions h2")).to_have_text(["Today"])
+    in_menu(other, "Archive")
+    expect(other.locator("#sessions .session")).to_have_count(0)
+    expect(page).to_have_url(re.compile("/chat/$"))
+    other.goto(ada.site.url + "/chat/archived/")
+    other.get_by_role("button", name="Bring back").click()
+    expect(other.get_by_text("Nothing is archived.")).to_be_visible()
+    expect(page.locator("#sessions .session")).to_have_count(1)

@@ -1,0 +1,148 @@
+"""Messages are found by their words, quickly, and by nobody but their owner (W2.9)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from copilot import searching
+from copilot.models import Message, SearchEntry, Session, Turn
+from tests import make
+from tests.rest import V1
+
+pytestmark = pytest.mark.django_db
+
+MANY = 10_000
+
+
+def told(owner, *texts: str, title: str = "", kind: str = "user") -> Session:
+    """A conversation whose one turn ended a minute ago."""
+    session = make.session(owner, title=title)
+    turn = make.turn(session, "succeeded")
+    Turn.objects.filter(pk=turn.pk).update(ended_at=timezone.now() - timedelta(minutes=1))
+    for text in texts:
+        make.message(session, kind, content=text, turn=turn)
+    return session
+
+
+def found(owner, text: str) -> list[str]:
+    return ["".join(piece.text for piece in hit.snippet) for hit in searching.hits(owner.pk, text)]
+
+
+def test_words_are_found_in_any_order_and_while_they_are_typed():
+    """W2.9"""
+    told(make.ada(), "The harbour lights of Hamburg", "Nothing of the kind")
+    assert searching.add_new() == 1
+    assert found(make.ada(), "hamb HARBOUR") == ["The harbour lights of Hamburg"]
+    assert found(make.ada(), "hamburg rotterdam") == []
+    assert found(make.ada(), "!?") == []
+
+
+def test_hits_are_marked():
+    """W2.9"""
+    told(make.ada(), "The harbour lights")
+    searching.add_new()
+    [hit] = searching.hits(make.ada().pk, "harb")
+    assert [(piece.text, piece.hit) for piece in hit.snippet] == [
+        ("The ", False),
+        ("harbour", True),
+        (" lights", False),
+    ]
+
+
+def test_nobody_else_finds_them_whatever_they_type():
+    """W2.9"""
+    told(make.ada(), f"harbour of owner {make.bob().pk}")
+    searching.add_new()
+    assert found(make.bob(), "harbour") == []
+    assert found(make.bob(), f"harbour' | ' {make.ada().pk}") == []
+
+
+def test_hidden_rows_deleted_chats_and_thoughts_are_not_found():
+    """W2.9, A14.6"""
+    session = told(make.ada(), "harbour one", "harbour two")
+    gone = told(make.ada(), "harbour three")
+    told(make.ada(), "harbour four", kind="reasoning")
+    searching.add_new()
+    Message.objects.filter(content="harbour two").update(hidden="undone")
+    Session.objects.filter(pk=gone.pk).update(deleted_at=timezone.now())
+    assert found(make.ada(), "harbour") == ["harbour one"]
+    Session.objects.filter(pk=session.pk).delete()
+    assert not SearchEntry.objects.filter(message__session=session.pk).exists()
+
+
+def test_each_turn_is_read_once_in_batches_however_many_ended_in_one_moment():
+    """W2.9: ties at the edge of a batch are not forgotten"""
+    for number in range(3):
+        told(make.ada(), f"harbour {number}")
+    moment = timezone.now() - timedelta(minutes=1)
+    Turn.objects.update(ended_at=moment)
+    assert (searching.add_new(2), searching.add_new(2)) == (3, 0)
+    told(make.ada(), "harbour again")
+    assert (searching.add_new(2), len(found(make.ada(), "harbour"))) == (1, 4)
+
+
+def test_a_turn_that_has_just_ended_waits_for_the_next_look():
+    """W2.9: a slower statement with an earlier end may still be on its way"""
+    session = make.session(make.ada())
+    make.turn(session, "succeeded")
+    assert searching.add_new() == 0
+
+
+def test_an_imported_chat_is_found_at_once():
+    session = make.session(make.ada())
+    make.message(session, content="harbour")
+    searching.add_session(session.pk)
+    assert found(make.ada(), "harbour") == ["harbour"]
+
+
+@pytest.fixture
+def plenty():
+    """Ada has many messages; one in a thousand speaks of a whale."""
+    session = make.session(make.ada())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_message (id, session_id, kind, content, sequence, accept_number, mid_turn)
+            SELECT gen_random_uuid(), %s, 'user',
+                   'ship ' || n || repeat(' the quick harbour', 15) || CASE WHEN n %% 1000 = 0 THEN ' sees a whale' ELSE '' END, n, n, false
+            FROM generate_series(1, %s) n
+            """,
+            [session.pk, MANY],
+        )
+        searching.add_session(session.pk)
+        cursor.execute("ANALYZE copilot_searchentry")
+
+
+def test_rare_and_common_words_are_both_found_by_an_index(plenty):
+    """W2.9: under 100 ms over 100,000 messages, because no plan reads them all"""
+    rare, common = plan("whale"), plan("ship")
+    assert "words_of_messages" in rare
+    assert "words_of_messages" in common or "newest_words_of_an_owner" in common
+    assert "Seq Scan" not in rare + common
+    assert len(searching.hits(make.ada().pk, "whale")) == MANY // 1000
+    assert len(searching.hits(make.ada().pk, "ship")) == searching.HITS
+
+
+def plan(text: str) -> str:
+    owner = make.ada().pk
+    words = searching.asked_for(text)
+    fields = {"owner": owner, "mine": f"{words} & ' {owner}'", "candidates": searching.CANDIDATES}
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN " + searching.FOUND, fields)
+        return "\n".join(row[0] for row in cursor.fetchall())
+
+
+def test_the_door_finds_titles_and_messages(client):
+    """W2.9, E3"""
+    told(make.ada(), "harbour lights", title="Ships")
+    told(make.ada(), "nothing", title="A harbour")
+    searching.add_new()
+    client.force_login(make.ada())
+    answer = client.get(f"{V1}/search", {"q": "harbour"}).json()
+    assert [one["title"] for one in answer["sessions"]] == ["A harbour"]
+    assert [one["title"] for one in answer["messages"]] == ["Ships"]
+    assert client.get(f"{V1}/search", {"q": ""}).status_code == 400
