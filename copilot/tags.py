@@ -25,6 +25,8 @@ STRIP_PASSES = 10  # removing a marker can join a new one; nobody nests this dee
 _GAP = r"[\s\u200b-\u200d\u2060\ufeff]*"
 _OPENING = rf"<(?={_GAP}/?{_GAP}(?:{'|'.join(SERVER_TAGS)})(?!\w))"
 _opening = re.compile(_OPENING, re.IGNORECASE)
+_block = re.compile(rf"<({'|'.join(SERVER_TAGS)})>", re.IGNORECASE)
+_closings: dict[str, re.Pattern[str]] = {tag: re.compile(f"</{tag}>", re.IGNORECASE) for tag in SERVER_TAGS}
 _marker = re.compile(rf"{_OPENING}{_GAP}/?{_GAP}\w+(?:[^<>]*>)?", re.IGNORECASE)
 
 
@@ -36,6 +38,24 @@ def strip_server_tags(text: str) -> str:
             return text
         text = stripped
     return text.replace("<", "&lt;")
+
+
+def drop_server_blocks(text: str) -> str:
+    """Remove the server's blocks with all that is in them; for what leaves the account (S8)."""
+    kept: list[str] = []
+    end = 0
+    open_ended: set[str] = set()  # tags that nothing closes any more, so that each is searched for once
+    for opening in _block.finditer(text):
+        tag = opening.group(1).lower()
+        if opening.start() < end or tag in open_ended:
+            continue
+        closing = _closings[tag].search(text, opening.end())
+        if closing is None:
+            open_ended.add(tag)
+            continue
+        kept.append(text[end : opening.start()])
+        end = closing.end()
+    return "".join((*kept, text[end:]))
 
 
 def escape_server_tags(text: str) -> str:
