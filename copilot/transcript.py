@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -29,7 +29,9 @@ class Item:
     label: str = ""
     detail: str = ""
     note: str = ""
-    arguments: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[
+        tuple[str, str], ...
+    ] = ()  # in pairs: a template would take `.items` for an argument of that name
     result: str = ""
     file_id: str | None = None
     session_id: str | None = None
@@ -102,7 +104,7 @@ def _tool(
         label=tool_label(content.tool),
         detail=next(iter(arguments.values()), ""),
         note=note,
-        arguments=arguments,
+        arguments=tuple(arguments.items()),
         result=result.preview if result else "",
         file_id=result.file_id if result else None,
         session_id=result.session_id if result else None,

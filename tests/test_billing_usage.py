@@ -156,6 +156,7 @@ def test_b5_2_a_database_error_propagates_and_leaves_nothing_behind():
 @pytest.mark.parametrize("reported", [None, "abc", "NaN", "inf", "-1", "True"])
 @pytest.mark.parametrize(("rule", "cost"), [("DEFAULT", 10_000), ("ZERO", 0)])
 def test_b4_c3_an_unknown_cost_counts_by_policy_with_one_error_in_the_log(reported, rule, cost, caplog):
+    """A0.4, B4.c3: an unknown cost is marked, never taken for nothing"""
     LimitPolicy.objects.update(unknown_cost=rule)
     before = metrics.records.labels("UNKNOWN")._value.get()
     recorded = usage.record(call(make.ada(), reported=reported))

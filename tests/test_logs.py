@@ -46,6 +46,7 @@ def turn(number: int) -> TurnContext:
 
 
 def test_a_line_inside_a_turn_names_request_session_and_turn_a_d19_1(lines: StringIO):
+    """A31.5, A-D19.1: and the last eight characters of who it is for"""
     with structlog.contextvars.bound_contextvars(request_id="req-12345678"), context.bound(turn(7)):
         try:
             raise ValueError("tool broke")

@@ -167,7 +167,7 @@ async def test_a_round_is_retracted_at_most_once_and_the_second_text_stays():
 
 
 async def test_an_overloaded_provider_is_tried_again_until_it_answers():
-    """A7.c1"""
+    """A7.c1, A6.4: it leaves events alone, and no notice"""
     clock = ManualClock()
     busy = [ProviderFailure("overloaded", refused_before_work=True)]
     parts = await play(loop_of(Reciter(busy, busy, say("Here I am.")), clock=clock))
@@ -176,6 +176,7 @@ async def test_an_overloaded_provider_is_tried_again_until_it_answers():
     assert 6 <= clock.slept[1] <= 10
     assert [part.number for part in of(parts, ModelCallStarted)] == [1, 2, 3]
     assert of(parts, ModelCallEnded)[0].tokens == Tokens()
+    assert of(parts, NoticeMade) == []
     assert parts[-1] == Answered()
 
 

@@ -187,9 +187,11 @@ ROWS = st.lists(
 
 @given(ROWS)
 def test_no_list_of_rows_gives_an_invalid_conversation(rows):
-    """A16.c2"""
+    """A16.c2, A16.4: it begins with a user's message, and no reply is empty"""
     built = build(rows, turn_id="t", entry=ENTRY)
     assert_valid(built)
+    assert all(isinstance(message, UserMessage) for message in built[:1])
+    assert all(one.text or one.calls for one in built if isinstance(one, AssistantMessage))
     assert build(rows, turn_id="t", entry=ENTRY) == built
 
 

@@ -44,6 +44,7 @@ CHAT: list[tuple[dict[str, JSON], Tokens]] = [
 
 @pytest.mark.parametrize(("usage", "expected"), CHAT)
 def test_chat_counts_never_overlap_a19_c1(usage: dict[str, JSON], expected: Tokens) -> None:
+    """A19.2, A19.c1"""
     assert tokens.from_chat(usage) == expected
 
 

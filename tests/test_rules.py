@@ -1,7 +1,7 @@
 """Every rule that must hold is carried by a test that says so.
 
 A list in tests/rules/ names the rules of one specification, an id a line. A test carries a rule by beginning its
-docstring with the id, or with several: `A9.10, A33.c6`. Words after an id in a list say why no test carries it; a
+docstring with the id, or with several (`A9.10, A33.c6`), or by its name (`…_a5_c1`). Words after an id in a list say why no test carries it; a
 new specification is one more file.
 """
 
@@ -20,9 +20,18 @@ RULE = r"[A-Z](?:-[A-Z])?\d+(?:\.c?\d+)?"  # A21.3, B9.c2, A-S8.4, T10
 HEAD = re.compile(rf"{RULE}(?:(?:,| and|;)\s{RULE})*(?!\w|\.\w)")
 
 
+NAMED = re.compile(r"_(a_)?([a-z]\d+)_(c?\d+)(?![a-z\d])")
+
+
 def rules_at_the_head_of(docstring: str) -> set[str]:
     head = HEAD.match(docstring)
     return set(re.findall(RULE, head[0])) if head else set()
+
+
+def rules_in_the_name(name: str) -> set[str]:
+    return {
+        f"{'A-' if check else ''}{section.upper()}.{rule}" for check, section, rule in NAMED.findall(name)
+    }
 
 
 @cache
@@ -32,7 +41,7 @@ def carried() -> frozenset[str]:
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                found |= rules_at_the_head_of(ast.get_docstring(node) or "")
+                found |= rules_at_the_head_of(ast.get_docstring(node) or "") | rules_in_the_name(node.name)
     return frozenset(found)
 
 
@@ -71,3 +80,9 @@ def test_a_list_names_ids_once_and_excuses_none_that_is_carried(path):
 )
 def test_only_the_head_of_a_docstring_carries_rules(docstring, rules):
     assert rules_at_the_head_of(docstring) == rules
+
+
+def test_a_name_carries_rules_too():
+    assert rules_in_the_name("test_finish_reasons_are_ours_a5_3_a14_c3") == {"A5.3", "A14.c3"}
+    assert rules_in_the_name("test_b5_2_a_dead_redis_is_one_line_a_d17_1") == {"B5.2", "A-D17.1"}
+    assert rules_in_the_name("test_a_3_is_no_rule_and_http_2_neither_nor_b2_5x") == set()

@@ -106,7 +106,7 @@ def test_older_rows_are_paged_without_holes(session):
 
 
 def test_notes_and_server_context_are_never_sent(session):
-    """A0.3"""
+    """A0.3, A15.5"""
     make.message(session, "note", content="for the model")
     message = make.message(session, content="Hello")
     type(message).objects.filter(pk=message.pk).update(server_context="secret page")

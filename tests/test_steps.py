@@ -36,4 +36,5 @@ LAST = State(last_round=True, ran_tools=True)
     ],
 )
 def test_each_reply_has_exactly_one_next_step(text, calls, finish, state, expected):
+    """A2.3"""
     assert next_step(Reply(text=text, calls=calls, finish=finish), state) == expected

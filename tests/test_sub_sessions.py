@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from copilot import approvals, dispatch, sessions
+from copilot import approvals, dispatch, outcomes, sessions
 from copilot.bridge import in_thread
-from copilot.errors import TooMany
+from copilot.errors import TooMany, Unavailable
 from copilot.events import AutoApproveView
 from copilot.live.tail import Tail
 from copilot.models import Message, Session, Turn
@@ -63,7 +63,7 @@ def narrow(**fields):
 
 
 def test_a_child_answers_and_its_parent_reads_the_text(session, model):
-    """A21.c1: success; A21.2, A21.5"""
+    """A21.c1, A21.2, A21.5: success"""
     model.will(run(context="The deck is wet."))
     model.will(Text("It is dry by noon."))
     turn = ended(start(session))
@@ -80,7 +80,7 @@ def test_a_child_answers_and_its_parent_reads_the_text(session, model):
 
 
 def test_a_failed_child_gives_its_code_and_words(session, model):
-    """A21.c1: error, at once and later"""
+    """A21.c1, A21.4: error, at once and later; read from the turn, not guessed from its words"""
     model.will(run())
     model.will(Fail("auth_failed"))
     first = result(ended(start(session)))
@@ -92,7 +92,7 @@ def test_a_failed_child_gives_its_code_and_words(session, model):
 
 
 def test_a_stopped_child_says_that_a_person_did_it(session, model):
-    """A21.c1: stop"""
+    """A21.c1, A21.4: stop"""
     model.will(run())
     model.will(Text("Half"), cue(1))
     turn_id = start(session)
@@ -104,12 +104,27 @@ def test_a_stopped_child_says_that_a_person_did_it(session, model):
 
 
 def test_a_paused_child_is_waiting(session, model):
-    """A21.c1: pause; A21.9"""
+    """A21.c1, A21.9: pause"""
     child = sessions.create_child(session)
     make.turn(child, Turn.Status.WAITING)
     told_of = result(called(session, model=model, session_id=str(child.pk)), GET)
     assert told_of["status"] == "waiting"
     assert "approve" in told_of["note"]
+
+
+def test_not_being_able_to_look_is_an_error_and_no_status(session, model, monkeypatch):
+    """A21.4: it is never taken for running"""
+    child = sessions.create_child(session)
+    make.turn(child, Turn.Status.RUNNING)
+
+    async def away(*args, **fields):
+        raise Unavailable
+
+    monkeypatch.setattr(outcomes, "wait", away)
+    turn = called(session, model=model, session_id=str(child.pk))
+    row = Message.objects.get(turn=turn, kind="tool_result")
+    assert not row.data["success"]
+    assert "running" not in row.content
 
 
 def test_a_child_is_told_of_the_same_after_its_worker_is_gone(session, rig, model):

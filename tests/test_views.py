@@ -200,3 +200,11 @@ def test_versions_are_painted_with_their_number(ada: Client) -> None:
     [row] = re.findall(r'<li class="row user"[^>]* data-versions>.*?</li>\n', html, re.S)
     assert '<span data-slot="version">2/2</span>' in row
     assert "One" not in html.partition("<template")[0]
+
+
+def test_a_call_is_painted_whatever_its_arguments_are_called(ada: Client) -> None:
+    """W2.3: a list of todos is an argument named `items`"""
+    session = make.session()
+    data = {"tool": "todos_write", "arguments": {"items": [{"text": "Row", "status": "pending"}]}}
+    make.message(session, "tool_call", call_id="c", data=data)
+    assert "<dt>items</dt>" in ada.get(f"/chat/{session.pk}/").content.decode()

@@ -14,7 +14,7 @@ from copilot import approvals, queries, tasks
 from copilot.approvals import Decision, Resumed
 from copilot.commands import Decide, clean_text
 from copilot.context import CHANNELS
-from copilot.dispatch.limits import check_limit
+from copilot.dispatch.limits import check_account, check_limit
 from copilot.dispatch.telling import publish
 from copilot.errors import InvalidRequest
 from copilot.events import JSON, ApprovalDecided, Event, SessionChanged, TurnQueued
@@ -45,6 +45,7 @@ def decide(user_id: int, decisions: Sequence[Decide]) -> Decided:
     ids = [one.approval_id for one in decisions]
     if len(set(ids)) != len(ids):
         raise InvalidRequest("A call is decided once.")
+    check_account(user_id)
     rows = approvals.of_owner(user_id, ids)
     checked = [_checked(one, rows[one.approval_id]) for one in decisions]
     resumed = approvals.decide(user_id, checked, may_resume=lambda: check_limit(user_id))

@@ -8,10 +8,10 @@ from django.db import IntegrityError
 
 from copilot import history, queries, turns
 from copilot.dispatch.limits import may_go_on
-from copilot.dispatch.telling import announce, owner_of
+from copilot.dispatch.telling import announce
 from copilot.live import lease, stop
 from copilot.live.lease import Member
-from copilot.models import Message, Turn
+from copilot.models import Message, Session, Turn
 from copilot.permissions import Permissions
 
 
@@ -52,8 +52,8 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
     if head is None:
         restore_queue(session_id)
         return False
-    owner_id = owner_of(session_id)
-    if not may_go_on(session_id, owner_id, len(pending)):
+    owner_id, is_active = _account_of(session_id)
+    if not is_active or not may_go_on(session_id, owner_id, len(pending)):
         lease.give_back(str(session_id), str(token))
         return True
     message = Message.objects.get(pk=head.id)
@@ -82,6 +82,11 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
     lease.forget(str(session_id), [member_of(head)])
     announce(opening, opened, owner_id, queries.message_view(message), queue_changed=True)
     return True
+
+
+def _account_of(session_id: UUID) -> tuple[int, bool]:
+    """Who owns the session, and whether the account is active: it may have been suspended since (A3.10)."""
+    return Session.objects.values_list("owner_id", "owner__is_active").get(pk=session_id)
 
 
 def member_of(one: history.Pending) -> Member:

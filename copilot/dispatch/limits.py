@@ -1,16 +1,24 @@
-"""Whether what a user may spend lets a message in, or a queued one go on (B7)."""
+"""Whether a user's account, and what it may spend, let a message in, a queued one start or a paused turn go on (B7)."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from uuid import UUID
 
+from django.contrib.auth.models import User
+
 from billing import errors as billing_errors
 from billing import usage as billing_usage
 from copilot import queries
 from copilot.dispatch.telling import publish
-from copilot.errors import TooMany
+from copilot.errors import Forbidden, TooMany
 from copilot.events import LimitReached
+
+
+def check_account(user_id: int) -> None:
+    """For what was accepted earlier and goes on now: a new message is looked at by its own statement (A3.10)."""
+    if not User.objects.filter(pk=user_id, is_active=True).exists():
+        raise Forbidden("This account is not active.", code="account_inactive")
 
 
 def check_limit(user_id: int) -> None:

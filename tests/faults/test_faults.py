@@ -14,7 +14,7 @@ from tests.faults.site import ROOT
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("redis", ["durable", "volatile"])
 def test_a_minute_of_faults_loses_nothing(redis):
-    """T9.6"""
+    """T9.6, A33.c2"""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults", "--minutes", "1", "--people", "6", "--redis", redis],
         cwd=ROOT,

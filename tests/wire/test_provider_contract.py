@@ -177,6 +177,7 @@ def fake() -> Iterator[FakeProvider]:
 @pytest.mark.parametrize("size", [1, 7, 1_000_000])
 @pytest.mark.parametrize("name", FULL_RECORDINGS)
 async def test_the_same_logical_reply_gives_the_same_items_a5_c1(name: str, size: int) -> None:
+    """A5.7, A5.c1"""
     items = await replayed(name, size=size)
     assert logical(items) == LOGICAL
     usage = last_usage(items)

@@ -48,6 +48,7 @@ FAULTS: list[tuple[Fault, str]] = [
 @pytest.mark.parametrize("kind", VENDORS)
 @pytest.mark.parametrize(("fault", "code"), FAULTS)
 async def test_a_strangers_faults_have_their_class(kind: str, fault: Fault, code: str, llmock: Any) -> None:
+    """A5.7, A6.1"""
     fault(llmock)
     with pytest.raises(ProviderFailure) as failure:
         await ask(kind, llmock)

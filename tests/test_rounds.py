@@ -1,0 +1,51 @@
+"""One round, in its order: what is asked of the world, and when (A2.2)."""
+
+from __future__ import annotations
+
+from copilot.agent.parts import Answered, Compacted
+from copilot.agent.ports import MemoryApprovals, MemoryBudget, MemoryCompactor, MemoryFollowUps, MemoryToolbox
+from copilot.events import Tokens
+from copilot.providers.base import Entry, UsageReported, UserMessage
+from tests.playing import Reciter, call, calls, look, loop_of, play, say
+
+WINDOWED = Entry(name="Recital", provider="scripted", model="recital", context_window=100_000)
+FULL = UsageReported(Tokens(input=85_000, output=100))
+SHORT = Compacted(messages=(UserMessage(text="All so far."),), tokens=1_000)
+
+
+class Diary:
+    """Every port writes down that it was asked."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def noting(self, port, method, line):
+        ask = getattr(port, method)
+
+        def noted(*args, **kwargs):
+            self.lines.append(line)
+            return ask(*args, **kwargs)
+
+        setattr(port, method, noted)
+        return port
+
+
+async def test_a_round_goes_limits_room_follow_ups_model_approvals_tools():
+    """A2.2: what came at the boundary is taken once the next round is certain, and after the summary (A13.7, A17.7)"""
+    diary = Diary()
+    reciter = Reciter([FULL, *calls(call("a", "look"))], calls(call("b", "look")), say("Done."))
+    toolbox = MemoryToolbox(tools={"look": look})
+    loop = loop_of(
+        diary.noting(reciter, "stream", "model"),
+        chain=(WINDOWED,),
+        toolbox=diary.noting(toolbox, "run", "tools"),
+        approvals=diary.noting(MemoryApprovals(), "judge", "approvals"),
+        budget=diary.noting(MemoryBudget(), "spending", "limits"),
+        compactor=diary.noting(MemoryCompactor(SHORT), "compact", "room"),
+        follow_ups=diary.noting(MemoryFollowUps([(UserMessage(text="And this?"),)]), "take", "follow-ups"),
+    )
+    assert (await play(loop))[-1] == Answered()
+    first = ["model", "approvals", "tools"]  # money is looked at once some was spent
+    second = ["limits", "room", "limits", "follow-ups", "model", "approvals", "tools"]
+    assert diary.lines == [*first, *second, "limits", "follow-ups", "model"]
+    assert "And this?" in reciter.requests[1].messages[-1].text

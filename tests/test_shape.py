@@ -1,0 +1,102 @@
+"""The code keeps the shape that its rules ask for: short functions, clean cores, errors caught where they have a name."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CORE = ("copilot/agent", "copilot/providers", "copilot/tools")
+FRAMEWORKS = {"django", "celery", "channels", "redis"}
+CLEAN = (
+    *(f"copilot.agent.{name}" for name in ("loop", "steps", "guards", "retries", "followups")),
+    *(f"copilot.providers.{name}" for name in ("base", "failures", "catalogue", "scripted")),
+    *(f"copilot.providers.{name}" for name in ("openai_chat", "openai_responses", "anthropic")),
+    *(f"copilot.tools.{name}" for name in ("base", "calls")),
+    *(f"copilot.{name}" for name in ("context", "permissions", "redaction", "addresses", "ports")),
+)
+# Besides the doors (tasks, consumers): what many turns of a process share, and one turn's surprise must not end.
+SHARED = {
+    "copilot/engine.py",
+    "copilot/recovery.py",
+    "copilot/agent/claiming.py",
+    "copilot/agent/commits.py",
+    "copilot/live/publisher.py",
+    "copilot/live/tail.py",
+}
+
+
+def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_bytes())
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        one is None or (isinstance(one, ast.Name) and one.id in {"Exception", "BaseException"})
+        for one in caught
+    )
+
+
+def test_no_function_of_the_core_is_longer_than_sixty_lines():
+    """A33.c7"""
+    long = [
+        f"{path} {node.name}"
+        for path, tree in modules(*CORE)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= 60
+    ]
+    assert long == []
+
+
+def test_whatever_may_come_is_caught_only_at_the_doors_and_by_what_turns_share():
+    """A33.c7"""
+    broad = {
+        path
+        for path, tree in modules("copilot")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler) and is_broad(node)
+    }
+    assert broad - SHARED <= {"copilot/tasks.py", "copilot/consumers.py"}
+
+
+def test_the_clean_modules_load_no_framework():
+    """A33.c7, A0.6: importing them, and all that they import"""
+    code = f"import sys, {', '.join(CLEAN)}; print(' '.join(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not FRAMEWORKS & {name.partition(".")[0] for name in loaded.stdout.split()}
+
+
+def test_no_tool_reads_who_it_works_for_from_its_process():
+    """A9.11, A31.1: neither the environment, nor thread-locals; the turn's context alone says it"""
+    for path, tree in modules("copilot/tools", "copilot/agent", "copilot/providers"):
+        read = {f"{node.value.id}.{node.attr}" for node in ast.walk(tree) if is_attribute_of_a_name(node)}
+        assert not read & {"os.environ", "os.getenv", "threading.local"}, path
+
+
+def is_attribute_of_a_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+
+
+def test_there_is_no_synchronous_twin():
+    """A1.1: no synchronous client of a vendor or of the web, and no blocking sleep; Django itself refuses its ORM on a loop"""
+    blocking = {
+        "time.sleep",
+        "openai.OpenAI",
+        "anthropic.Anthropic",
+        "httpx.Client",
+        "httpx.get",
+        "httpx.post",
+    }
+    for path, tree in modules(*CORE):
+        assert not blocking & {
+            ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)
+        }, path
