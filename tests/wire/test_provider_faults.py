@@ -1,0 +1,144 @@
+"""Every class of failure after every chunk of a reply, over every wire: the turn stays in order and ends once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from copilot.agent.parts import Answered, Failed, ResultMade
+from copilot.agent.ports import MemoryToolbox
+from copilot.events import ModelHealed, ModelRetrying, StepRetracted
+from copilot.providers.base import Entry, FailureCode, Provider
+from copilot.providers.scripted import Call, Fail, Reasoning, Script, ScriptedProvider, ScriptItem, Text
+from tests.playing import assert_well_ordered, look, loop_of, of, play
+from tests.wire.test_provider_contract import STREAMS, vendor
+
+RECORDINGS = {
+    "chat": ("chat_reasoning_content", "chat_ollama_no_usage"),
+    "responses": ("responses_tools", "responses_text"),
+    "messages": ("messages_tools", "messages_text"),
+}
+ENTRY = Entry(name="Recorded", provider="scripted", model="recorded")
+TOOLBOX = {"read_file": look, "current_time": look}
+# What a server says in the middle of its stream; `status` is how gateways pass an upstream's on.
+SAID: dict[FailureCode, dict[str, object]] = {
+    "quota_exhausted": {"code": "insufficient_quota", "message": "You exceeded your current quota."},
+    "rate_limited": {"code": "rate_limit_exceeded", "message": "Slow down."},
+    "auth_failed": {"code": "invalid_api_key", "message": "Incorrect API key."},
+    "model_not_found": {"code": "model_not_found", "message": "The model does not exist."},
+    "context_overflow": {"code": "context_length_exceeded", "message": "Too long."},
+    "overloaded": {"code": "overloaded_error", "message": "Overloaded."},
+    "effort_invalid": {"message": "Invalid value for reasoning_effort."},
+    "thinking_unsupported": {"message": "thinking is not supported by this model"},
+    "thinking_signature_invalid": {"message": "Invalid signature in thinking block"},
+    "media_unsupported": {"message": "image input is not supported"},
+    "refused": {"code": "content_filter", "message": "Flagged."},
+    "bad_request": {"code": 400, "message": "No."},
+    "unknown": {"message": "Hm."},
+}
+BROKEN = ("cut", "reset", "garbage")
+TRIED_AGAIN = {"rate_limited", "overloaded", *BROKEN}
+HEALED = {"thinking_unsupported", "thinking_signature_invalid", "media_unsupported"}
+
+
+def events_of(recording: str) -> list[bytes]:
+    whole = (STREAMS / f"{recording}.sse").read_bytes().replace(b"\r\n", b"\n")
+    return [part + b"\n\n" for part in whole.split(b"\n\n") if part.strip()]
+
+
+def finish_of(events: list[bytes]) -> int:
+    """The place of the event that says why the reply ended; behind it nothing is missed."""
+    reasons = (b'"finish_reason":"', b'"type":"response.completed"', b'"type":"message_stop"')
+    return next(place for place, event in enumerate(events) if any(reason in event for reason in reasons))
+
+
+def said(wire: str, fault: str) -> bytes:
+    """The last thing that is heard before the stream ends."""
+    if fault in BROKEN:
+        return b"data: {oops\n\n" if fault == "garbage" else b""
+    complaint = SAID[fault]  # type: ignore[index]
+    if wire == "messages":
+        body = {"type": "error", "error": {"type": complaint.get("code", "error"), **complaint}}
+        return b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"
+    if wire == "responses":
+        return b"event: error\ndata: " + json.dumps({"type": "error", **complaint}).encode() + b"\n\n"
+    return b"data: " + json.dumps({"error": complaint}).encode() + b"\n\n"
+
+
+class Breaking:
+    """A server whose first reply breaks at a place; the second is whole and the third is an answer."""
+
+    def __init__(self, wire: str, fault: str) -> None:
+        self.events, self.last = (events_of(name) for name in RECORDINGS[wire])
+        self.place = self.requests = 0
+        self._wire, self._fault = wire, fault
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
+        self.requests += 1
+        breaks = self.requests == 1
+        promised = "content-length: 999999" if breaks and self._fault == "reset" else "connection: close"
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{promised}\r\n\r\n".encode())
+        writer.write(self._broken() if breaks else b"".join(self.events if self.requests == 2 else self.last))
+        await writer.drain()
+        writer.close()
+
+    def _broken(self) -> bytes:
+        return b"".join(self.events[: self.place]) + said(self._wire, self._fault)
+
+
+@asynccontextmanager
+async def breaking(wire: str, fault: str) -> AsyncIterator[tuple[Breaking, Provider]]:
+    made = Breaking(wire, fault)
+    server = await asyncio.start_server(made.answer, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, vendor(wire, address) as provider:
+        yield made, provider
+
+
+async def assert_ends_well(provider: Provider, fault: str) -> None:
+    """In order, once, with a result for every call that was shown; and as the class demands."""
+    parts = await play(loop_of(provider, chain=(ENTRY,), toolbox=MemoryToolbox(tools=TOOLBOX)))
+    assert_well_ordered(parts)
+    assert len(of(parts, ModelRetrying)) == (fault in TRIED_AGAIN)
+    assert len(of(parts, ModelHealed)) == (fault in HEALED)
+    assert len(of(parts, StepRetracted)) <= 1
+    if fault in TRIED_AGAIN | HEALED:
+        assert parts[-1] == Answered()
+        assert [made.outcome.success for made in of(parts, ResultMade)] == [True, True]
+    else:
+        code = "context_full" if fault == "context_overflow" else fault
+        assert isinstance(parts[-1], Failed)
+        assert parts[-1].code == code
+        assert not any(made.outcome.success for made in of(parts, ResultMade))
+
+
+@pytest.mark.parametrize("fault", [*SAID, *BROKEN])
+@pytest.mark.parametrize("wire", RECORDINGS)
+async def test_a_failure_after_any_event_of_a_wire_leaves_the_turn_in_order(wire: str, fault: str) -> None:
+    """A2.c1, A6.1, A7.3: reasoning, text and two calls, cut off in every place"""
+    async with breaking(wire, fault) as (server, provider):
+        for place in range(finish_of(server.events)):
+            server.place, server.requests = place, 0
+            await assert_ends_well(provider, fault)
+            assert server.requests == (3 if fault in TRIED_AGAIN | HEALED else 1), place
+
+
+def cut_anywhere(fault: FailureCode) -> Iterator[list[ScriptItem]]:
+    whole: list[ScriptItem] = [Reasoning("I should look."), Text("Let me"), Text(" see.")]
+    whole += [Call("read_file", {"name": "a.txt"}), Call("current_time")]
+    for place in range(len(whole) + 1):
+        yield [*whole[:place], Fail(fault)]
+
+
+@pytest.mark.parametrize("fault", SAID)
+async def test_a_script_that_fails_anywhere_leaves_the_turn_in_order(fault: FailureCode) -> None:
+    """A2.c1: the fourth wire"""
+    for broken in cut_anywhere(fault):
+        whole = [Text("Let me see."), Call("read_file", {"name": "a.txt"}), Call("current_time")]
+        await assert_ends_well(ScriptedProvider(Script(broken, whole, [Text("Hello there")])), fault)
