@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from django.db import transaction
+
+from billing import counters, policies
 from billing.models import Account
 
 
@@ -22,3 +25,16 @@ def set_overrides(
         daily_limit_override_microdollars=daily_limit_microdollars,
         weekly_limit_override_microdollars=weekly_limit_microdollars,
     )
+    entitlement_changed(account_id)
+
+
+def entitlement_changed(account_id: int) -> None:
+    """Whoever writes a tier or an override says so here: after commit no copy in Redis or in this process is old."""
+    transaction.on_commit(lambda: _tell(account_id))
+
+
+def _tell(account_id: int) -> None:
+    policies.forget()
+    account = Account.objects.only("user_id", *policies.ENTITLEMENT).get(pk=account_id)
+    copy = counters.entitlement_copy(account.user_id, policies.entitlement_of(account))
+    counters.publish_or_count([copy])

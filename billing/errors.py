@@ -1,8 +1,16 @@
 """What billing refuses, and who must act.
 
 BillingError
-└── Refused                  the user must act or wait; carries the wire's code and status
-    └── LimitReached         429  the day's or week's use is at its limit
+├── Refused                  the user must act or wait; carries the wire's code and status
+│   ├── InvalidRequest       400  the request is malformed; says where
+│   ├── ResetRefused         400, 409, 429  no reset can be bought now
+│   ├── RefundTooLarge       400  more would be refunded than was spent
+│   ├── InsufficientCredits  402  the balance does not suffice
+│   ├── UnknownUser          404
+│   ├── LimitReached         429  the day's or week's use is at its limit
+│   └── ResetUnavailable     503  a reset could not be made; nothing was charged, or it was refunded
+├── Conflict                 an idempotency key was used before, for something else
+└── CountersDown             Redis did not answer; callers go on without it or refuse, as B1.4 says
 """
 
 from __future__ import annotations
@@ -12,6 +20,16 @@ from typing import ClassVar, Literal
 
 WindowName = Literal["daily", "weekly"]
 LimitReason = Literal["used", "held"]
+Detail = str | int | bool | dict[str, list[str]]
+
+RESET_REFUSALS: dict[str, tuple[int, str]] = {
+    "reset_not_available": (400, "Resets are not sold on this installation."),
+    "no_daily_limit": (400, "You have no daily limit, so there is nothing to reset."),
+    "not_over_limit": (400, "You have not reached your daily limit, so there is nothing to reset."),
+    "weekly_limit_reached": (409, "Your weekly limit is reached too, so a reset of the day would not help."),
+    "reset_in_progress": (409, "Another reset is being made at this moment."),
+    "too_many_resets": (429, "You have bought all resets there are for today."),
+}
 
 
 class BillingError(Exception):
@@ -23,12 +41,54 @@ class BillingError(Exception):
 class Refused(BillingError):
     """A request that was understood and cannot be served to this user now."""
 
-    status: ClassVar[int] = 400
+    status: int = 400
 
-    def __init__(self, message: str, *, code: str) -> None:
+    def __init__(self, message: str, *, code: str, **details: Detail) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
+        self._details = details
+
+    def details(self) -> dict[str, Detail]:
+        """The wire's fields besides code and message (B16.3)."""
+        return self._details
+
+    def retry_after_seconds(self, now: datetime) -> int | None:
+        """When it is worth trying again; None when time alone does not help."""
+        return None
+
+
+class InvalidRequest(Refused):
+    def __init__(self, errors: dict[str, list[str]]) -> None:
+        first = next(f"{name}: {texts[0]}" for name, texts in errors.items())
+        super().__init__(first, code="invalid_request", errors=errors)
+
+
+class ResetRefused(Refused):
+    """By one of the codes above."""
+
+    def __init__(self, code: str) -> None:
+        self.status, sentence = RESET_REFUSALS[code]
+        super().__init__(sentence, code=code)
+
+
+class RefundTooLarge(Refused):
+    def __init__(self) -> None:
+        super().__init__("More would be refunded than was spent.", code="refund_too_large")
+
+
+class InsufficientCredits(Refused):
+    status = 402
+
+    def __init__(self) -> None:
+        super().__init__("You do not have enough credits for this.", code="insufficient_credits")
+
+
+class UnknownUser(Refused):
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("There is no such user.", code="unknown_user")
 
 
 class LimitReached(Refused):
@@ -36,25 +96,53 @@ class LimitReached(Refused):
 
     status = 429
 
-    def __init__(self, *, window: WindowName, resets_at: datetime, reason: LimitReason = "used") -> None:
+    def __init__(
+        self,
+        *,
+        window: WindowName,
+        resets_at: datetime,
+        reason: LimitReason = "used",
+        reset_cost_cents: int = 0,
+        can_reset: bool = False,
+    ) -> None:
         self.window: WindowName = window
         self.resets_at = resets_at
         self.reason: LimitReason = reason
-        super().__init__(_sentence(self), code="limit_reached" if reason == "used" else "limit_held")
+        self.reset_cost_cents = reset_cost_cents
+        self.can_reset = can_reset
+        super().__init__(
+            _sentence(self),
+            code="limit_reached" if reason == "used" else "limit_held",
+            window=window,
+            resets_at=f"{resets_at:%Y-%m-%dT%H:%M:%SZ}",
+            reason=reason,
+            reset_cost_cents=reset_cost_cents,
+            can_reset=can_reset,
+        )
 
     def retry_after_seconds(self, now: datetime) -> int:
         """Whole seconds, rounded up, at least one (B16.4)."""
         return max(1, -((now - self.resets_at) // timedelta(seconds=1)))
 
-    def details(self) -> dict[str, str | int | bool]:
-        """The wire's fields besides code and message (B16.4); credits buy no reset yet."""
-        return {
-            "window": self.window,
-            "resets_at": f"{self.resets_at:%Y-%m-%dT%H:%M:%SZ}",
-            "reason": self.reason,
-            "reset_cost_cents": 0,
-            "can_reset": False,
-        }
+
+class ResetUnavailable(Refused):
+    status = 503
+
+    def __init__(self, *, refunded: bool = False) -> None:
+        text = "The reset could not be made. " + (
+            "What it cost was refunded." if refunded else "Nothing was charged."
+        )
+        super().__init__(text, code="reset_unavailable", refunded=refunded)
+
+
+class Conflict(BillingError):
+    """Nothing was written: the key belongs to an entry of other content (B9.1)."""
+
+
+class CountersDown(BillingError):
+    """Redis did not answer in time, or not as it should."""
+
+    retryable = True
 
 
 def _sentence(limit: LimitReached) -> str:

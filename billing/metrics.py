@@ -6,11 +6,25 @@ from prometheus_client import Counter
 
 checks = Counter(
     "pilothouse_billing_checks_total",
-    "Limit checks by result: allowed, daily, weekly, degraded.",
+    "Limit checks by result: allowed, daily, weekly, held, degraded.",
     ["result"],
 )
 records = Counter(
     "pilothouse_billing_records_total",
     "Recorded model calls by the step that decided their cost.",
     ["source"],
+)
+publish_failures = Counter(
+    "pilothouse_billing_publish_failures_total",
+    "Times that a row's state could not be copied to Redis; it is tried again within a minute.",
+)
+ledger_entries = Counter(
+    "pilothouse_billing_ledger_entries_total",
+    "Movements of credit by kind.",
+    ["kind"],
+)
+leaks = Counter(
+    "pilothouse_billing_leaks_total",
+    "Things that were delivered and could not be charged, by what went wrong.",
+    ["leak_type"],
 )

@@ -49,6 +49,16 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entitlement:
+    """What decides an account's limits besides the policy; `version` tells copies their age."""
+
+    tier: str = "FREE"
+    daily_override_microdollars: int | None = None
+    weekly_override_microdollars: int | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Window:
     """A UTC day or an ISO week: where it begins, and the instant its use counts from zero again."""
 
@@ -87,6 +97,18 @@ def effective_limit_microdollars(
     if override_microdollars is not None:
         return override_microdollars
     return base_microdollars * multiplier
+
+
+def limits_microdollars(policy: Policy, multiplier: int, entitlement: Entitlement) -> tuple[int, int]:
+    """The effective limits of a day and of a week."""
+    return (
+        effective_limit_microdollars(
+            policy.daily_base_microdollars, multiplier, entitlement.daily_override_microdollars
+        ),
+        effective_limit_microdollars(
+            policy.weekly_base_microdollars, multiplier, entitlement.weekly_override_microdollars
+        ),
+    )
 
 
 def is_exhausted(used_microdollars: int, limit_microdollars: int) -> bool:

@@ -112,6 +112,7 @@ CELERY_TASK_ROUTES = {
     "copilot.tasks.run_turn": {"queue": "turns"},
     "copilot.tasks.answer_aside": {"queue": "turns"},
     "diagnostics.tasks.*": {"queue": "maintenance"},
+    "billing.tasks.*": {"queue": "maintenance"},
 }
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
@@ -132,6 +133,12 @@ CELERY_BEAT_SCHEDULE = {
     "tick": {"task": "copilot.tasks.tick", "schedule": crontab(), "options": {"expires": 55}},
     "index messages": {"task": "copilot.tasks.index_messages", "schedule": 5.0, "options": {"expires": 5}},
     "purge files": {"task": "copilot.tasks.purge_files", "schedule": 3600.0, "options": {"expires": 3600}},
+    "publish windows": {
+        "task": "billing.tasks.publish_windows",
+        "schedule": 60.0,
+        "options": {"expires": 55},
+    },
+    "verify windows": {"task": "billing.tasks.verify_windows", "schedule": crontab(hour=3, minute=17)},
 }
 CELERY_TIMEZONE = "UTC"
 

@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from billing import accounts
 from copilot import dispatch, sessions
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, TooMany, Unavailable
 from copilot.live import counters, keys, lease
@@ -98,14 +99,10 @@ def test_files_that_are_not_the_users_are_ignored_and_named(session):
 
 def test_a_cost_limit_stops_queued_messages_too(session, model):
     """T3.2: checked for every accepted message"""
-    from billing.models import Account
-
     model.will(Text("Talking"), Hang())
     start(session)
-    Account.objects.update_or_create(
-        user_id=session.owner_id,
-        defaults={"daily_limit_override_microdollars": 1, "weekly_limit_override_microdollars": 1},
-    )
+    account = accounts.get_or_create(session.owner_id)
+    accounts.set_overrides(account.pk, daily_limit_microdollars=1, weekly_limit_microdollars=1)
     spend(session.owner_id, 10)
     with pytest.raises(TooMany) as refused:
         say(session, "More")
@@ -166,16 +163,12 @@ def test_a_queued_run_id_again_is_still_queued(session, model):
 
 def test_a_run_id_that_a_limit_holds_in_the_queue_is_still_queued(session, model):
     """T3.6, B7.3: nothing runs, and the limit is reached for everything new"""
-    from billing.models import Account
-
     model.will(Text("Talking"), cue(1))
     turn_id = start(session)
     model.reaches(1)
     first = say(session, "Next", run_id="r")
-    Account.objects.update_or_create(
-        user_id=session.owner_id,
-        defaults={"daily_limit_override_microdollars": 1, "weekly_limit_override_microdollars": 1},
-    )
+    account = accounts.get_or_create(session.owner_id)
+    accounts.set_overrides(account.pk, daily_limit_microdollars=1, weekly_limit_microdollars=1)
     spend(session.owner_id, 10)
     model.give(1)
     ended(turn_id)

@@ -36,6 +36,9 @@ class Account(models.Model):
         null=True, blank=True, help_text="Who holds the right to change the plan."
     )
     change_lease_until = models.DateTimeField(null=True, blank=True)
+    # Moved by a trigger whenever tier or overrides change, whoever changes them: copies see by it that they are old.
+    entitlement_version = models.BigIntegerField(default=0, db_default=0, editable=False)
+    entitlement_changed_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -61,6 +64,19 @@ class Account(models.Model):
                 condition=Q(change_token__isnull=True, change_lease_until__isnull=True)
                 | Q(change_token__isnull=False, change_lease_until__isnull=False),
                 name="a_change_lease_has_an_owner_and_an_end",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["entitlement_changed_at"],
+                name="entitlements_by_change",
+                condition=Q(entitlement_changed_at__isnull=False),
+            ),
+            models.Index(
+                fields=["user"],
+                name="accounts_with_overrides",
+                condition=Q(daily_limit_override_microdollars__isnull=False)
+                | Q(weekly_limit_override_microdollars__isnull=False),
             ),
         ]
 

@@ -25,16 +25,21 @@ def check_limit(user_id: int) -> None:
     try:
         billing_usage.check(user_id)
     except billing_errors.LimitReached as reached:
-        raise TooMany(
-            reached.message,
-            code=reached.code,
-            retry_after_seconds=reached.retry_after_seconds(datetime.now(UTC)),
-            window=reached.window,
-            resets_at=queries.instant(reached.resets_at),
-            reason=reached.reason,
-            reset_cost_cents=0,
-            can_reset=False,
-        ) from reached
+        raise refused(reached) from reached
+
+
+def refused(reached: billing_errors.LimitReached) -> TooMany:
+    """What a door answers; billing has said all of it (B16.4)."""
+    return TooMany(
+        reached.message,
+        code=reached.code,
+        retry_after_seconds=reached.retry_after_seconds(datetime.now(UTC)),
+        window=reached.window,
+        resets_at=queries.instant(reached.resets_at),
+        reason=reached.reason,
+        reset_cost_cents=reached.reset_cost_cents,
+        can_reset=reached.can_reset,
+    )
 
 
 def may_go_on(session_id: UUID, owner_id: int, waiting: int) -> bool:

@@ -1,20 +1,21 @@
-"""Recording what calls cost and checking what a user may still cause; the only writer of records and windows."""
+"""What a call cost: one record, added once to its day and its week, and told to the counters (B4, B5.2)."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal
 from uuid import UUID
 
-from django.db import Error as AnyDatabaseError
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
-from billing import accounts, metrics, plans, pricing, queries
-from billing.errors import LimitReached
+from billing import accounts, counters, metrics, plans, policies, pricing
+from billing.counters import Amount
 from billing.models import UsageRecord
+from billing.usage import windows
 
 logger = logging.getLogger(__name__)
 Parameter = UUID | datetime | date | str | int | None
@@ -50,7 +51,8 @@ class Recorded:
 # a repeated call id inserts nothing and so adds nothing. The ORDER BY takes the day's row lock before
 # the week's in every process, so no two recordings can wait for each other in a circle. ON CONFLICT
 # waits for a rival's commit, so two deliveries of one call at the same time end as one addition.
-_RECORD = """
+# A window without a row begins with what was recorded in it before, should its row have been lost (B5.5).
+_RECORD = f"""
     WITH payer AS (
         SELECT id FROM billing_account WHERE user_id = %(user_id)s
         UNION ALL
@@ -67,21 +69,31 @@ _RECORD = """
         FROM payer
         ON CONFLICT (call_id) DO NOTHING
         RETURNING account_id, cost_microdollars
+    ), due AS (
+        SELECT recorded.account_id, one.kind, one.starts_on, EXISTS (
+            SELECT FROM billing_usagewindow AS counted
+            WHERE counted.account_id = recorded.account_id
+              AND counted.kind = one.kind AND counted.starts_on = one.starts_on
+        ) AS known
+        FROM recorded, (VALUES ('DAY', %(day)s::date), ('WEEK', %(week)s::date)) AS one (kind, starts_on)
+        WHERE recorded.account_id IS NOT NULL AND recorded.cost_microdollars > 0
     ), bumped AS (
         INSERT INTO billing_usagewindow AS counted (
             account_id, kind, starts_on, used_microdollars, version, updated_at
         )
-        SELECT recorded.account_id, due.kind, due.starts_on, recorded.cost_microdollars, 1, %(now)s
-        FROM recorded, (VALUES ('DAY', %(day)s::date), ('WEEK', %(week)s::date)) AS due (kind, starts_on)
-        WHERE recorded.account_id IS NOT NULL AND recorded.cost_microdollars > 0
+        SELECT due.account_id, due.kind, due.starts_on,
+               %(cost)s + coalesce(lost.used_microdollars, 0), 1 + coalesce(lost.changes, 0), %(now)s
+        FROM due LEFT JOIN LATERAL ({windows.RECOMPUTED}) AS lost ON true
         ORDER BY due.kind
         ON CONFLICT (account_id, kind, starts_on) DO UPDATE
-        SET used_microdollars = counted.used_microdollars + excluded.used_microdollars,
+        SET used_microdollars = counted.used_microdollars + %(cost)s,
             version = counted.version + 1,
             updated_at = excluded.updated_at
+        RETURNING kind, used_microdollars, version
     )
-    SELECT EXISTS (SELECT FROM payer), EXISTS (SELECT FROM recorded)
-"""
+    SELECT EXISTS (SELECT FROM payer), EXISTS (SELECT FROM recorded),
+           (SELECT array_agg(ARRAY[used_microdollars, version] ORDER BY kind) FROM bumped)
+"""  # noqa: S608 - constants alone
 
 
 def record(call: UsageCall) -> Recorded:
@@ -90,40 +102,32 @@ def record(call: UsageCall) -> Recorded:
         return Recorded(cost_microdollars=0, source="")  # the provider did no work (B4.1)
     decision = _decide(call)
     parameters = _parameters(call, decision)
-    payer_known, inserted = _execute(parameters)
-    if not payer_known and call.user_id is not None:
+    written = _execute(parameters)
+    if not written.payer_known and call.user_id is not None:
         accounts.get_or_create(call.user_id)
-        _, inserted = _execute(parameters)
-    if not inserted:
+        written = _execute(parameters)
+    if not written.inserted:
         return _as_recorded_before(call.call_id)
+    if call.user_id is not None and written.windows:
+        _publish(call.user_id, call.occurred_at, written.windows)
     metrics.records.labels(decision.source).inc()
     _complain(call, decision)
     return Recorded(cost_microdollars=decision.cost_microdollars, source=decision.source)
 
 
-def check(user_id: int) -> None:
-    """Raises LimitReached when a window is used up; the weekly one first, for only its reset helps (B6.4)."""
-    try:
-        standing = queries.standing(user_id, timezone.now())
-    except AnyDatabaseError as problem:
-        logger.warning("Limits could not be checked, the user may go on: %s", type(problem).__name__)
-        metrics.checks.labels("degraded").inc()
-        return
-    if standing.weekly.exhausted:
-        metrics.checks.labels("weekly").inc()
-        raise LimitReached(window="weekly", resets_at=standing.weekly.window.resets_at)
-    if standing.daily.exhausted:
-        metrics.checks.labels("daily").inc()
-        raise LimitReached(window="daily", resets_at=standing.daily.window.resets_at)
-    metrics.checks.labels("allowed").inc()
+def _publish(user_id: int, at: datetime, amounts: Sequence[Amount]) -> None:
+    """After commit; a Redis that is away changes nothing (B5.2)."""
+    both = zip((plans.day_of(at), plans.week_of(at)), amounts, strict=True)
+    copies = [counters.amount_copy(user_id, window, amount) for window, amount in both]
+    transaction.on_commit(lambda: counters.publish_or_count(copies))
 
 
 def _decide(call: UsageCall) -> pricing.Decision:
-    policy = queries.rules().policy
+    policy = policies.rules().policy
     return pricing.decide(
         tokens=call.tokens,
         reported=call.reported,
-        price=pricing.price_in_force(queries.prices(), call.provider, call.model, call.occurred_at),
+        price=pricing.price_in_force(policies.prices(), call.provider, call.model, call.occurred_at),
         max_call_cost_microdollars=policy.max_call_cost_microdollars,
         unknown_cost_microdollars=policy.counted_when_unknown_microdollars,
     )
@@ -157,11 +161,21 @@ def _parameters(call: UsageCall, decision: pricing.Decision) -> dict[str, Parame
     }
 
 
-def _execute(parameters: dict[str, Parameter]) -> tuple[bool, bool]:
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What the statement did; `windows` are the day and the week after it, or nothing."""
+
+    payer_known: bool
+    inserted: bool
+    windows: tuple[Amount, ...]
+
+
+def _execute(parameters: dict[str, Parameter]) -> Written:
     with connection.cursor() as cursor:
         cursor.execute(_RECORD, parameters)
-        payer_known, inserted = cursor.fetchone()
-    return bool(payer_known), bool(inserted)
+        payer_known, inserted, bumped = cursor.fetchone()
+    amounts = (Amount(used_microdollars=used, version=version) for used, version in bumped or ())
+    return Written(payer_known=payer_known, inserted=inserted, windows=tuple(amounts))
 
 
 def _as_recorded_before(call_id: UUID) -> Recorded:

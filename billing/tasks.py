@@ -1,0 +1,25 @@
+"""The Celery door of billing: what is done by the clock. Each may overlap with itself, and each has a time limit (B19.4)."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import shared_task
+
+from billing import policies, usage
+
+logger = logging.getLogger(__name__)
+
+
+@shared_task(name="billing.tasks.publish_windows", ignore_result=True, time_limit=50)
+def publish_windows() -> None:
+    """Every minute: what changed of late is copied to Redis once more (B5.6)."""
+    usage.publish_recent()
+    policies.publish_changes()
+
+
+@shared_task(name="billing.tasks.verify_windows", ignore_result=True, time_limit=3_600)
+def verify_windows() -> None:
+    """Every night: rows that do not add up are for people to look at (B5.7)."""
+    for one in usage.broken():
+        logger.error("%s from %s of account %s does not add up.", one.kind, one.starts_on, one.account_id)

@@ -1,0 +1,19 @@
+"""Use: recording it, bounding it, forgiving it; the only writer of UsageRecord, UsageWindow and UsageReset."""
+
+from billing.usage.limits import admit, check, renew, settle
+from billing.usage.recording import Recorded, UsageCall, record
+from billing.usage.windows import Broken, broken, publish_recent, repair
+
+__all__ = [
+    "Broken",
+    "Recorded",
+    "UsageCall",
+    "admit",
+    "broken",
+    "check",
+    "publish_recent",
+    "record",
+    "renew",
+    "repair",
+    "settle",
+]

@@ -1,0 +1,478 @@
+"""B5, B6: Redis is a copy that may vanish, lag or lie; what it says is bounded by what the rows say."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
+
+from billing import accounts, counters, metrics, plans, policies, queries, usage
+from billing.errors import LimitReached
+from billing.models import Account, LimitPolicy, UsageWindow
+from billing.tasks import publish_windows
+from tests import make
+from tests.test_billing_usage import call
+
+pytestmark = pytest.mark.django_db(transaction=True)
+GONE = -1
+
+
+@pytest.fixture(autouse=True)
+def _policy_of_this_test_alone():
+    queries.forget_policy()
+    yield
+    queries.forget_policy()
+
+
+@pytest.fixture
+def ada():
+    return make.user("ada")
+
+
+@pytest.fixture
+def dead_redis(monkeypatch):
+    """Nobody answers at this address."""
+    monkeypatch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+
+
+def _pool_of(address):
+    import redis
+
+    return redis.BlockingConnectionPool.from_url(address, timeout=0.1, decode_responses=True)
+
+
+def record(user, microdollars, *, at=None):
+    usage.record(call(user, at=at or datetime.now(UTC), reported=f"{microdollars / 1_000_000:.6f}"))
+
+
+def refusal(user):
+    try:
+        usage.check(user.pk)
+    except LimitReached as limit:
+        return limit.window, limit.reason
+    return None
+
+
+def windows():
+    now = datetime.now(UTC)
+    return plans.day_of(now), plans.week_of(now)
+
+
+def seen(user):
+    return counters.read(user.pk, *windows())
+
+
+def used(user):
+    return {
+        row.kind: row.used_microdollars
+        for row in UsageWindow.objects.filter(account__user=user).order_by("kind")
+    }
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The commands that billing sends."""
+    names, client = [], counters.client()
+    execute = client.execute_command
+
+    def noting(name, *args, **options):
+        names.append(name)
+        return execute(name, *args, **options)
+
+    monkeypatch.setattr(client, "execute_command", noting)
+    return names
+
+
+# --- recording and rebuilding ---------------------------------------------------------------------------
+
+
+def test_a_flush_is_healed_by_the_next_check(ada, redis_clean):
+    """B5.c1: the check refuses, and both keys live exactly as long as their windows."""
+    for _ in range(3):
+        record(ada, 400_000)
+    redis_clean.flushdb()
+    assert refusal(ada) == ("daily", "used")
+    for window in windows():
+        ends = redis_clean.pexpiretime(counters.cost_key(ada.pk, window)) / 1000
+        assert abs(ends - window.resets_at.timestamp()) <= 2
+
+
+def test_keys_have_the_names_operators_know(ada):
+    """B5.3: one slot per user, the ISO year in the week."""
+    at = datetime(2027, 1, 1, tzinfo=UTC)
+    assert counters.cost_key(7, plans.day_of(at)) == "billing:cost:{7}:d:2027-01-01"
+    assert counters.cost_key(7, plans.week_of(at)) == "billing:cost:{7}:w:2026-W53"
+
+
+def test_recording_creates_no_key_and_raises_one_that_is_there(ada):
+    """B5.4: a missing key stays missing; a key that is there follows."""
+    record(ada, 1_000)
+    assert (seen(ada).daily, seen(ada).weekly) == (None, None)
+    usage.check(ada.pk)
+    record(ada, 2_000)
+    assert seen(ada).daily == seen(ada).weekly == counters.Amount(used_microdollars=3_000, version=2)
+
+
+def test_publishing_may_be_late_and_repeated(ada):
+    """B5.4: values are absolute, and an older one says nothing."""
+    usage.check(ada.pk)
+    day, _ = windows()
+    for version in (2, 5, 3, 5):
+        amount = counters.Amount(used_microdollars=version * 10, version=version)
+        counters.publish([counters.amount_copy(ada.pk, day, amount)])
+    assert seen(ada).daily == counters.Amount(used_microdollars=50, version=5)
+
+
+def test_many_record_read_and_flush_at_once(ada, redis_clean):
+    """B5.c2: the row has everything, and Redis has no key or has everything, without the beat task."""
+    accounts.get_or_create(ada.pk)
+    barrier, done = threading.Barrier(23), threading.Event()
+
+    def recording():
+        barrier.wait()
+        record(ada, 1_000)
+        connections.close_all()
+
+    def repeating(act):
+        barrier.wait()
+        while not done.is_set():
+            act()
+        connections.close_all()
+
+    with ThreadPoolExecutor(23) as pool:
+        others = [
+            pool.submit(repeating, act)
+            for act in (lambda: refusal(ada), lambda: refusal(ada), redis_clean.flushdb)
+        ]
+        for one in [pool.submit(recording) for _ in range(20)]:
+            one.result()
+        done.set()
+        for other in others:
+            other.result()
+    assert used(ada) == {"DAY": 20_000, "WEEK": 20_000}
+    for amount in (seen(ada).daily, seen(ada).weekly):
+        assert amount is None or amount.used_microdollars == 20_000
+
+
+def test_no_interleaving_of_records_reads_and_flushes_leaves_a_key_too_low():
+    """B5.c2: a model of B5.4 and B5.5 walks all of them; without the second load it would find one that does."""
+    assert not _too_low(second_load=True)
+    assert _too_low(second_load=False)
+
+
+def _too_low(*, second_load):
+    """Whether some order of 3 records, 2 reads and 2 flushes ends with a key below its row.
+
+    A state: the row, the key (GONE = missing), and of every actor its next step and what it remembers.
+    """
+    start = (0, GONE, ((0, 0),) * 3, ((0, 0),) * 2, 2)
+    waiting, known = [start], {start}
+    while waiting:
+        row, key, records, reads, flushes = state = waiting.pop()
+        following = [
+            *_record_steps(state),
+            *_read_steps(state, second_load=second_load),
+        ]
+        if flushes:
+            following.append((row, GONE, records, reads, flushes - 1))
+        if not following and GONE < key < row:
+            return True
+        for one in following:
+            if one not in known:
+                known.add(one)
+                waiting.append(one)
+    return False
+
+
+def _record_steps(state):
+    row, key, records, reads, flushes = state
+    for index, (step, mine) in enumerate(records):
+        if step == 0:
+            yield row + 1, key, _with(records, index, (1, row + 1)), reads, flushes
+        elif step == 1:
+            published = GONE if key == GONE else max(key, mine)
+            yield row, published, _with(records, index, (2, 0)), reads, flushes
+
+
+def _read_steps(state, *, second_load):
+    row, key, records, reads, flushes = state
+    for index, (step, mine) in enumerate(reads):
+        if step == 0:  # look for the key
+            after = (1, 0) if key == GONE else (5, 0)
+            yield row, key, records, _with(reads, index, after), flushes
+        elif step == 1:  # load
+            yield row, key, records, _with(reads, index, (2, row)), flushes
+        elif step == 2:  # create, or raise
+            made = max(key, mine)
+            yield row, made, records, _with(reads, index, (3, mine) if second_load else (5, 0)), flushes
+        elif step == 3:  # load once more
+            yield row, key, records, _with(reads, index, (4, row) if row != mine else (5, 0)), flushes
+        elif step == 4:  # publish
+            published = GONE if key == GONE else max(key, mine)
+            yield row, published, records, _with(reads, index, (5, 0)), flushes
+
+
+def _with(items, index, item):
+    return (*items[:index], item, *items[index + 1 :])
+
+
+def test_one_call_recorded_twice_at_once_counts_once(ada):
+    """B5.c3: one record, one addition."""
+    accounts.get_or_create(ada.pk)
+    for _ in range(10):
+        made = call(ada, at=datetime.now(UTC), reported="0.001000")
+        before, barrier = used(ada).get("DAY", 0), threading.Barrier(2)
+
+        def recording(made=made, barrier=barrier):
+            barrier.wait()
+            usage.record(made)
+            connections.close_all()
+
+        with ThreadPoolExecutor(2) as pool:
+            for one in [pool.submit(recording), pool.submit(recording)]:
+                one.result()
+        assert used(ada)["DAY"] == before + 1_000
+
+
+def test_a_failed_publishing_heals_by_itself(ada, monkeypatch):
+    """B5.c4: Redis is down while recording; when it is back, the beat task says the right amount."""
+    usage.check(ada.pk)
+    failures = metrics.publish_failures._value.get()
+    with monkeypatch.context() as patch:
+        patch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+        record(ada, 700)
+    assert metrics.publish_failures._value.get() == failures + 1
+    assert seen(ada).daily.used_microdollars == 0
+    publish_windows()
+    assert seen(ada).daily.used_microdollars == seen(ada).weekly.used_microdollars == 700
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "days", "weeks"),
+    [
+        ("2026-11-18T23:59:59.900000Z", "2026-11-19T00:00:00Z", 2, 1),
+        ("2026-11-22T23:59:59.900000Z", "2026-11-23T00:00:00Z", 2, 2),
+        ("2026-12-28T12:00:00Z", "2027-01-01T12:00:00Z", 2, 1),
+    ],
+)
+def test_a_call_belongs_to_the_windows_of_its_end(ada, first, second, days, weeks):
+    """B5.c5: midnight parts days, Sunday night parts weeks, New Year does not."""
+    for text in (first, second):
+        record(ada, 1, at=datetime.fromisoformat(text))
+    rows = UsageWindow.objects.filter(account__user=ada)
+    assert (rows.filter(kind="DAY").count(), rows.filter(kind="WEEK").count()) == (days, weeks)
+
+
+def test_a_lost_row_is_made_anew_from_what_was_recorded(ada, redis_clean):
+    """B5.5: by a read, and by a recording that comes first."""
+    for _ in range(2):
+        record(ada, 300)
+    UsageWindow.objects.all().delete()
+    redis_clean.flushdb()
+    usage.check(ada.pk)
+    assert used(ada) == {"DAY": 600, "WEEK": 600}
+    UsageWindow.objects.all().delete()
+    record(ada, 1)
+    assert used(ada) == {"DAY": 601, "WEEK": 601}
+
+
+def test_rows_that_do_not_add_up_are_reported_and_repaired(ada, capsys):
+    """B5.7: exit status 1, then right again, with a new version that copies follow."""
+    record(ada, 500)
+    usage.check(ada.pk)
+    call_command("billing_verify")
+    UsageWindow.objects.filter(kind="DAY").update(used_microdollars=7)
+    with pytest.raises(CommandError) as refused:
+        call_command("billing_verify")
+    assert refused.value.returncode == 1
+    call_command("billing_verify", repair=True)
+    assert used(ada)["DAY"] == 500
+    assert seen(ada).daily == counters.Amount(used_microdollars=500, version=2)
+    call_command("billing_verify")
+
+
+# --- checking -------------------------------------------------------------------------------------------
+
+
+def test_a_check_is_one_round_trip_and_no_statement(ada, sent):
+    """B6.4, B19.6: in the ordinary case."""
+    record(ada, 1)
+    usage.check(ada.pk)
+    sent.clear()
+    with CaptureQueriesContext(connection) as statements:
+        usage.check(ada.pk)
+    assert len(statements) == 0
+    assert sent == ["MGET"]
+
+
+def test_without_redis_nobody_is_limited(ada, dead_redis, caplog):
+    """B6.c2: allowed, with a warning and a count."""
+    before = metrics.checks.labels("degraded")._value.get()
+    record(ada, 1_000_000)
+    assert refusal(ada) is None
+    assert metrics.checks.labels("degraded")._value.get() == before + 1
+    assert "may go on" in caplog.text
+
+
+@pytest.mark.parametrize("by", ["policy", "overrides"])
+def test_without_limits_redis_is_not_asked(ada, sent, by):
+    """B6.c2: both limits 0, by the base or by the account: no command is sent."""
+    if by == "policy":
+        LimitPolicy.objects.update(daily_base_microdollars=0, weekly_base_microdollars=0)
+        queries.forget_policy()
+    else:
+        account = accounts.get_or_create(ada.pk)
+        accounts.set_overrides(account.pk, daily_limit_microdollars=0, weekly_limit_microdollars=0)
+    sent.clear()
+    assert refusal(ada) is None
+    assert sent == []
+
+
+@pytest.mark.parametrize("value", ["99 999999999", "1 999999999", "nonsense", "0 1"])
+def test_what_redis_claims_locks_nobody_out(ada, redis_clean, value):
+    """B6.c3: a wrong value is not believed, and the next read finds it corrected."""
+    record(ada, 5)
+    usage.check(ada.pk)
+    redis_clean.set(counters.cost_key(ada.pk, windows()[0]), value)
+    assert refusal(ada) is None
+    usage.check(ada.pk)
+    if value != "0 1":  # too low and old: it is raised by the next publishing
+        assert seen(ada).daily == counters.Amount(used_microdollars=5, version=1)
+
+
+def test_a_tier_acts_at_once_and_a_change_by_hand_within_seconds(ada):
+    """B6.3: by its writer's word, or by the look that every process takes every few seconds."""
+    record(ada, 1_000_000)
+    assert refusal(ada) == ("daily", "used")
+    account = accounts.get_or_create(ada.pk)
+    accounts.set_overrides(account.pk, daily_limit_microdollars=2_000_000, weekly_limit_microdollars=None)
+    assert refusal(ada) is None
+    Account.objects.update(daily_limit_override_microdollars=3)
+    assert policies.publish_changes() == 1  # what every process in use does every two seconds
+    assert refusal(ada) == ("daily", "used")
+
+
+def test_a_raised_base_reaches_every_process(ada):
+    """B6.c5: a process keeps what it read for three seconds at most, and reads ahead while it is in use."""
+    record(ada, 1_000_000)
+    seconds = 0.0
+    processes = [policies.Kept(policies._load_rules, clock=lambda: seconds) for _ in range(2)]
+    assert [one.get().policy.daily_base_microdollars for one in processes] == [1_000_000] * 2
+    LimitPolicy.objects.update(daily_base_microdollars=2_000_000)
+    seconds = 4.9
+    assert [one.get().policy.daily_base_microdollars for one in processes] == [2_000_000] * 2
+    assert policies.REFRESH_SECONDS < policies.KEPT_SECONDS < 5
+
+
+def test_an_entitlement_copied_from_an_old_row_is_put_right_by_the_second_look(ada, monkeypatch):
+    """B5.5: a tier that changes between the first look and the copy."""
+    record(ada, 1)
+    original = counters.create
+
+    def change_meanwhile(copies):
+        original(copies)
+        Account.objects.update(tier="PRO")
+
+    monkeypatch.setattr(counters, "create", change_meanwhile)
+    usage.check(ada.pk)
+    assert seen(ada).entitlement.tier == "PRO"
+
+
+# --- holds ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def holds():
+    LimitPolicy.objects.update(turn_hold_microdollars=200_000)
+    queries.forget_policy()
+
+
+def admitted(user, hold):
+    try:
+        usage.admit(user.pk, hold)
+    except LimitReached as limit:
+        return limit.reason
+    return "admitted"
+
+
+def test_of_ten_turns_admitted_at_once_as_many_pass_as_there_is_room_for(ada, holds):
+    """B6.c4: 700,000 of 1,000,000 used and 200,000 held for each: two; one more after one settles."""
+    record(ada, 700_000)
+    barrier = threading.Barrier(10)
+
+    def admitting(number):
+        barrier.wait()
+        answer = admitted(ada, f"turn-{number}")
+        connections.close_all()
+        return answer
+
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(admitting, range(10)))
+    assert sorted(answers) == ["admitted"] * 2 + ["held"] * 8
+    first = answers.index("admitted")
+    assert admitted(ada, f"turn-{first}") == "admitted"  # the same id adds nothing
+    usage.settle(ada.pk, f"turn-{first}")
+    assert admitted(ada, "another") == "admitted"
+    assert admitted(ada, "one more") == "held"
+
+
+def test_a_hold_outlives_no_fault(ada, holds, monkeypatch, redis_clean):
+    """B6.c6: Redis dies between admit and settle; the hold has an end of its own."""
+    record(ada, 900_000)
+    assert admitted(ada, "turn") == "admitted"
+    with monkeypatch.context() as patch:
+        patch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+        usage.settle(ada.pk, "turn")
+        usage.renew(ada.pk, "turn")
+    assert 0 < redis_clean.ttl(counters.holds_key(ada.pk)) <= counters.HOLD_SECONDS
+    assert admitted(ada, "next") == "held"
+    redis_clean.hset(counters.holds_key(ada.pk), "turn", "200000 1")  # its time is over
+    assert admitted(ada, "next") == "admitted"
+
+
+def test_a_forgotten_hold_comes_back_with_the_next_renewal(ada, holds, redis_clean):
+    """B6.9: and is no part of what the user sees."""
+    record(ada, 800_000)
+    admitted(ada, "turn")
+    redis_clean.flushdb()
+    usage.renew(ada.pk, "turn")
+    assert admitted(ada, "next") == "held"
+    assert queries.usage(ada.pk).daily.percent_used == 80.0
+
+
+def test_a_refusal_for_holds_is_confirmed_by_the_rows(ada, holds, redis_clean):
+    """B6.7: use from the rows, holds from Redis."""
+    record(ada, 100)
+    usage.check(ada.pk)
+    redis_clean.set(counters.cost_key(ada.pk, windows()[0]), "99 999999999")
+    assert admitted(ada, "turn") == "admitted"
+
+
+def test_counters_that_vanish_again_and_again_keep_nobody_out(ada, holds, monkeypatch):
+    """B6.7: repeated at most twice, then allowed without a hold."""
+    tries = []
+
+    def missing(*args, **kwargs):
+        tries.append(args)
+        return counters.Held(answer="missing", held_microdollars=0)
+
+    monkeypatch.setattr(counters, "hold", missing)
+    assert admitted(ada, "turn") == "admitted"
+    assert len(tries) == 3
+
+
+def test_with_holds_off_admitting_after_a_check_asks_nobody(ada, sent):
+    """B7.1: the check has just passed."""
+    usage.check(ada.pk)
+    sent.clear()
+    with CaptureQueriesContext(connection) as statements:
+        usage.admit(ada.pk, "turn", checked=True)
+        usage.settle(ada.pk, "turn")
+        usage.renew(ada.pk, "turn")
+    assert len(statements) == 0
+    assert sent == []
