@@ -31,14 +31,8 @@ class CopilotConfig(AppConfig):
             compact_after=dispatch.compact_after,
         )
 
-        redaction.register(
-            [
-                settings.SECRET_KEY,
-                settings.OPENAI_API_KEY,
-                settings.ANTHROPIC_API_KEY,
-                settings.WEB_SEARCH_KEY,
-            ],
-        )
+        for name in filter(str.isupper, dir(settings)):
+            redaction.register(redaction.secrets_in(name, getattr(settings, name)))
         catalogue.configure(catalogue.build_from(settings))
         if settings.ENVIRONMENT != "test":  # tests say themselves when rows are looked at
             offering.follow()

@@ -63,6 +63,28 @@ _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s\\]*+")
 
 
+_SECRET_NAME = re.compile(r"(?:KEYS?|SECRETS?|TOKENS?|PASSWORD|FALLBACKS)$", re.I)
+_PASSWORD_IN_ADDRESS = re.compile(r"://([^/@:\s]*):(?!\1@)([^/@\s]+)@")  # `postgres:postgres` hides nothing
+
+
+def secrets_in(name: str, value: object) -> Iterator[str]:
+    """What a setting hides: its value, where its name says so, and passwords in addresses, however nested."""
+    match value:
+        case str() if _SECRET_NAME.search(name):
+            yield value
+        case str():
+            yield from (password for _, password in _PASSWORD_IN_ADDRESS.findall(str(value)))
+        case dict():
+            for key, inner in value.items():
+                if inner != value.get("USER"):
+                    yield from secrets_in(str(key), inner)
+        case list() | tuple():
+            for inner in value:
+                yield from secrets_in(name, inner)
+        case _:
+            pass
+
+
 def register(values: Iterable[str]) -> None:
     """Remember configured secrets; called once at boot."""
     known = {*_secrets, *(value for value in values if len(value) >= SHORTEST_SECRET)}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copilot.redaction import MASK, redact, register
+from copilot.redaction import MASK, redact, register, secrets_in
 
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIEowIBAAKCAQEA1\n/+==\n-----END RSA PRIVATE KEY-----"
 # Put together at run time, so that no scanner takes this file for a leak.
@@ -81,3 +81,22 @@ def test_no_key_survives_any_neighbourhood(pieces: list[str]) -> None:
     found = redact(" ".join(pieces))
     assert not any(key in found for key in KEYS)
     assert redact(found) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secrets"),
+    [
+        ("VENDOR_API_KEY", "canary-1234", ["canary-1234"]),
+        ("SECRET_KEY_FALLBACKS", ["older-key-1", "older-key-2"], ["older-key-1", "older-key-2"]),
+        ("REDIS_URL", "redis://:canary-1234@localhost:6379/0", ["canary-1234"]),
+        ("DATABASES", {"default": {"USER": "ada", "PASSWORD": "canary-1234"}}, ["canary-1234"]),
+        ("STORAGES", {"workspace": {"OPTIONS": {"secret_key": "canary-1234"}}}, ["canary-1234"]),
+        ("DATABASE_URL", "postgres://postgres:postgres@localhost/x", []),
+        ("DATABASES", {"default": {"USER": "postgres", "PASSWORD": "postgres"}}, []),
+        ("SITE_URL", "https://pilothouse.example/", []),
+        ("TURN_MAX_SECONDS", 3_600, []),
+    ],
+)
+def test_every_configured_secret_is_known_by_its_name_or_its_place(name, value, secrets) -> None:
+    """A9.10: also of settings to come"""
+    assert list(secrets_in(name, value)) == secrets

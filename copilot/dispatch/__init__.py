@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from copilot import queries, questions
-from copilot.commands import SendMessage
+from copilot.commands import SendMessage, clean_text
 from copilot.dispatch.admission import submit, title_from
 from copilot.dispatch.answers import Queued, Started, Stopped
 from copilot.dispatch.asides import Aside, AsideSeen, aside_of, ask_aside, stop_aside
@@ -81,12 +81,12 @@ def answer_question(user_id: int, question_id: UUID, *, text: str | None, choice
 
 
 def say(said: Said) -> Heard:
-    """The server's own messages take the same road as everybody's (A21.2, A26.3, A30.4)."""
+    """The server's own messages take the same road as everybody's, and are no cleaner: models wrote parts of them (A15.6)."""
     outcome = submit(
         SendMessage(
             session_id=said.session_id,
             user_id=said.user_id,
-            text=said.text,
+            text=clean_text(said.text),
             origin=said.origin,
             permissions=said.permissions,
             tier=said.tier,

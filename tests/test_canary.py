@@ -1,0 +1,113 @@
+"""Canaries planted where secrets are: none is found in a row, an event, a log line, a file or a request (A33.c6)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+from django.conf import settings as configured
+
+from copilot import redaction
+from copilot.live.client import blocking
+from copilot.models import Turn
+from copilot.providers import catalogue, scripted
+from copilot.providers.base import Entry
+from copilot.providers.scripted import Call, Fail, Text
+from copilot.tools.base import ToolOutput
+from tests import make, mcp_rig
+from tests.engine import Errand, Model, Rig, add_tools, cue, ended, lease_of, queue, start, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.rest import V1, person, program
+
+SETTING, CREDENTIAL, HEADER = "canary-setting-5f1e", "canary-credential-77aa", "canary-header-c0de"
+SHAPED = "sk-" + "canary" * 5  # nobody registered it: its shape is enough
+CANARIES = (SETTING, CREDENTIAL, HEADER, SHAPED)
+ALL = " ".join(CANARIES)
+PRIVATE = "my-private-words"
+ENTRY = Entry(name="Vendor", provider="scripted", model="vendor", credential=CREDENTIAL)
+
+
+@pytest.fixture(name="planted")
+def planted_fixture(rig: Rig, settings) -> Iterator[None]:
+    """A key in the settings and a credential in the catalogue, learnt as they are at boot."""
+    settings.WEB_SEARCH_KEY = SETTING
+    before = catalogue.current()
+    catalogue.configure(
+        catalogue.Catalogue(entries=(ENTRY,), tiers={"standard": (ENTRY,), "small": (ENTRY,)})
+    )
+    scripted.install("vendor", rig.model)
+    learnt = [*redaction.secrets_in("WEB_SEARCH_KEY", configured.WEB_SEARCH_KEY), CREDENTIAL]
+    redaction.borrow(learnt)
+    yield
+    redaction.give_back(learnt)
+    scripted.uninstall("vendor")
+    catalogue.configure(before)
+
+
+def leaking(name: str, **declared: object) -> Errand:
+    """Says all it can: progress, a result longer than the model is shown, or an error."""
+    errand = Errand(name, **declared)
+
+    async def run(arguments, invocation):
+        invocation.progress(f"reading {ALL}")
+        if name == "break":
+            raise RuntimeError(f"refused for {ALL}")
+        return ToolOutput(value={"text": f"{ALL} " + "x" * 80_000 + f" {ALL}", ALL: [ALL]})
+
+    object.__setattr__(errand.tool, "run", run)
+    return errand
+
+
+def everything_kept(root: Path) -> Iterator[tuple[str, str]]:
+    """Every row of every table, every value in Redis, every stored file."""
+    for table in apps.get_models():
+        yield table.__name__, repr(list(table.objects.values()))
+    server = blocking()
+    for key in server.scan_iter():
+        yield (
+            key.decode(),
+            repr(server.dump(key)) + repr(server.xrange(key) if server.type(key) == b"stream" else ""),
+        )
+    for path in root.rglob("*"):
+        if path.is_file():
+            yield path.name, path.read_bytes().decode("latin-1")
+
+
+def play_everything(model: Model, session) -> None:
+    """One turn that leaks by tools and MCP, is told more meanwhile and pauses; then one whose provider does."""
+    model.will(Text("Looking. "), cue(1), Call("leak"), Call("break"), Call("mcp_files_headers"))
+    model.will(Call("pay"))
+    turn_id = start(session, PRIVATE)
+    model.reaches(1)
+    queue(session, f"{PRIVATE} again")
+    model.give(1)
+    until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
+    model.will(Fail(status=400, body=f'{{"error": {{"message": "no {ALL}"}}}}'))
+    failed = ended(start(session, "Go on"))
+    assert failed.status == "failed"
+    assert Turn.objects.get(pk=turn_id).status == "cancelled"
+
+
+def test_no_canary_is_found_where_it_must_not_be(rig, model, planted, monkeypatch, settings, caplog):
+    """A33.c6, A9.10, A31.5: rows, events, files, requests, pages; and no message stands in a log"""
+    session = make.session()
+    add_tools(monkeypatch, leaking("leak"), leaking("break"), leaking("pay", approval="ask"))
+    caplog.set_level(logging.DEBUG)
+    with mcp_rig.process() as port:
+        mcp_rig.everybodys("files", port, secrets={"Authorization": f"Bearer {HEADER}", "X-Key": HEADER})
+        play_everything(model, session)
+    kept = dict(everything_kept(Path(settings.MEDIA_ROOT)))
+    kept["requests"] = repr(model.requests)
+    kept["page"] = person(make.ada()).get(f"/chat/{session.pk}/").content.decode()
+    kept["REST"] = program(make.ada()).get(f"{V1}/sessions/{session.pk}/messages").content.decode()
+    kept["log"] = "\n".join(record.getMessage() + str(record.exc_text) for record in caplog.records)
+    assert kept["Message"].count("[REDACTED]") > 4
+    assert {"Approval", "WorkspaceFile", "ModelCall", "UsageRecord", "McpServer"} <= set(kept)
+    found = {(place, canary) for place, text in kept.items() for canary in CANARIES if canary in text}
+    assert found == set()
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+    assert not [line for line in said if PRIVATE in line]
