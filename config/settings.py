@@ -163,6 +163,7 @@ ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = env.choice(
     "ACCOUNT_EMAIL_VERIFICATION", "optional", ("none", "optional", "mandatory")
 )
+ACCOUNT_PREVENT_ENUMERATION = True
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]

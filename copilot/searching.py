@@ -6,6 +6,7 @@ some seconds after its turn has ended. Reasoning is never searched (A14.6), hidd
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -24,6 +25,8 @@ CANDIDATES = 500  # newest matches, before hidden and deleted ones are left out
 HITS = 30
 AROUND = 25  # rows shown on each side of a hit
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_EMPHASIS = re.compile(r"\*\*|__|`+|(?m:^#{1,6} |^> ?)")
+_SIGNS = re.compile(r"\s*\|[\s|:-]*|\s+")  # of tables, and line ends
 OPEN, CLOSE = "\ue000", "\ue001"  # of private use: no text has them by accident
 
 # A word with a space in it: the parser never makes one, so no text can claim to be another owner's.
@@ -157,7 +160,8 @@ def _hit(
 
 
 def pieces(headline: str) -> list[Piece]:
-    """The parts between the marks, which are hits, and those around them."""
+    """The parts between the marks, which are hits, and those around them; Markdown's signs would only disturb."""
+    headline = _SIGNS.sub(" ", _EMPHASIS.sub("", headline))
     made: list[Piece] = []
     for part in headline.split(OPEN):
         inside, mark, outside = part.partition(CLOSE)

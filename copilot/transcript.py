@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -11,10 +11,11 @@ from zoneinfo import ZoneInfo
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
-from copilot import markdown
+from copilot import markdown, shell, stepfolds
 from copilot.events import MessageView, ToolCallContent, ToolResultContent
 from copilot.queries import SessionView
 
+TOOL_LABELS = {"bash_exec": "Bash", "python_exec": "Python"}  # of the others, the name says it
 State = Literal["", "running", "done", "failed", "cancelled"]
 
 
@@ -35,6 +36,8 @@ class Item:
     result: str = ""
     file_id: str | None = None
     session_id: str | None = None
+    shell: shell.Shell | None = None
+    fold: str = ""  # the fold it belongs to, named by its last row
 
 
 def items(rows: Sequence[MessageView], *, running_turn: str | None) -> list[Item]:
@@ -46,12 +49,28 @@ def items(rows: Sequence[MessageView], *, running_turn: str | None) -> list[Item
         for row in rows
         if not (isinstance(row.content, ToolResultContent) and row.content.call_id in called)
     ]
-    return [
+    made = [
         _item(
             row, _after(rows, row), results, running=row.turn_id is not None and row.turn_id == running_turn
         )
         for row in shown
     ]
+    return _folded(made, stepfolds.folds(shown, running_turn=running_turn))
+
+
+def _folded(made: list[Item], folds: list[list[MessageView]]) -> list[Item]:
+    """With a line before each fold, and its rows marked; a reader without a script sees them all."""
+    fold_of = {row.id: rows for rows in folds for row in rows}
+    lines: list[Item] = []
+    for item in made:
+        rows = fold_of.get(item.row.id)
+        if rows is not None and item.row.id == rows[0].id:
+            label = _("Show %s steps") % len(rows)
+            lines.append(
+                Item(template="copilot/_row_steps.html", row=item.row, label=label, fold=rows[-1].id)
+            )
+        lines.append(item if rows is None else replace(item, fold=rows[-1].id))
+    return lines
 
 
 def _after(rows: Sequence[MessageView], row: MessageView) -> MessageView | None:
@@ -97,6 +116,7 @@ def _tool(
 ) -> Item:
     arguments = content.arguments if isinstance(content, ToolCallContent) else {}
     state, note = _tool_state(result, running=running)
+    program = shell.of(content.tool, arguments, result.preview if result else "")
     return Item(
         template="copilot/_row_tool.html",
         row=row,
@@ -105,7 +125,8 @@ def _tool(
         detail=next(iter(arguments.values()), ""),
         note=note,
         arguments=tuple(arguments.items()),
-        result=result.preview if result else "",
+        result=result.preview if result and program is None else "",
+        shell=program,
         file_id=result.file_id if result else None,
         session_id=result.session_id if result else None,
     )
@@ -120,6 +141,8 @@ def _tool_state(result: ToolResultContent | None, *, running: bool) -> tuple[Sta
 
 
 def tool_label(tool: str) -> str:
+    if tool in TOOL_LABELS:
+        return TOOL_LABELS[tool]
     words = tool.replace("_", " ").strip()
     return words[:1].upper() + words[1:]
 

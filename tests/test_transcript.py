@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import time_machine
 
-from copilot import transcript
+from copilot import shell, transcript
 from copilot.events import MessageView, ToolCallContent, ToolResultContent
 from copilot.queries import SessionView
 
@@ -110,3 +110,48 @@ def test_days_are_the_viewers_own() -> None:
     assert transcript.by_day([session], ZoneInfo("America/New_York"))[0].label == "Today"
     assert transcript.by_day([session], ZoneInfo("UTC"))[0].label == "Yesterday"
     assert transcript.by_day([replace(session, pinned=True)], ZoneInfo("UTC"))[0].label == "Pinned"
+
+
+def labels(rows: list[MessageView], *, running_turn: str | None = None) -> list[str]:
+    """What each line is, with a ~ before what is folded away."""
+    made = transcript.items(rows, running_turn=running_turn)
+    return [
+        item.label if "steps" in item.template else ("~" if item.fold else "") + item.row.kind
+        for item in made
+    ]
+
+
+def test_steps_before_the_answer_fold_and_a_few_do_not() -> None:
+    """W2.3"""
+    rows = [row(1, "user"), row(2, "reasoning"), call(3), result(4), row(5, "reasoning"), row(6, "assistant")]
+    folded = ["user", "Show 3 steps", "~reasoning", "~tool_call", "~reasoning", "assistant"]
+    assert labels(rows) == folded
+    assert labels(rows[:-2] + rows[-1:]) == ["user", "reasoning", "tool_call", "assistant"]
+
+
+def test_the_steps_of_a_running_or_unanswered_turn_stay_in_sight() -> None:
+    """W2.3"""
+    rows = [row(2, "reasoning"), call(3), row(4, "reasoning"), row(5, "assistant")]
+    assert "~reasoning" not in labels(rows, running_turn=TURN)
+    assert labels([*rows[:3], row(6, "notice")]) == ["reasoning", "tool_call", "reasoning", "notice"]
+
+
+def test_steps_before_a_word_of_the_user_fold_on_their_own() -> None:
+    """W2.3, W2.5: what was said meanwhile stays where it was said"""
+    steps = [row(1, "reasoning"), row(2, "assistant"), call(3)]
+    rows = [*steps, row(4, "user"), row(5, "reasoning"), row(6, "assistant")]
+    assert labels(rows)[0] == "Show 3 steps"
+    assert labels(rows)[4:] == ["user", "reasoning", "assistant"]
+
+
+def test_a_program_shows_its_command_status_and_output_even_when_it_is_cut() -> None:
+    """W2.3"""
+    whole = '{"exit_code": 1, "stderr": "no", "stdout": "a\\nb", "timed_out": false}'
+    assert shell.of("bash_exec", {"command": "ls"}, whole) == shell.Shell(
+        command="ls", status="exit 1", stdout="a\nb", stderr="no", message=""
+    )
+    cut = shell.of("bash_exec", {"command": "ls"}, whole[: whole.index("nb")])
+    assert cut is not None
+    assert cut.stdout == "a"
+    assert shell.of("bash_exec", {"command": "ls"}, "Error: no sandbox") is None
+    assert shell.of("web_fetch", {}, whole) is None

@@ -108,11 +108,12 @@ def _form(request: HttpRequest) -> dict[str, JSON]:
 
 def _painted(request: HttpRequest, session_id: UUID, *, problem: Refused | None = None) -> HttpResponse:
     """The same snapshot a socket would send, as HTML and as data for the script to go on from (E5)."""
-    queries.session_of(user_of(request).pk, session_id)
+    session = queries.session_of(user_of(request).pk, session_id)
     snapshot, cursor = queries.snapshot(session_id)
     shown, sought = _around(request, session_id, snapshot)
     context = _frame(request) | _conversation(shown) | {"session_id": str(session_id), "cursor": cursor}
-    context |= {"at": sought, "frozen": shown is not snapshot}
+    shaped = bool(session.instructions or session.personality_id or session.allowed_tools is not None)
+    context |= {"at": sought, "frozen": shown is not snapshot, "shaped": shaped}
     if before := _before(request):
         rows, has_older = queries.messages_page(session_id, before=before)
         context |= _older_page(rows, has_older=has_older)

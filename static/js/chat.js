@@ -8,13 +8,16 @@ import { confirmed } from "./confirm.js";
 import { byId, delegate, fill, show, slot } from "./dom.js";
 import { Dock } from "./dock.js";
 import { addOlder, emptyState, fold } from "./fold.js";
+import { Notifier } from "./notifier.js";
 import { Outbox } from "./outbox.js";
 import { Palette } from "./palette.js";
 import { Transcript } from "./render.js";
 import { Scroll } from "./scroll.js";
 import { Sidebar } from "./sidebar.js";
 import { Socket } from "./socket.js";
+import { Steps } from "./steps.js";
 import { startTheme } from "./theme.js";
+import { ThisChat } from "./thischat.js";
 import { announce, toast } from "./toast.js";
 import { Versions } from "./versions.js";
 
@@ -45,10 +48,15 @@ const approvals = new Approvals({
 });
 const outbox = new Outbox(byId("transcript"));
 const palette = new Palette();
+const notifier = new Notifier();
+notifier.onSeen = () => transcript.schedule();
+const steps = new Steps(byId("transcript"), state, transcript);
+const thisChat = new ThisChat({ sessionId: () => sessionId, begin: startSession });
 const aside = new Aside({ stop: () => attempt("side.stop") });
 const versions = new Versions(byId("transcript"), state, { command, choices: () => composer.choices(), onSent: () => scroll.toEnd() });
 
 transcript.afterPaint = () => {
+  steps.paint();
   outbox.paint(state);
   dock.paint(state, outbox.queued(state));
   approvals.paint(state);
@@ -62,6 +70,7 @@ let news = false;
 
 function take(event) {
   if (event.kind === "session.changed" || event.kind === "title.changed") sidebar.changed(event);
+  if (event.kind === "session.changed" && notifier.heard(event)) transcript.schedule();
   if (event.kind === "error") return toast(event.message);
   if (event.kind.startsWith("side.")) return aside.take(event);
   if (event.session_id !== sessionId || frozen !== undefined) return;
@@ -234,7 +243,15 @@ delegate(byId("transcript"), {
   copy: (button) => copy(state.rows.get(button.closest("[data-row]").dataset.row).content, button),
   "copy-code": (button) => copy(button.closest(".code").querySelector("code").textContent, button),
   continue: () => send({ text: "Continue.", files: [], attachments: [], ...composer.choices() }),
+  "toggle-steps": (button) => steps.toggle(button.closest("[data-fold]")),
   ...versions.acts,
+});
+byId("transcript").addEventListener("change", (event) => {
+  const choice = event.target.closest("[data-retry-with]");
+  if (!choice?.value) return;
+  composer.choose(choice.value);
+  versions.retry(choice);
+  choice.value = "";
 });
 delegate(byId("empty"), { example: (button) => composer.put(button.dataset.text) });
 byId("older").addEventListener("click", (event) => {
@@ -282,15 +299,16 @@ function paintFrame() {
   show(byId("older"), state.hasOlder);
   const title = state.title || "New chat";
   if (byId("title").textContent !== title) byId("title").textContent = title;
-  document.title = `${running ? "● " : ""}${title} · Pilothouse`;
+  document.title = `${notifier.mark}${running ? "● " : ""}${title} · Pilothouse`;
   if (state.deleted) leave();
 }
 
 startTheme();
-delegate(document.body, { search: () => palette.open() });
+delegate(document.body, { search: () => palette.open(), "this-chat": () => thisChat.open() });
 if (sessionId && frozen === undefined) socket.subscribe(sessionId, known ? app.dataset.cursor : null);
 socket.subscribeSidebar();
 socket.connect();
 transcript.paint();
+steps.reveal(transcript.elements.get(at));
 if (at) scroll.toRow(transcript.elements.get(at));
 else scroll.toEnd();

@@ -89,6 +89,12 @@ export class Composer {
     return { tier: byId("tier").value, mode: byId("mode").checked ? "deep" : "fast" };
   }
 
+  /** Choose another model, here and for the next chats. */
+  choose(tier) {
+    byId("tier").value = tier;
+    localStorage.setItem("tier", tier);
+  }
+
   #ready() {
     const loading = this.files.some((file) => !file.id);
     return !loading && (this.text.value.trim() !== "" || this.files.length > 0);

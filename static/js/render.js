@@ -3,6 +3,7 @@
 import { clone, element, fill, show, slot } from "./dom.js";
 import { GrowingMarkdown } from "./markdown.js";
 import { clock, duration, templateOf, thoughtLabel, toolLabel, toolState } from "./rows.js";
+import { shellOf } from "./shell.js";
 
 const HIDDEN_FRAME = 250; // a hidden tab gets no animation frames, but its state must not pile up
 
@@ -133,7 +134,10 @@ export class Transcript {
         list.append(element("dt", { textContent: name }), element("dd", { textContent: value }));
       }
     }
-    show(fill(item, "result", result?.preview ?? ""), Boolean(result?.preview));
+    const shell = shellOf(tool, given, result?.preview ?? "");
+    paintShell(slot(item, "shell"), shell);
+    show(list, !shell);
+    show(fill(item, "result", shell ? "" : (result?.preview ?? "")), Boolean(result?.preview) && !shell);
     const file = slot(item, "file");
     if (result?.file_id) file.href = `/api/v1/files/${result.file_id}/download`;
     show(file, Boolean(result?.file_id));
@@ -178,6 +182,7 @@ const PAINTERS = {
     fill(item, "label", label);
     fill(item, "hint", hint);
     show(slot(item, "retry"), action === "retry");
+    show(slot(item, "switch"), action === "retry" && item.querySelectorAll("option").length > 2);
     show(slot(item, "continue"), action === "continue");
     fill(item, "details", details ?? "");
     show(slot(item, "more"), Boolean(details));
@@ -186,6 +191,11 @@ const PAINTERS = {
     this.paintProse(slot(item, "prose"), row);
   },
 };
+
+function paintShell(box, shell) {
+  show(box, Boolean(shell));
+  for (const [name, text] of Object.entries(shell ?? {})) show(fill(box, name, text), Boolean(text) || name === "command");
+}
 
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 

@@ -20,7 +20,10 @@ export function templateOf(row) {
   }
 }
 
+const TOOL_LABELS = { bash_exec: "Bash", python_exec: "Python" }; // of the others, the name says it
+
 export function toolLabel(tool) {
+  if (tool in TOOL_LABELS) return TOOL_LABELS[tool];
   const words = tool.replaceAll("_", " ").trim();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }

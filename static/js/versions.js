@@ -13,10 +13,15 @@ export class Versions {
     return {
       edit: (button) => this.edit(this.#rowOf(button)),
       "edit-cancel": (button) => this.#close(button.closest("[data-row]")),
-      retry: (button) => this.#begin("branch.retry", { message_id: this.#rowOf(button).id }, [button]),
+      retry: (button) => this.retry(button),
       "older-version": (button) => this.#switch(this.#rowOf(button), -1),
       "newer-version": (button) => this.#switch(this.#rowOf(button), 1),
     };
+  }
+
+  /** Answer again, with the model that is chosen now. */
+  retry(control) {
+    return this.#begin("branch.retry", { message_id: this.#rowOf(control).id }, [control]);
   }
 
   /** Opens the editor in place of the bubble. */

@@ -51,10 +51,18 @@ def test_a_tool_call_is_one_line_that_opens(ada: Visitor) -> None:
     send(page, "use a tool")
     row = page.locator(".row.tool")
     expect(row).to_have_attribute("data-state", "done")
+    expect(page.locator("#announcer")).to_have_text("Answer finished.")
+    expect(row).to_be_hidden()  # steps fold once the answer stands
+    page.get_by_role("button", name="Show 4 steps").click()
     expect(row.locator("summary")).to_contain_text("Current time")
     row.locator("summary").click()
-    expect(row.locator("pre")).to_contain_text("timezone")
+    expect(row.locator("[data-slot=result]")).to_contain_text("timezone")
     expect(page.locator(".row.thought").first).to_contain_text("Thought for")
+    page.reload()
+    page.get_by_role("button", name="Show 4 steps").click()
+    expect(row).to_be_visible()
+    page.get_by_role("button", name="Hide 4 steps").click()
+    expect(row).to_be_hidden()
 
 
 def test_a_message_sent_during_a_turn_waits_as_a_chip_and_becomes_a_bubble(ada: Visitor) -> None:

@@ -1,0 +1,90 @@
+// Steps before an answer fold into one line once the turn has ended: "Show 7 steps" (W2.3); the twin of copilot/stepfolds.py.
+
+import { clone, fill } from "./dom.js";
+
+const FEWEST = 3; // fewer lines are calmer than a line that hides them
+const STEPS = new Set(["reasoning", "tool_call", "tool_result", "assistant"]);
+
+export class Steps {
+  constructor(list, state, transcript) {
+    Object.assign(this, { list, state, transcript });
+    this.heads = new Map(); // id of a fold's last row → its line
+    for (const head of list.querySelectorAll("[data-fold]")) this.heads.set(head.dataset.fold, head);
+    this.seen = {};
+  }
+
+  /** After a paint: only when rows came or went, or a turn began or ended, has anything to be looked at. */
+  paint() {
+    const { order, turn } = this.state;
+    const now = { length: order.length, first: order[0], last: order.at(-1), turn: turn?.id };
+    if (Object.keys(now).every((key) => now[key] === this.seen[key])) return;
+    this.seen = now;
+    const folds = foldsOf(order.map((id) => this.state.rows.get(id)), turn?.id, this.transcript.elements);
+    const folded = new Set();
+    for (const fold of folds) {
+      this.#show(fold);
+      for (const id of fold) folded.add(id);
+    }
+    for (const [key, head] of this.heads) if (!folds.some((fold) => fold.at(-1) === key)) this.#drop(key, head);
+    for (const item of this.list.querySelectorAll("[data-folded]")) if (!folded.has(item.dataset.row)) delete item.dataset.folded;
+  }
+
+  toggle(head) {
+    this.#set(head, head.dataset.open === undefined);
+  }
+
+  /** A row somebody looks for must be seen. */
+  reveal(item) {
+    const key = item?.dataset.folded;
+    if (key) this.#set(this.heads.get(key), true);
+  }
+
+  #show(fold) {
+    const key = fold.at(-1);
+    const items = fold.map((id) => this.transcript.elements.get(id));
+    let head = this.heads.get(key);
+    if (!head) {
+      head = clone("row-steps");
+      head.dataset.fold = key;
+      this.heads.set(key, head);
+      // Whoever reads one of them right now goes on reading.
+      if (items.some((item) => item.querySelector("details[open]"))) head.dataset.open = "";
+    }
+    if (items[0].previousElementSibling !== head) items[0].before(head);
+    for (const item of items) item.dataset.folded = key;
+    this.#set(head, head.dataset.open !== undefined, items);
+  }
+
+  #set(head, open, items = this.list.querySelectorAll(`[data-folded="${head.dataset.fold}"]`)) {
+    head.toggleAttribute("data-open", open);
+    const words = head.dataset[open ? "hide" : "show"];
+    fill(head, "label", words.replace("%s", String(items.length)));
+    head.querySelector("button").setAttribute("aria-expanded", String(open));
+    for (const item of items) item.toggleAttribute("data-unfolded", open);
+  }
+
+  #drop(key, head) {
+    head.remove();
+    this.heads.delete(key);
+  }
+}
+
+/** Ids of the rows each fold hides: those of one ended turn in a row, up to the answer or to a word of the user. */
+export function foldsOf(rows, runningTurn, shown) {
+  const folds = [];
+  let part = [];
+  const close = (next) => {
+    const answered = part.at(-1)?.kind === "assistant";
+    const body = answered ? part.slice(0, -1) : part;
+    const over = part[0]?.turn_id !== runningTurn && (answered || next?.kind === "user");
+    const visible = body.filter((row) => shown.has(row.id));
+    if (over && visible.length >= FEWEST) folds.push(visible.map((row) => row.id));
+    part = [];
+  };
+  for (const row of rows) {
+    if (!STEPS.has(row.kind) || (part.length && part[0].turn_id !== row.turn_id)) close(row);
+    if (STEPS.has(row.kind)) part.push(row);
+  }
+  close(null);
+  return folds;
+}
