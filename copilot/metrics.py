@@ -16,6 +16,7 @@ prompt_tokens = Counter(
 )
 prefix_breaks = Counter(
     "pilothouse_prompt_prefix_breaks_total",
-    "Requests that could not begin with the one before, by reason: compaction, healing, model_switch.",
+    "Requests that could not begin with the one before, by reason: "
+    "compaction, edit, healing, model_switch, shape (its suffix or tools), undo.",
     ["reason"],
 )

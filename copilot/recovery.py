@@ -32,6 +32,7 @@ STOP_OVERRIDE_SECONDS = 5  # a worker that has not obeyed by then is overridden 
 STRANDED_SECONDS = 10
 EVERYTHING_STAYS = 2**62
 STOP_OVERRIDE = timedelta(seconds=STOP_OVERRIDE_SECONDS)
+SWEPT, UNSWEPT = timedelta(minutes=5), timedelta(days=1)  # how far back calls are looked for, and at first
 MEMORY = timedelta(minutes=2)  # how long ago an ending may be that was never told
 Away = RedisDown  # what a sweep meets when it cannot see
 LOST = "Interrupted, outcome unknown: the worker was lost while this ran."
@@ -176,6 +177,11 @@ def _tell_pause(turn: Turn) -> bool:
     """Its worker may have died between the requests' rows and the news of them (A11.3)."""
     lease.give_back(str(turn.session_id), str(turn.token))
     return dispatch.publish_page(turn.session_id)
+
+
+def settle_forgotten_calls(*, looked_before: bool) -> int:
+    """Model calls that were sent and whose cost nobody recorded: who made them is gone (B4.1, A19.6)."""
+    return usage.settle_forgotten(turns_of=SWEPT if looked_before else UNSWEPT)
 
 
 def tell_untold() -> int:

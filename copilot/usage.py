@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID, uuid4, uuid5
 
 from django.db import connection
-from django.db.models import Q, Sum
+from django.db.models import Q, QuerySet, Sum
 from django.db.models.functions import Length, Now
 
 from billing import pricing
@@ -18,9 +18,14 @@ from copilot import metrics
 from copilot.events import StepStarted, Tokens, decode
 from copilot.live import stream
 from copilot.live.client import RedisDown
-from copilot.models import Message, ModelCall, Turn
+from copilot.models import Message, ModelCall
 
-REPLY, TOOL = "reply", "tool"
+REPLY, TOOL, SIDE = "reply", "tool", "side"
+EXCERPTS, EXCERPT_TOKENS = (
+    ("title", "goal"),
+    500,
+)  # calls that read a little of the conversation, and about how much
+FORGOTTEN_AFTER = timedelta(minutes=10)  # longer than any call lives beyond its turn
 TOOL_NUMBERS = 2**30  # calls of tools are numbered from here on: they come side by side, models' in turn
 RECENT_EVENTS = 1_000  # a call that nothing was written of has told little more than its step
 CHARACTERS_PER_TOKEN = 4  # an estimate; exact counts come from the provider
@@ -68,14 +73,24 @@ RETURNING turn_id
 """
 
 
-def first_calls(turn_ids: Sequence[UUID], models: Mapping[str, tuple[str, str]]) -> dict[str, list[object]]:
-    """Parameters of BEGIN_FIRST; `models` says which (provider, model) each tier begins with."""
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """The model that turns of a tier begin with."""
+
+    name: str  # in the catalogue
+    provider: str
+    model: str
+
+
+def first_calls(turn_ids: Sequence[UUID], models: Mapping[str, Beginning]) -> dict[str, list[object]]:
+    """Parameters of BEGIN_FIRST, and each tier's model by name: all that claiming says of models."""
     return {
         "turn_ids": list(turn_ids),
         "call_ids": [call_id(turn_id, 1) for turn_id in turn_ids],
         "tiers": list(models),
-        "providers": [provider for provider, _ in models.values()],
-        "models": [model for _, model in models.values()],
+        "names": [model.name for model in models.values()],
+        "providers": [model.provider for model in models.values()],
+        "models": [model.model for model in models.values()],
     }
 
 
@@ -115,17 +130,27 @@ def begin_afterwards(turn_id: UUID, purpose: str, provider: str, model: str) -> 
             return row[0]  # type: ignore[no-any-return]
 
 
+def begin_aside(call_id: UUID, session_id: UUID, provider: str, model: str) -> None:
+    """The same for a question aside: it belongs to its session alone, for no turn has caused it (A30.3)."""
+    ModelCall.objects.create(
+        id=call_id, session_id=session_id, number=1, provider=provider, model=model, purpose=SIDE
+    )
+
+
 _FINISH = """
 UPDATE copilot_modelcall
 SET request_id = %s, input_tokens = %s, cache_read_tokens = %s, cache_write_5m_tokens = %s, cache_write_1h_tokens = %s,
     output_tokens = %s, reasoning_tokens = %s, estimated = %s, aborted = %s, latency_ms = %s, first_token_ms = %s,
     cost_microdollars = %s, cost_source = %s, purpose = %s, ended_at = now()
-WHERE id = %s AND turn_id = %s
+WHERE id = %s
 """
 
 
-def finish(spent: Spent) -> None:
-    """Complete the call's row, and record its money with billing under the same id; repeating changes nothing."""
+def finish(spent: Spent) -> str:
+    """Complete the call's row, and record its money with billing under the same id; repeating changes nothing.
+
+    The answer says where billing took the cost from; nothing when there was none to record.
+    """
     recorded = None if spent.refused_before_work else _record(spent)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -146,10 +171,10 @@ def finish(spent: Spent) -> None:
                 recorded.source if recorded else "",
                 spent.purpose,
                 spent.call_id,
-                spent.turn_id,
             ],
         )
     _count(spent)
+    return "" if recorded is None else recorded.source
 
 
 def _count(spent: Spent) -> None:
@@ -240,40 +265,58 @@ def record_tool(
         )
 
 
-def record_aside(spent: Spent) -> None:
-    """A call that no turn has caused: it is paid for, and belongs to no conversation's figures (A30.3)."""
-    if not spent.refused_before_work:
-        _record(spent)
-
-
 def settle_lost(turn_id: UUID) -> None:
     """Calls whose worker was lost with their figures: recorded as aborted, at an estimate (A19.5, T9.6).
 
     Should that worker live after all, what it records later meets the same id and changes nothing.
     """
-    lost = ModelCall.objects.filter(turn=turn_id, ended_at=None).select_related("turn__session")
-    for call in lost:
-        if not _was_sent(call):
+    for call in _open_calls().filter(turn=turn_id):
+        if _was_sent(call):
+            _settle(call)
+        else:
             withdraw(turn_id, call.number)
-            continue
-        spent = Spent(
-            call_id=call.pk,
-            turn_id=turn_id,
-            session_id=call.turn.session_id,
-            user_id=call.turn.session.owner_id,
-            ended_at=datetime.now(UTC),
-            provider=call.provider,
-            model=call.model,
-            tokens=_estimate(call.turn),
-            cost=None,
-            estimated=True,
-            aborted=True,
-            refused_before_work=False,
-            latency_ms=0,
-            first_token_ms=None,
-            response_id="",
-        )
-        finish(spent)
+
+
+def settle_forgotten(*, turns_of: timedelta) -> int:
+    """The same for calls that nobody comes back to: of turns that ended a while ago, and questions aside (B4.1).
+
+    `turns_of`: how far back is looked; a turn's calls that outlive its recent past are few and were looked at before.
+    """
+    over = Now() - FORGOTTEN_AFTER
+    of_turns = Q(turn__ended_at__lt=over, turn__ended_at__gt=Now() - FORGOTTEN_AFTER - turns_of)
+    calls = _open_calls().filter(created_at__lt=over)
+    forgotten = [*calls.filter(of_turns)[:200], *calls.filter(session__isnull=False)[:200]]
+    for call in forgotten:
+        _settle(call)
+    return len(forgotten)
+
+
+def _open_calls() -> QuerySet[ModelCall]:
+    return ModelCall.objects.filter(ended_at=None).select_related("turn__session", "session")
+
+
+def _settle(call: ModelCall) -> None:
+    session = call.session if call.turn is None else call.turn.session
+    assert session is not None  # the database keeps it so
+    spent = Spent(
+        call_id=call.pk,
+        turn_id=call.turn_id,
+        session_id=session.pk,
+        user_id=session.owner_id,
+        ended_at=datetime.now(UTC),
+        provider=call.provider,
+        model=call.model,
+        tokens=_estimate(session.pk) if call.purpose not in EXCERPTS else Tokens(input=EXCERPT_TOKENS),
+        cost=None,
+        estimated=True,
+        aborted=True,
+        refused_before_work=False,
+        latency_ms=0,
+        first_token_ms=None,
+        response_id="",
+        purpose=call.purpose,
+    )
+    finish(spent)
 
 
 def withdraw(turn_id: UUID, number: int) -> None:
@@ -284,7 +327,9 @@ def withdraw(turn_id: UUID, number: int) -> None:
 def _was_sent(call: ModelCall) -> bool:
     """Whether something of the call was written or told; a log that cannot say so counts as yes: no cost is lost."""
     rows = Message.objects.filter(turn=call.turn_id, created_at__gt=call.created_at)
-    if call.purpose != "reply" or rows.filter(kind__in=["assistant", "reasoning", "tool_call"]).exists():
+    if call.turn is None or call.purpose != REPLY:
+        return True
+    if rows.filter(kind__in=["assistant", "reasoning", "tool_call"]).exists():
         return True
     try:
         recent = stream.recent(str(call.turn.session_id), count=RECENT_EVENTS)
@@ -299,9 +344,9 @@ def _was_sent(call: ModelCall) -> bool:
     return any(isinstance(step, StepStarted) and step.call == call.number for step in steps)
 
 
-def _estimate(turn: Turn) -> Tokens:
+def _estimate(session_id: UUID) -> Tokens:
     """What stands in the conversation went in; what was still streaming came out."""
-    rows = Message.objects.filter(session=turn.session_id, hidden="", sequence__isnull=False)
+    rows = Message.objects.filter(session=session_id, hidden="", sequence__isnull=False)
     sums = rows.aggregate(
         given=Sum(Length("content"), filter=Q(streaming=False), default=0),
         made=Sum(Length("content"), filter=Q(streaming=True), default=0),

@@ -99,10 +99,11 @@ def _sweep_slowly() -> None:
     """What costs more to find than a tick can spare."""
     now = time.monotonic()
     if now - _memory.slow_sweep_at > SLOW_SWEEP_SECONDS:
-        _memory.slow_sweep_at = now
+        looked_before, _memory.slow_sweep_at = _memory.slow_sweep_at > 0, now
         _memory.tried = {one: at for one, at in _memory.tried.items() if now - at < STRANDED_RETRY_SECONDS}
         recovery.tell_lost_endings()
         recovery.expire_requests()
+        recovery.settle_forgotten_calls(looked_before=looked_before)
         recovery.remove_stale_leases()
         workers.purge_lost()
 

@@ -43,8 +43,8 @@ CHAT: list[tuple[dict[str, JSON], Tokens]] = [
 
 
 @pytest.mark.parametrize(("usage", "expected"), CHAT)
-def test_chat_counts_never_overlap_a19_c1(usage: dict[str, JSON], expected: Tokens) -> None:
-    """A19.2, A19.c1"""
+def test_chat_counts_never_overlap(usage: dict[str, JSON], expected: Tokens) -> None:
+    """A19.2, A19.c1: OpenAI and OpenRouter; 900 cached of 1,000 leave 100"""
     assert tokens.from_chat(usage) == expected
 
 
@@ -66,11 +66,13 @@ RESPONSES: list[tuple[dict[str, JSON], Tokens]] = [
 
 
 @pytest.mark.parametrize(("usage", "expected"), RESPONSES)
-def test_responses_counts_never_overlap_a19_c1(usage: dict[str, JSON], expected: Tokens) -> None:
+def test_responses_counts_never_overlap(usage: dict[str, JSON], expected: Tokens) -> None:
+    """A19.2, A19.c1"""
     assert tokens.from_responses(usage) == expected
 
 
-def test_messages_counts_are_cumulative_a19_5() -> None:
+def test_messages_counts_are_cumulative() -> None:
+    """A19.2, A19.5: Anthropic announces the input at the start"""
     at_start = tokens.from_messages(
         {
             "input_tokens": 100,
@@ -109,5 +111,6 @@ def test_messages_cache_writes_without_breakdown_are_short_lived() -> None:
         ([], None),
     ],
 )
-def test_only_a_believable_cost_is_taken_a19_4(cost: JSON, expected: str | None) -> None:
+def test_only_a_believable_cost_is_taken(cost: JSON, expected: str | None) -> None:
+    """A19.4, A19.c1"""
     assert tokens.reported_cost({"cost": cost}) == expected

@@ -77,7 +77,8 @@ def test_both_stream_and_the_conversation_is_as_it_was(rig, model, session):
     assert (record.input_tokens, record.output_tokens, record.session_ref) == (30, 4, str(session.pk))
     assert record.account is not None
     assert record.account.user_id == session.owner_id
-    assert not ModelCall.objects.filter(purpose="side").exists()
+    call = ModelCall.objects.get(purpose="side")
+    assert (call.pk, call.turn, call.session_id) == (record.call_id, None, session.pk)
 
 
 def test_it_is_answered_from_the_history_without_tools(rig, model, session, monkeypatch):

@@ -11,6 +11,7 @@ from copilot.errors import TurnConflict
 from copilot.events import Tokens, TurnSummary
 from copilot.models import Message, ModelCall, Session, Turn
 from copilot.permissions import UNRESTRICTED
+from copilot.usage import Beginning
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -290,7 +291,10 @@ def test_what_a_worker_believes_to_run_is_checked_by_fence():
     assert turns.still_running(held) == {mine.pk}
 
 
-MODELS = {"standard": ("openai_chat", "small-one"), "advanced": ("anthropic", "large-one")}
+MODELS = {
+    "standard": Beginning(name="Small One", provider="openai_chat", model="small-one"),
+    "advanced": Beginning(name="Large One", provider="anthropic", model="large-one"),
+}
 
 
 def test_the_row_of_the_first_model_call_comes_with_the_claim():
@@ -305,6 +309,19 @@ def test_the_row_of_the_first_model_call_comes_with_the_claim():
     [again] = turns.claim([one.pk], "another", MODELS)
     assert (again.begun, again.calls) == (False, 1)
     assert ModelCall.objects.filter(turn=one.pk).count() == 1
+
+
+def test_the_model_of_a_turn_is_known_from_its_start():
+    """A4.3: noted by the claim itself, and not chosen anew when the catalogue changes before a later run"""
+    one, other = opened(), make.turn(make.session(), tier="advanced")
+    turns.claim([one.pk, other.pk], "worker", MODELS)
+    assert Turn.objects.get(pk=one.pk).model == "Small One"
+    assert Turn.objects.get(pk=other.pk).model == "Large One"
+    turns.requeue(one.pk, Turn.objects.get(pk=one.pk).fence, lost=True)
+    edited = {"standard": Beginning(name="Newer", provider="openai_chat", model="newer")}
+    [again] = turns.claim([one.pk], "another", edited)
+    turns.end(one.pk, again.fence, Turn.Status.FAILED, failure_code="unknown")
+    assert Turn.objects.get(pk=one.pk).model == "Small One"
 
 
 def test_a_stopped_turn_is_claimed_without_a_call():

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from copilot import usage
-from copilot.agent.commits import retried
 from copilot.agent.parts import ModelCallEnded, ModelCallStarted
 from copilot.agent.services import Services
-from copilot.agent.spending import spent_on
+from copilot.agent.spending import recorded, spent_on
 from copilot.bridge import in_thread
 from copilot.events import Event, UsageRecorded
 from copilot.turns import Claimed
 
+log = logging.getLogger(__name__)
+
 SETTLE_SECONDS = 1.0
+GUESSED = ("CATALOGUE", "UNKNOWN")
+TELLS_COSTS = ("openai_chat",)  # gateways do; the vendors' own protocols have no field for it
 
 
 class CallBook:
@@ -25,6 +29,7 @@ class CallBook:
         self._publish = publish
         self._sent = 0  # the number of the last call whose request went out
         self._recordings: list[asyncio.Task[None]] = []
+        self._warned = False
 
     async def begin(self, call: ModelCallStarted) -> None:
         self._sent = call.number
@@ -51,8 +56,14 @@ class CallBook:
         self._recordings.append(self._services.in_background(self._record(spent)))
 
     async def _record(self, spent: usage.Spent) -> None:
-        await retried(usage.finish, spent)
+        self._note_absent(spent, await recorded(spent))
         self._publish(UsageRecorded(purpose=spent.purpose, tokens=spent.tokens))
+
+    def _note_absent(self, spent: usage.Spent, source: str) -> None:
+        """A server that could have told the price and did not is worth a line in the log, once a turn (A19.4)."""
+        if spent.cost is None and source in GUESSED and spent.provider in TELLS_COSTS and not self._warned:
+            self._warned = True
+            log.warning("%s told no cost; it was priced as %s", spent.model, source)
 
     async def recorded(self) -> None:
         """Wait until the cost of every call that has ended is known."""

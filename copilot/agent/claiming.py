@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from uuid import UUID
 
-from copilot import turns
+from copilot import turns, usage
 from copilot.agent.preparing import Prepared, prepare
 from copilot.providers import catalogue
 
@@ -14,7 +14,10 @@ log = logging.getLogger(__name__)
 
 def claim_and_prepare(turn_ids: list[UUID], worker: str) -> list[tuple[turns.Claimed, Prepared | None]]:
     """A turn that comes alone is prepared in the same visit; of many, each prepares itself."""
-    models = {tier: (entry.provider, entry.model) for tier, entry in catalogue.tiers().items()}
+    models = {
+        tier: usage.Beginning(name=entry.name, provider=entry.provider, model=entry.model)
+        for tier, entry in catalogue.tiers().items()
+    }
     claimed = turns.claim(turn_ids, worker, models)
     alone = len(claimed) == 1 and not claimed[0].stopped
     return [(turn, _prepared(turn) if alone else None) for turn in claimed]

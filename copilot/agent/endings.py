@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from typing import Literal, TypeVar
@@ -19,6 +20,7 @@ from copilot.bridge import in_thread
 from copilot.errors import FenceLost, TurnConflict
 from copilot.events import (
     ApprovalDecided,
+    ContextUse,
     Ending,
     QuestionClosed,
     Tokens,
@@ -132,7 +134,7 @@ async def _end(
 ) -> Ended:
     turn_id, fence = run.turn.turn_id, run.turn.fence
     taken = taken or summary(run)
-    context = run.loop.context_use(through=run.recorder.last_place) if run.loop else None
+    context = _context(run)
     tries = count(1)
 
     def end(_: None) -> Ended:
@@ -193,6 +195,14 @@ async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | No
 
 
 # --- figures -----------------------------------------------------------------------------------------
+
+
+def _context(run: Run) -> ContextUse | None:
+    """How full the window is and how requests begin, for the session's next turn; None when nothing was played."""
+    if run.loop is None:
+        return None
+    use = run.loop.context_use(through=run.recorder.last_place)
+    return replace(use, model=run.loop.entry.name, shape=run.shape)
 
 
 def summary(run: Run) -> TurnSummary:

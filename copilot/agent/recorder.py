@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from copilot import history, metrics, queries
+from copilot import history, queries
+from copilot.agent import prefixes
 from copilot.agent.callbook import CallBook
 from copilot.agent.parts import (
     Answered,
@@ -111,7 +112,7 @@ class Recorder:
                 await self._tell_state()
             case ModelHealed() | ModelSwitched():
                 healed = isinstance(produced, ModelHealed)
-                metrics.prefix_breaks.labels("healing" if healed else "model_switch").inc()
+                prefixes.broken("healing" if healed else "model_switch", self.turn.session_id)
                 self.publish(produced)
             case Answered() | Failed() | Paused():
                 pass  # the turn decides how it ends
@@ -299,7 +300,7 @@ class Recorder:
         """The divider in the transcript, which itself stays whole (A17.3)."""
         data: dict[str, JSON] = {"anchor": made.anchor, "kept": list(made.kept)}
         placed = await self._row(made.row_id, "summary", content=made.text, data=data)
-        metrics.prefix_breaks.labels("compaction").inc()
+        prefixes.broken("compaction", self.turn.session_id)
         self.publish(
             ContextCompacted(
                 tokens_before=made.tokens_before,

@@ -29,6 +29,7 @@ class Run:
         self.recorder = Recorder(turn, services, self.outbox, model="")
         self.approved = Approved(turn)
         self.loop: Loop | None = None
+        self.shape = ""  # of its requests' beginning (A15.9)
         self.interruption: Interruption | None = "stop" if turn.stopped else None
         self.interrupted_at: float | None = None
         self.task: asyncio.Task[None] | None = None

@@ -12,13 +12,12 @@ from uuid import UUID, uuid4
 
 from copilot import history, usage
 from copilot.agent import conversation, prompt
-from copilot.agent.commits import retried
 from copilot.agent.metering import Meter
-from copilot.agent.parts import ModelCallEnded
+from copilot.agent.parts import ModelCallEnded, ModelCallStarted
 from copilot.agent.ports import closed
 from copilot.agent.rebuilding import rebuilt
 from copilot.agent.replies import Attempt, Step
-from copilot.agent.spending import spent_on
+from copilot.agent.spending import recorded, spent_on
 from copilot.bridge import in_thread
 from copilot.events import Event, SideEnded, SideExtended, TextExtended
 from copilot.live import asides, stream
@@ -135,6 +134,8 @@ async def _try(entry: Entry, rows: list[Row], session_id: UUID, asked: Asked, sa
             async for part in parts:
                 if isinstance(part, TextExtended):
                     await said.extend(part.delta)
+                elif isinstance(part, ModelCallStarted):
+                    await in_thread(usage.begin_aside, part.id, session_id, entry.provider, entry.model)
                 elif isinstance(part, ModelCallEnded):
                     ended = part
         await said.tell()
@@ -148,9 +149,9 @@ async def _try(entry: Entry, rows: list[Row], session_id: UUID, asked: Asked, sa
 
 
 async def _recorded(call: ModelCallEnded, session_id: UUID, user_id: int) -> None:
-    """Paid for like any other; the row is billing's alone, for no turn has caused it."""
-    spent = spent_on(call, turn_id=None, session_id=session_id, user_id=user_id, purpose="side")
-    await retried(usage.record_aside, spent)
+    """Paid for like any other (A19.1)."""
+    spent = spent_on(call, turn_id=None, session_id=session_id, user_id=user_id, purpose=usage.SIDE)
+    await recorded(spent)
 
 
 def _messages(rows: Iterable[Row], asked: Asked, entry: Entry) -> tuple[ModelMessage, ...]:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from datetime import UTC, datetime
 from uuid import UUID
 
+from django.db import InterfaceError, OperationalError
+
 from copilot import usage
 from copilot.agent.parts import ModelCallEnded
+from copilot.bridge import in_thread
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
+PATIENCE_SECONDS = 3_600.0  # B5.2: then the row stays open, and the sweep counts it at an estimate
 
 
 def spent_on(
@@ -31,3 +42,21 @@ def spent_on(
         response_id=call.response_id,
         purpose=purpose,
     )
+
+
+async def recorded(spent: usage.Spent) -> str:
+    """Row and money, tried under the same id until the database takes them; nobody's answer waits for it (A19.6).
+
+    The answer says where billing took the cost from.
+    """
+    began, pause = time.monotonic(), FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return await in_thread(usage.finish, spent)
+        except (OperationalError, InterfaceError):
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                log.exception("billing_leak: the cost of call %s could not be recorded", spent.call_id)
+                return ""
+            log.warning("the database is unreachable, the cost of a call is recorded later")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -12,7 +12,7 @@ from typing import assert_never
 from django.conf import settings
 
 from copilot import context, offering, usage
-from copilot.agent import endings, interruptions, pausing, prompt, taking
+from copilot.agent import endings, interruptions, pausing, prefixes, prompt, taking
 from copilot.agent.approving import TurnApprovals
 from copilot.agent.budgets import TurnBudget
 from copilot.agent.commits import retried, uncut
@@ -197,9 +197,11 @@ class TurnRun(Run):
             build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)
         )
         call_id, clock = partial(usage.call_id, self.turn.turn_id), SystemClock()
+        suffix = suffix_text(self.turn.shaping, mcp_instructions=outside.instructions)
+        self._look_for_a_break(entry, suffix, toolbox)
         return Loop(
             system=prompt.system_text(),
-            suffix=suffix_text(self.turn.shaping, mcp_instructions=outside.instructions),
+            suffix=suffix,
             messages=messages,
             chain=prepared.chain,
             ports=Ports(
@@ -231,6 +233,12 @@ class TurnRun(Run):
             continuing=continuing,
             resumes_text=messages[-1:] == [prompt.interrupted_note()],
         )
+
+    def _look_for_a_break(self, entry: Entry, suffix: str, toolbox: TurnToolbox) -> None:
+        """Whether the first request can begin as the session's last one did (A15.9)."""
+        self.shape = prefixes.shape_of(suffix, toolbox.specifications())
+        if not self.turn.resumed:
+            prefixes.compare(self.turn.session_id, self.turn.context, model=entry.name, shape=self.shape)
 
     async def _announce(self, prepared: Prepared) -> None:
         """The start, what joined it, and what an earlier run left to be mended."""

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 from django.db import DatabaseError, IntegrityError, transaction
 
 from copilot import history, queries, turns
-from copilot.agent import prompt
+from copilot.agent import prefixes, prompt
 from copilot.commands import PageContext, Resend, SendMessage
 from copilot.dispatch.admission import recall
 from copilot.dispatch.answers import Started
@@ -95,6 +95,7 @@ def _start(
         raise busy() from problem
     except DatabaseError as problem:
         raise Unavailable from problem
+    prefixes.broken("edit", held.session_id)
     publish_page(held.session_id)  # before a worker wakes: in the log it would undo its first words
     [view] = queries.views([message_id])
     cursor = announce(opening, opened, message.user_id, view, queue_changed=True)
@@ -159,6 +160,7 @@ def switch_branch(user_id: int, session_id: UUID, message_id: UUID, branch: int)
     held = hold(session_id)
     try:
         switched = history.switch(session_id, message_id, branch)
+        prefixes.broken("edit", session_id)
         publish_page(session_id)
         cursor = stream.last_cursor(str(session_id))
     finally:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from copilot import history, queries
+from copilot.agent import prefixes
 from copilot.dispatch.holding import hold
 from copilot.dispatch.stopping import stop
 from copilot.dispatch.telling import publish_page
@@ -35,6 +36,7 @@ def undo(user_id: int, session_id: UUID) -> Undone:
     held = hold(session_id)
     try:
         undone = history.undo(session_id)
+        prefixes.broken("undo", session_id)
         publish_page(session_id)
         cursor = stream.last_cursor(str(session_id))
     finally:

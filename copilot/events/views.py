@@ -172,3 +172,7 @@ class ContextUse:
     window: int = 0  # 0 = unknown
     through: int = 0  # the sequence of the last row in it
     estimated: bool = True
+    model: str = ""  # who read it, and …
+    shape: str = (
+        ""  # … a digest of the suffix and the tools that went with it: they begin every request (A15.9)
+    )

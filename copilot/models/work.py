@@ -16,7 +16,18 @@ class ModelCall(models.Model):
     """One call of a model; `copilot.usage` alone writes it. Its money is billing's record of the same id."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="model_calls")
+    turn = models.ForeignKey(
+        Turn, on_delete=models.CASCADE, null=True, blank=True, related_name="model_calls"
+    )
+    session = models.ForeignKey(
+        Session,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        db_index=False,  # few bear one: the partial index below is enough
+        related_name="+",
+        help_text="Of a question aside, which no turn has caused (A30.3).",
+    )
     number = models.PositiveIntegerField()
     purpose = models.CharField(max_length=16, default="reply", db_default="reply")
     provider = models.CharField(max_length=32)
@@ -40,6 +51,14 @@ class ModelCall(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["turn", "number"], name="one_model_call_per_number"),
+            models.CheckConstraint(
+                condition=Q(turn__isnull=False, session__isnull=True)
+                | Q(turn__isnull=True, session__isnull=False, purpose="side"),
+                name="a_model_call_is_a_turns_or_a_question_aside",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["created_at"], name="questions_aside", condition=Q(session__isnull=False)),
         ]
 
     def __str__(self) -> str:

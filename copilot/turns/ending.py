@@ -46,7 +46,7 @@ _END = """
 WITH ended AS (
     UPDATE copilot_turn SET status = %(to)s, ended_at = now(), failure_code = %(failure)s, limit_code = %(limit)s,
            cancel_reason = CASE WHEN %(cancelled)s THEN COALESCE(NULLIF(cancel_reason, ''), %(reason)s)
-                           ELSE '' END, summary = %(summary)s::jsonb, model = %(model)s,
+                           ELSE '' END, summary = %(summary)s::jsonb, model = COALESCE(NULLIF(%(model)s, ''), model),
            fence = %(fence)s + %(raise)s
     WHERE id = %(turn)s AND fence = %(fence)s AND status = ANY(%(from)s)
       AND NOT (%(unless_pending)s AND stop_requested_at IS NULL AND EXISTS (

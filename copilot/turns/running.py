@@ -188,7 +188,9 @@ _CLAIM = f"""
 WITH claimed AS (
 UPDATE copilot_turn t
 SET status = 'running', worker = %(worker)s, begun_at = now(), attempts = GREATEST(attempts, 1),
-    started_at = COALESCE(started_at, now())
+    started_at = COALESCE(started_at, now()), model = COALESCE(NULLIF(t.model, ''), (
+        SELECT name FROM unnest(%(tiers)s::text[], %(names)s::text[]) AS chosen (tier, name)
+        WHERE chosen.tier = COALESCE(NULLIF(t.tier, ''), 'standard')), '')
 FROM copilot_session s
 LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
 LEFT JOIN copilot_personality y ON y.id = COALESCE(s.personality_id, p.personality_id) AND y.enabled
@@ -221,11 +223,12 @@ SELECT claimed.*, begun.turn_id IS NOT NULL FROM claimed LEFT JOIN begun ON begu
 
 
 def claim(
-    turn_ids: Sequence[UUID], worker: str, models: Mapping[str, tuple[str, str]] | None = None
+    turn_ids: Sequence[UUID], worker: str, models: Mapping[str, usage.Beginning] | None = None
 ) -> list[Claimed]:
     """Take queued turns for a worker; those already taken or ended are left out (T5.1).
 
-    `models` says which (provider, model) each tier begins with: the row of a first call is made on the way.
+    `models` says which each tier begins with: its name is noted on the turn (A4.3), and the row of a first call is
+    made on the way.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, {"worker": worker, **usage.first_calls(turn_ids, models or {})})
