@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -205,6 +206,24 @@ async def test_an_overflow_that_cannot_be_shortened_ends_the_turn():
     )
     assert parts[-1] == Failed(code="context_full")
     assert kinds_of(parts).count("context.compaction_failed") == 1
+
+
+async def test_what_cannot_be_shortened_goes_on_with_a_model_that_reads_more():
+    """A6.1, A7.6: only with a larger window; without one the conversation is full"""
+    failed = CompactionFailed(reason="it gains too little room")
+    entries = [
+        replace(WINDOWED, name=name, context_window=window)
+        for name, window in (("Same", 100_000), ("Unknown", 0), ("Larger", 200_000))
+    ]
+    for chain, names, ending in (
+        ((WINDOWED, *entries), [WINDOWED.name, "Larger"], Answered()),
+        ((WINDOWED, *entries[:2]), [WINDOWED.name], Failed(code="context_full")),
+    ):
+        reciter = Reciter([ProviderFailure("context_overflow")], say("Done."))
+        parts = await play(loop_of(reciter, chain=chain, compactor=MemoryCompactor(failed)))
+        assert [request.entry.name for request in reciter.requests] == names
+        assert type(parts[-1]) is type(ending)
+        assert_well_ordered(parts)
 
 
 async def test_a_budget_spent_on_the_summary_ends_the_turn():

@@ -159,6 +159,17 @@ class Asker:
         self.retries.spend_request(shown=self.attempt.shown)
         yield from _left(self.attempt, self.outcome)
 
+    async def go_larger(self, messages: list[ModelMessage], *, in_tool_loop: bool) -> list[Produced]:
+        """The conversation could not be made shorter: a model that reads more goes on, if the chain has one (A6.1)."""
+        assert self.attempt is not None
+        assert isinstance(self.outcome, ProviderFailure)
+        shown = self.attempt.shown
+        switched = self._switch(self.outcome, self.attempt.request, messages, shown=shown)
+        if switched is None or await self.is_short_of_money():
+            return []
+        self._switched(in_tool_loop=in_tool_loop, shown=shown)
+        return list(_announced(self.attempt, self.outcome, switched))
+
     def take_number(self) -> int:
         """The next model call is another's: it counts among the turn's requests all the same (A7.2)."""
         number = self.call_number
@@ -259,14 +270,20 @@ class Asker:
         wait = self.retries.after(failure, model=self.entry.name, shown=shown, seconds_left=seconds_left)
         if wait is not None or seconds_left <= 0:
             return wait
-        remedy = await self._heal(failure, messages, shown=shown) or self._switch(
-            failure, attempt.request, messages, shown=shown
-        )
-        if isinstance(remedy, ModelSwitched) and in_tool_loop:
-            self._healing.lose_thoughts()
-        if remedy is not None:
+        if (healed := await self._heal(failure, messages, shown=shown)) is not None:
             self.retries.spend_request(shown=shown)
-        return remedy
+            return healed
+        if failure.code == "context_overflow":
+            return None  # a shorter conversation is tried first, with this model
+        switched = self._switch(failure, attempt.request, messages, shown=shown)
+        if switched is not None:
+            self._switched(in_tool_loop=in_tool_loop, shown=shown)
+        return switched
+
+    def _switched(self, *, in_tool_loop: bool, shown: bool) -> None:
+        if in_tool_loop:
+            self._healing.lose_thoughts()
+        self.retries.spend_request(shown=shown)
 
     async def _heal(
         self, failure: ProviderFailure, messages: list[ModelMessage], *, shown: bool

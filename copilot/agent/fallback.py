@@ -10,9 +10,9 @@ from typing import Literal
 from copilot.providers.base import Entry, FailureCode, ProviderFailure
 from copilot.providers.failures import MAX_DETAILS
 
-Allowed = Literal["any", "other_credential"]
+Allowed = Literal["any", "other_credential", "larger_window"]
 
-# Classes that are not here end the turn. A conversation that is too long is compaction's business (A7.5).
+# Classes that are not here end the turn. A conversation that is too long is compaction's business first (A7.5).
 ALLOWED: dict[FailureCode, Allowed] = {
     "quota_exhausted": "other_credential",
     "auth_failed": "other_credential",
@@ -22,6 +22,7 @@ ALLOWED: dict[FailureCode, Allowed] = {
     "no_response": "any",
     "malformed_stream": "any",
     "unknown": "any",
+    "context_overflow": "larger_window",
 }
 SPEAKS_FOR_ITSELF: frozenset[FailureCode] = frozenset({"refused", "context_overflow"})
 KEYLESS = ("", "none")  # servers without keys share none
@@ -50,9 +51,10 @@ class Fallback:
             return None
         if allowed == "other_credential" and failed.credential not in KEYLESS:
             self._dead_credentials.add(failed.credential)
+        smallest = _larger_than(failed, needs) if allowed == "larger_window" else 0
         while self._left:
             entry = self._left.popleft()
-            if self._fits(entry, needs):
+            if entry.context_window >= smallest and self._fits(entry, needs):
                 self._given_up.append((failed, failure))
                 return entry
         return None
@@ -80,6 +82,11 @@ class Fallback:
         large_enough = not entry.context_window or entry.context_window >= needs.prompt_tokens
         has_tools = entry.supports_tools or not needs.tools
         return large_enough and has_tools and entry.credential not in self._dead_credentials
+
+
+def _larger_than(failed: Entry, needs: Needs) -> int:
+    """The smallest window that may help; one of unknown size is not known to."""
+    return max(failed.context_window, needs.prompt_tokens) + 1
 
 
 def _details(details: str, tried: str) -> str:

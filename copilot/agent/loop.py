@@ -41,6 +41,7 @@ from copilot.providers.base import (
 )
 from copilot.tools.calls import FAILED_BEFORE_IT_RAN, NOT_EXECUTED, replayed
 
+Notes = Mapping[str, str]  # for the model, before a call's result
 CONTEXT_FULL = "context_full"  # what is left of an overflow when nothing could be shortened (A7.5)
 CLOSING_LINE = "Done. What was done is shown above."  # A14.7: a turn that worked never ends in silence
 
@@ -60,10 +61,8 @@ class Loop:
     first_call_number: int = 1
     first_round: int = 1
     elapsed_seconds: float = 0.0  # active time of earlier runs of this turn
-    pending_calls: tuple[
-        ToolCall, ...
-    ] = ()  # left open by an earlier run: approved since, or repeatable (A3.9)
-    pending_notes: Mapping[str, str] = field(default_factory=dict)  # for the model, before a call's result
+    pending_calls: tuple[ToolCall, ...] = ()  # of an earlier run: approved since, or repeatable (A3.9)
+    pending_notes: Notes = field(default_factory=dict)
     continuing: Continuing | None = None
     resumes_text: bool = False  # an earlier run's text stands at the end, whole or not
 
@@ -218,15 +217,19 @@ class Loop:
             async with closed(self.asker.ask(self.messages, round_number=self.rounds, state=state)) as parts:
                 async for part in parts:
                     yield part
-            if not self.asker.overflowed or not self.shortening.may_force():
+            if not self.asker.overflowed:
                 return
-            if await self.asker.is_short_of_money():
-                return
-            async with closed(self._shorten(forced=True)) as parts:
-                async for part in parts:
+            shorten = self.shortening.may_force() and not await self.asker.is_short_of_money()
+            if shorten:
+                async with closed(self._shorten(forced=True)) as parts:
+                    async for part in parts:
+                        yield part
+            if not (shorten and self.shortening.succeeded):
+                larger = await self.asker.go_larger(self.messages, in_tool_loop=self._ran_tools)
+                for part in larger:
                     yield part
-            if not self.shortening.succeeded:
-                return
+                if not larger:
+                    return
 
     async def _shorten(self, *, forced: bool) -> AsyncIterator[Produced]:
         """Only at a complete tool group: that is where rounds begin (A17.2)."""
@@ -356,17 +359,11 @@ class Loop:
     # --- small acts ----------------------------------------------------------------------------------
 
     def _begin_tools(
-        self,
-        calls: Sequence[ToolCall],
-        step: Step,
-        *,
-        refused: str = "",
-        notes: Mapping[str, str] | None = None,
+        self, calls: Sequence[ToolCall], step: Step, *, refused: str = "", notes: Notes | None = None
     ) -> ToolRun:
         self._step = step
-        self._tools = ToolRun(
-            calls, self.ports, most=self.limits.calls_per_reply, refused=refused, notes=notes
-        )
+        most = self.limits.calls_per_reply
+        self._tools = ToolRun(calls, self.ports, most=most, refused=refused, notes=notes)
         return self._tools
 
     def _pause(self, run: ToolRun) -> Iterator[Produced]:
