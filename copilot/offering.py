@@ -1,6 +1,6 @@
 """Which models there are: rows that administrators edit, or else the environment's; every process follows them (A4).
 
-The only writer of Credential, ModelEntry and TierEntry. What a tier means is a value in `providers.catalogue`; this
+The only writer of Credential, ModelEntry, TierEntry and ModelLesson. What a tier means is a value in `providers.catalogue`; this
 module puts it there at a process's first use of it, and again within seconds of an edit, off every turn's road.
 """
 
@@ -23,10 +23,11 @@ from billing import pricing
 from billing import queries as billing
 from copilot import providers, redaction, sealing
 from copilot.errors import Unavailable
-from copilot.models import Credential, ModelEntry, TierEntry
+from copilot.models import Credential, ModelEntry, ModelLesson, TierEntry
 from copilot.providers import catalogue
 from copilot.providers.base import Entry
 from copilot.providers.catalogue import Catalogue
+from copilot.providers.lessons import LESSONS, REMEMBERED_SECONDS, Lesson, fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ _SEEN = """
 SELECT concat_ws('|',
     (SELECT string_agg(id || ':' || version, ',' ORDER BY id) FROM copilot_modelentry),
     (SELECT string_agg(id || ':' || changed_at, ',' ORDER BY id) FROM copilot_credential),
-    (SELECT string_agg(tier || position || ':' || entry_id, ',' ORDER BY tier, position) FROM copilot_tierentry))
+    (SELECT string_agg(tier || position || ':' || entry_id, ',' ORDER BY tier, position) FROM copilot_tierentry)),
+    COALESCE((SELECT string_agg(name || ':' || learned_at, ',' ORDER BY name) FROM copilot_modellesson), '')
 """
 
 
@@ -61,6 +63,7 @@ class Follower:
 
     def __init__(self) -> None:
         self.seen = ""
+        self.lessons = ""
         self._process = 0
         self._lock = threading.Lock()
 
@@ -100,7 +103,10 @@ def refresh() -> bool:
     """Read the rows again if they have changed; whether they had."""
     with connection.cursor() as cursor:
         cursor.execute(_SEEN)
-        (seen,) = cursor.fetchone()
+        seen, lessons = cursor.fetchone()
+    if lessons != _follower.lessons:
+        _take_lessons()
+        _follower.lessons = lessons
     if seen == _follower.seen:
         return False
     made = _from_rows() or catalogue.build_from(settings)
@@ -116,6 +122,30 @@ def credential_of(entry: Entry) -> str:
     """As the store has it now: a key may have been changed since the provider refused it (A7.4)."""
     refresh()
     return catalogue.credential_of(entry)
+
+
+# --- what models taught ------------------------------------------------------------------------------
+
+
+def keep_lesson(entry: Entry, lesson: Lesson) -> None:
+    """For every process: each takes it with its next look for edits (A4.4)."""
+    ModelLesson.objects.update_or_create(
+        name=entry.name,
+        defaults={
+            "fingerprint": fingerprint(entry),
+            "lesson": msgspec.to_builtins(lesson),
+            "learned_at": Now(),
+        },
+    )
+
+
+def _take_lessons() -> None:
+    now = datetime.now(UTC)
+    for row in ModelLesson.objects.all():
+        seconds = REMEMBERED_SECONDS - (now - row.learned_at).total_seconds()
+        if seconds > 0:
+            lesson = msgspec.convert(row.lesson, Lesson)
+            LESSONS.take(row.name, row.fingerprint, lesson, seconds=seconds)
 
 
 # --- what a turn may run on --------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from copilot.agent.learned import Lesson, Lessons
 from copilot.agent.parts import Answered, Failed, ModelCallStarted, NoticeMade
 from copilot.agent.ports import ManualClock
 from copilot.events import ModelHealed, ModelRetrying, StepRetracted, TextStarted
@@ -19,6 +18,7 @@ from copilot.providers.base import (
     TextDelta,
     UserMessage,
 )
+from copilot.providers.lessons import Lesson, Lessons
 from tests.playing import ENTRY, Reciter, assert_well_ordered, call, calls, kept, loop_of, of, play, say
 
 THINKER = replace(ENTRY, can_reason=True, reasoning_style="effort", supports_images=True, credential="old")

@@ -23,12 +23,12 @@ from billing.queries import forget_policy
 from copilot import offering, sealing
 from copilot.agent import inquiries
 from copilot.agent.healing import Healing
-from copilot.agent.learned import Lesson, Lessons
 from copilot.dispatch.choosing import choose
 from copilot.errors import Unavailable
-from copilot.models import Credential, ModelEntry, TierEntry, Turn
+from copilot.models import Credential, ModelEntry, ModelLesson, TierEntry, Turn
 from copilot.providers import catalogue
 from copilot.providers.base import Entry
+from copilot.providers.lessons import Lesson, Lessons
 from copilot.providers.scripted import Call, Fail
 from copilot.redaction import redact
 from tests import make
@@ -252,6 +252,25 @@ def test_what_was_learned_is_forgotten_with_an_edit() -> None:
     assert lessons.recall(catalogue.resolve("", "")[0]) == Lesson(sees=False)
     offering.save_entry(one)
     assert lessons.recall(catalogue.resolve("", "")[0]) == Lesson()
+
+
+def test_what_one_process_learned_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A4.4: taken with the next look for edits, for what is left of the day"""
+    known = Entry(name="Vendor's", provider="openai_chat", model="m", credential="secret-of-one")
+    offering.keep_lesson(known, Lesson(thinks=False))
+    offering.keep_lesson(known, Lesson(thinks=False, effort="low"))
+
+    def another_process() -> Lessons:
+        lessons = Lessons()
+        monkeypatch.setattr(offering, "LESSONS", lessons)
+        offering._follower.lessons = ""
+        offering.refresh()
+        return lessons
+
+    assert another_process().recall(known) == Lesson(thinks=False, effort="low")
+    assert another_process().recall(replace(known, version=known.version + 1)) == Lesson()
+    ModelLesson.objects.update(learned_at=timezone.now() - timedelta(days=1))
+    assert another_process().recall(known) == Lesson()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import assert_never, get_args
 
-from copilot.agent.learned import Lesson
 from copilot.agent.ports import Learned
 from copilot.events import HealingKind
 from copilot.providers.base import Effort, Entry, FailureCode, ProviderFailure
+from copilot.providers.lessons import Lesson
 from copilot.providers.messages import effort_for
 
 LADDER: tuple[Effort, ...] = get_args(Effort)  # from the most thinking to the least; below it is none

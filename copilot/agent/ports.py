@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
 
-from copilot.agent.learned import Lesson, Lessons
 from copilot.agent.parts import Asked, Compacted, CompactionFailed, ModelCallEnded, Produced
 from copilot.events import Event
 from copilot.providers.base import Entry, ModelMessage, Provider, ToolCall, ToolSpecification, UserMessage
+from copilot.providers.lessons import Lesson, Lessons
 from copilot.tools.base import CallOutcome
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from copilot.agent.commits import retried, uncut
 from copilot.agent.compaction import TurnCompactor
 from copilot.agent.fullness import remembered
 from copilot.agent.guards import Limits
-from copilot.agent.learned import LESSONS
+from copilot.agent.learning import TurnLessons
 from copilot.agent.live_metering import LiveMeter
 from copilot.agent.loop import Loop
 from copilot.agent.mending import row_uuid
@@ -219,7 +219,7 @@ class TurnRun(Run):
                     images=prepared.images,
                 ),
                 call_id=call_id,
-                learned=LESSONS,
+                learned=TurnLessons(self.services),
                 credential=_credential_now,
             ),
             fullness=remembered(self.turn.context, mended.rows),

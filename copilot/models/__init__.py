@@ -1,7 +1,7 @@
 """Tables, and the rules the database itself keeps; by idea, one module each."""
 
 from copilot.models.agents import Agent, AgentVersion, McpServer, Personality, Schedule, ScheduleRun
-from copilot.models.catalogue import Credential, ModelEntry, TierEntry
+from copilot.models.catalogue import Credential, ModelEntry, ModelLesson, TierEntry
 from copilot.models.conversations import Message, Session, Turn
 from copilot.models.files import StorageUse, WorkspaceFile
 from copilot.models.moving import ErasureJob, ExportJob, ImportRecord
@@ -26,6 +26,7 @@ __all__ = [
     "Message",
     "ModelCall",
     "ModelEntry",
+    "ModelLesson",
     "Personality",
     "Preferences",
     "Question",

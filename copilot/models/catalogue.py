@@ -91,3 +91,15 @@ class TierEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tier} {self.position}"
+
+
+class ModelLesson(models.Model):
+    """What a model was found to take less of than its entry says (A4.4)."""
+
+    name = models.CharField(max_length=200, unique=True, help_text="Of the entry.")
+    fingerprint = models.CharField(max_length=64, help_text="Of the entry as it stood: an edit forgets.")
+    lesson = models.JSONField()
+    learned_at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,10 +1,11 @@
-"""What models have taught us about themselves, remembered by this process for a day (A4.4)."""
+"""What models have taught us about themselves: remembered for a day, by every process alike (A4.4)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from copilot.providers.base import Effort, Entry
 
@@ -22,7 +23,7 @@ class Lesson:
 
 @dataclass(frozen=True, kw_only=True)
 class _Remembered:
-    entry: Entry
+    fingerprint: str
     lesson: Lesson
     until: float
 
@@ -35,22 +36,26 @@ class Lessons:
         self._remembered: dict[str, _Remembered] = {}  # by the entry's name
 
     def learn(self, entry: Entry, lesson: Lesson) -> None:
-        until = self._now() + REMEMBERED_SECONDS
-        self._remembered[entry.name] = _Remembered(entry=_keyless(entry), lesson=lesson, until=until)
+        self.take(entry.name, fingerprint(entry), lesson, seconds=REMEMBERED_SECONDS)
+
+    def take(self, name: str, fingerprint: str, lesson: Lesson, *, seconds: float) -> None:
+        """What was learnt elsewhere, and holds for so long."""
+        until = self._now() + seconds
+        self._remembered[name] = _Remembered(fingerprint=fingerprint, lesson=lesson, until=until)
 
     def recall(self, entry: Entry) -> Lesson:
         known = self._remembered.get(entry.name)
         if known is None:
             return Lesson()
-        if known.entry != _keyless(entry) or self._now() >= known.until:
-            del self._remembered[entry.name]
+        if known.fingerprint != fingerprint(entry) or self._now() >= known.until:
+            self._remembered.pop(entry.name, None)
             return Lesson()
         return known.lesson
 
 
-def _keyless(entry: Entry) -> Entry:
-    """A new key is the same model; and no key outlives its turn here."""
-    return replace(entry, credential="")
+def fingerprint(entry: Entry) -> str:
+    """Of the entry without its key: a new key is the same model, and no key is kept here."""
+    return blake2b(repr(replace(entry, credential="")).encode(), digest_size=16).hexdigest()
 
 
 LESSONS = Lessons()
