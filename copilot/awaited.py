@@ -9,8 +9,6 @@ from copilot.events import ApprovalView, AutoApproveView
 from copilot.models import Approval, Session
 from copilot.previews import redacted_arguments
 
-OUTSIDE = "mcp_"  # tools whose schema only their server has: what it cannot check nobody changes
-
 
 def open_approvals(session_id: UUID) -> list[ApprovalView]:
     rows = Approval.objects.filter(session=session_id, state=Approval.State.REQUESTED)
@@ -33,7 +31,6 @@ def approval_views(rows: Iterable[Approval]) -> list[ApprovalView]:
             block_reason=row.block_reason,
             estimate_microdollars=row.estimate_microdollars,
             remaining_cap_microdollars=remaining if row.block_reason else None,
-            editable=not row.tool.startswith(OUTSIDE),
         )
         for row in rows
     ]

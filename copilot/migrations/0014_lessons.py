@@ -5,20 +5,27 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('copilot', '0013_questions_aside'),
+        ("copilot", "0013_questions_aside"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='ModelLesson',
+            name="ModelLesson",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(help_text='Of the entry.', max_length=200, unique=True)),
-                ('fingerprint', models.CharField(help_text='Of the entry as it stood: an edit forgets.', max_length=64)),
-                ('lesson', models.JSONField()),
-                ('learned_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(help_text="Of the entry.", max_length=200, unique=True)),
+                (
+                    "fingerprint",
+                    models.CharField(help_text="Of the entry as it stood: an edit forgets.", max_length=64),
+                ),
+                ("lesson", models.JSONField()),
+                ("learned_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
         ),
     ]
