@@ -12,6 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from config.binaries import ServerProblem
 from config.servers import private_servers
@@ -21,6 +23,10 @@ WORKER = os.environ.get(
 )  # "gw0", "gw1", …; empty without xdist and in the controller
 TEMPLATE = "pilothouse_template"
 _stack = contextlib.ExitStack()
+
+# A busy machine draws slowly: that says nothing about what is tested.
+hypothesis_settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:
