@@ -50,7 +50,7 @@ SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number,
        %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s,
        array_to_string(%(server_context)s::text[], n.sent), %(data)s
 FROM numbered n
-ON CONFLICT (session_id, run_id) DO NOTHING
+ON CONFLICT (session_id, run_id) WHERE run_id IS NOT NULL DO NOTHING
 RETURNING accept_number, created_at,
           NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = %(session_id)s)
           AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s),

@@ -11,6 +11,9 @@ from django.db.models.functions import Now
 
 from copilot.permissions import PermissionsJSON
 
+# A turn writes its session, its own row and its messages several times, and every index on them again each time:
+# a foreign key has one of its own only where no other begins with it, and of rows that have it at all.
+
 # Database defaults let a statement name only the columns it sets.
 EMPTY_LIST = models.Value([], output_field=models.JSONField())
 EMPTY_OBJECT = models.Value({}, output_field=models.JSONField())
@@ -26,7 +29,9 @@ class Session(models.Model):
         EXHAUSTED = "exhausted"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="sessions")
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="sessions", db_index=False
+    )
     title = models.CharField(max_length=200, blank=True)
     title_origin = models.CharField(max_length=16, blank=True)
     pinned = models.BooleanField(default=False)
@@ -40,14 +45,16 @@ class Session(models.Model):
 
     # A child of another session (A21):
     parent = models.ForeignKey(
-        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="children"
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="children", db_index=False
     )
-    root = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    root = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
+    )
     depth = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     # What shapes its answers (A27, A30.1):
     agent_version = models.ForeignKey(
-        "AgentVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="runs"
+        "AgentVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="runs", db_index=False
     )
     builds = models.ForeignKey(
         "Agent",
@@ -55,10 +62,11 @@ class Session(models.Model):
         null=True,
         blank=True,
         related_name="builders",
+        db_index=False,
         help_text="The agent this builder session is bound to (A27.6).",
     )
     personality = models.ForeignKey(
-        "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+        "Personality", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
     )
     instructions = models.CharField(max_length=4000, blank=True, default="", db_default="")
     allowed_tools = models.JSONField(null=True, blank=True, help_text="Names; null allows all.")
@@ -108,6 +116,16 @@ class Session(models.Model):
             models.Index(
                 fields=["deleted_at"], condition=Q(deleted_at__isnull=False), name="sessions_in_the_trash"
             ),
+            *(
+                models.Index(fields=[field], condition=Q(**{f"{field}__isnull": False}), name=name)
+                for field, name in (
+                    ("parent", "sessions_of_a_parent"),
+                    ("root", "sessions_of_a_root"),
+                    ("agent_version", "sessions_of_an_agent"),
+                    ("builds", "sessions_that_build"),
+                    ("personality", "sessions_of_a_personality"),
+                )
+            ),
         ]
 
     def __str__(self) -> str:
@@ -133,7 +151,7 @@ class Turn(models.Model):
     ENDINGS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="turns")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="turns", db_index=False)
     status = models.CharField(max_length=16, choices=Status.choices)
     origin = models.CharField(max_length=32)
     run_ids = models.JSONField(default=list, db_default=EMPTY_LIST, blank=True)
@@ -146,6 +164,7 @@ class Turn(models.Model):
         null=True,
         blank=True,
         related_name="children",
+        db_index=False,
         help_text="The turn that started this one and pays for it (A21.6).",
     )
     budget_microdollars = models.BigIntegerField(
@@ -227,7 +246,8 @@ class Turn(models.Model):
         indexes = [
             models.Index(fields=["status", "queued_at"], name="unfinished_turns", condition=Q(ended_at=None)),
             models.Index(fields=["session", "-created_at"], name="turns_of_a_session"),
-            models.Index(fields=["ended_at"], name="ended_turns"),
+            models.Index(fields=["ended_at"], name="ended_turns", condition=Q(ended_at__isnull=False)),
+            models.Index(fields=["parent"], name="turns_of_a_parent", condition=Q(parent__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -253,8 +273,10 @@ class Message(models.Model):
         OLDER_BRANCH = "older_branch"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="messages")
-    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, null=True, blank=True, related_name="messages")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="messages", db_index=False)
+    turn = models.ForeignKey(
+        Turn, on_delete=models.CASCADE, null=True, blank=True, related_name="messages", db_index=False
+    )
     sequence = models.BigIntegerField(null=True, blank=True)
     kind = models.CharField(max_length=16, choices=Kind.choices)
     content = models.TextField(blank=True, default="", db_default="")
@@ -306,7 +328,9 @@ class Message(models.Model):
                 condition=Q(kind="tool_result"),
                 name="one_result_per_tool_call",
             ),
-            models.UniqueConstraint(fields=["session", "run_id"], name="one_message_per_run_id"),
+            models.UniqueConstraint(
+                fields=["session", "run_id"], condition=Q(run_id__isnull=False), name="one_message_per_run_id"
+            ),
             models.CheckConstraint(
                 condition=Q(sequence__isnull=False) | Q(kind="user"),
                 name="only_user_messages_wait_for_a_place",
@@ -328,7 +352,9 @@ class Message(models.Model):
                 name="pending_messages",
                 condition=Q(sequence=None, dropped_at=None),
             ),
-            models.Index(fields=["turn", "sequence"], name="messages_of_a_turn"),
+            models.Index(
+                fields=["turn", "sequence"], name="messages_of_a_turn", condition=Q(turn__isnull=False)
+            ),
             models.Index(
                 fields=["version_of"], name="versions_of_a_message", condition=Q(version_of__isnull=False)
             ),

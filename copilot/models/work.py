@@ -17,7 +17,7 @@ class ModelCall(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     turn = models.ForeignKey(
-        Turn, on_delete=models.CASCADE, null=True, blank=True, related_name="model_calls"
+        Turn, on_delete=models.CASCADE, null=True, blank=True, related_name="model_calls", db_index=False
     )
     session = models.ForeignKey(
         Session,
