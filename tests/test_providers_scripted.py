@@ -243,6 +243,7 @@ async def test_the_long_answer_takes_a_minute_and_shows_everything() -> None:
         ("a todo list", ["todos_write"]),
         ("ask me something", ["ask_user"]),
         ("a file and a todo", ["write_file", "todos_write"]),
+        ("make an artifact", ["write_file"]),
         ("my profile mask", []),
     ],
 )
@@ -254,13 +255,22 @@ async def test_words_call_tools(asked: str, tools: list[str]) -> None:
 
 
 def test_the_demos_calls_fit_the_shipped_tools() -> None:
-    from copilot.providers.demo import CALLS
+    from copilot.providers.demo import CALLS, PAGE
     from copilot.tools import ask_user, current_time, delete_file, todos_write, write_file
 
     shipped = (write_file.TOOL, delete_file.TOOL, todos_write.TOOL, ask_user.TOOL, current_time.TOOL)
     assert {tool.name for tool in shipped} == set(CALLS)
     for tool in shipped:
         tool.arguments.model_validate(CALLS[tool.name])
+    write_file.TOOL.arguments.model_validate(PAGE)
+
+
+async def test_a_request_to_think_aloud_gets_a_longer_thought() -> None:
+    """W1.2"""
+    _, short, _ = await demo(UserMessage(text="Hello!"))
+    _, long, _ = await demo(UserMessage(text="think aloud"))
+    thoughts = [[item for item in items if isinstance(item, ReasoningDelta)] for items in (short, long)]
+    assert len(thoughts[1]) > 2 * len(thoughts[0])
 
 
 async def test_a_deletion_is_proposed_once_the_file_stands_a33_c1() -> None:

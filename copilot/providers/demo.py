@@ -38,11 +38,13 @@ from copilot.tags import strip_server_tags
 LONG_SECONDS = 60
 _WORD = re.compile(r"\S+\s*|\s+")
 _KEYWORDS = {
-    "write_file": re.compile(r"\b(?:files?|delete|approv\w+)\b", re.I),
+    "write_file": re.compile(r"\b(?:files?|delete|approv\w+|artifacts?|web ?pages?)\b", re.I),
     "todos_write": re.compile(r"\bto-?dos?\b", re.I),
     "ask_user": re.compile(r"\bask\b", re.I),
     "current_time": re.compile(r"\b(?:tools?|time)\b", re.I),
 }
+_PAGE = re.compile(r"\b(?:artifacts?|web ?pages?)\b", re.I)
+_REASON = re.compile(r"\b(?:reason\w*|think\w*|thought)\b", re.I)
 _DELETE = re.compile(r"\b(?:delete|approv\w+)\b", re.I)
 _LONG = re.compile(r"\blong\b", re.I)
 
@@ -54,6 +56,8 @@ MENU = """Try one of these:
 
 - **“use a tool”** — asks the clock through a tool call
 - **“write a file”** — stores a file in your workspace
+- **“make an artifact”** — writes a small web page that opens beside the conversation
+- **“think aloud”** — a longer thought before the answer
 - **“delete a file”** — writes one, and waits for your word before it deletes it
 - **“make a todo list”** — fills the list beside the conversation
 - **“ask me something”** — a question that waits for your answer
@@ -102,6 +106,32 @@ CALLS: dict[str, dict[str, JSON]] = {
 }
 
 
+PAGE: dict[str, JSON] = {
+    "name": "demo-page.html",
+    "content": """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>A page from the demo</title>
+<style>
+  body { font: 1.1rem/1.6 system-ui, sans-serif; display: grid; place-items: center; min-height: 90vh; margin: 0; }
+  button { font: inherit; padding: 0.5rem 1.2rem; border: 0; border-radius: 0.6rem; background: #14666b; color: #fff; }
+</style>
+<main>
+  <h1>Ahoy</h1>
+  <p>This page was written by a tool call.</p>
+  <button onclick="this.textContent = `Rung ${++rung} times`">Ring the bell</button>
+</main>
+<script>let rung = 0</script>
+</html>
+""",
+    "overwrite": True,
+}
+REFLECTION = """The user wants to see how I think, so I think slowly and in order.
+
+1. What is asked? Nothing that needs facts: only that my thoughts are shown.
+2. What could go wrong? They could stand in the way of the answer. So they fold into one line when I am done.
+3. What do I answer? That opening this line shows exactly these words.
+"""
 _SERVER_BLOCK = re.compile(r"<(env_context|attached_files)>.*?</\1>", re.DOTALL)
 
 
@@ -164,6 +194,8 @@ def _answer(
     thought = (
         f"The user wrote {len(asked)} characters. I look for the words I know and pick a part of my script.\n"
     )
+    if _REASON.search(asked):
+        thought = REFLECTION
     if _LONG.search(asked):
         return thought, opening + _long(words), []
     if wanted:
@@ -171,13 +203,14 @@ def _answer(
         return (
             thought,
             f"{opening}I call {names} for you.\n",
-            [_call(tool) for tool in wanted],
+            [_call(tool, asked) for tool in wanted],
         )
     return thought, opening + _echo(asked) + MENU, []
 
 
-def _call(tool: str) -> Call:
-    return Call(tool, CALLS[tool], pieces=4)
+def _call(tool: str, asked: str = "") -> Call:
+    arguments = PAGE if tool == "write_file" and _PAGE.search(asked) else CALLS[tool]
+    return Call(tool, arguments, pieces=4)
 
 
 def _still_to_delete(messages: Sequence[ModelMessage], group: ToolGroup) -> bool:

@@ -180,6 +180,7 @@ def _frame(request: HttpRequest) -> Context:
         "tiers": _tiers(user_of(request).pk),
         "demo": demo,
         "examples": _examples(demo=demo),
+        "tries": _tries() if demo else [],
         "commands": _commands(),
     }
 
@@ -208,8 +209,8 @@ def _examples(*, demo: bool) -> list[dict[str, str]]:
         return [
             {"title": _("A tool"), "text": _("Use a tool and tell me the time.")},
             {"title": _("Your word"), "text": _("Delete a file, but let me approve it first.")},
-            {"title": _("A question"), "text": _("Ask me something before you go on.")},
-            {"title": _("A long answer"), "text": _("Give me a long answer that I can stop or steer.")},
+            {"title": _("An artifact"), "text": _("Make an artifact that I can look at.")},
+            {"title": _("Steering"), "text": _("Give me a long answer: I send more while you write.")},
         ]
     return [
         {"title": _("Explain"), "text": _("Explain how rainbows form, with a small table of the colours.")},
@@ -219,6 +220,18 @@ def _examples(*, demo: bool) -> list[dict[str, str]]:
             "text": _("Write a Python function that finds duplicate files, and explain it."),
         },
         {"title": _("Plan"), "text": _("Plan a weekend in Hamburg and keep a todo list while you do it.")},
+    ]
+
+
+def _tries() -> list[dict[str, str]]:
+    """What the demo's script shows off, one part each (W1.2)."""
+    return [
+        {"name": _("streaming"), "text": _("Give me a long answer that I can stop or steer.")},
+        {"name": _("reasoning"), "text": _("Think aloud before you answer.")},
+        {"name": _("tools"), "text": _("Use a tool and make a todo list.")},
+        {"name": _("approval"), "text": _("Delete a file, but let me approve it first.")},
+        {"name": _("an artifact"), "text": _("Make an artifact that I can look at.")},
+        {"name": _("a question"), "text": _("Ask me something before you go on.")},
     ]
 
 

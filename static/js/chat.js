@@ -253,6 +253,7 @@ byId("transcript").addEventListener("change", (event) => {
   versions.retry(choice);
   choice.value = "";
 });
+if (byId("tries")) delegate(byId("tries"), { try: (button) => composer.say(button.dataset.text) });
 delegate(byId("empty"), { example: (button) => composer.put(button.dataset.text) });
 byId("older").addEventListener("click", (event) => {
   event.preventDefault();
@@ -296,6 +297,7 @@ function paintFrame() {
   show(byId("working"), Boolean(words));
   if (words) fill(byId("working"), "text", words);
   show(byId("empty"), known && state.order.length === 0 && outbox.empty);
+  show(byId("tries"), !running && state.order.length > 0 && !state.questions.length);
   show(byId("older"), state.hasOlder);
   const title = state.title || "New chat";
   if (byId("title").textContent !== title) byId("title").textContent = title;

@@ -54,6 +54,11 @@ export class Composer {
     this.text.setSelectionRange(text.length, text.length);
   }
 
+  /** Send this at once; what was being written waits. */
+  say(text) {
+    this.onSend({ text, files: [], attachments: [], ...this.choices() });
+  }
+
   /** What was not accepted goes back in front of what has been typed since. */
   giveBack({ text, files }) {
     this.put([text, this.text.value].filter(Boolean).join("\n\n"));

@@ -1,0 +1,144 @@
+"""Every page as people see it: nothing serious for axe, nothing sideways, and a picture of each is kept (W4.1, W4.2, W4.5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.flows.conftest import ROOT, Visitor
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+PICTURES = ROOT / "test-artifacts" / "screens"
+WIDTHS = {"wide": 1280, "phone": 390}
+EXTREMES = (360, 2560)
+SERIOUS = {"serious", "critical"}
+FOR_ALL = {
+    "home": "/",
+    "login": "/accounts/login/",
+    "signup": "/accounts/signup/",
+    "reset": "/accounts/password/reset/",
+    "reset done": "/accounts/password/reset/done/",
+    "missing": "/nowhere/",
+}
+FOR_ADA = {
+    "empty": "/chat/",
+    "archived": "/chat/archived/",
+    "agents": "/agents/",
+    "agent": "/agents/new/",
+    "settings": "/settings/",
+    "memories": "/settings/memories/",
+    "schedules": "/settings/schedules/",
+    "tools": "/settings/tools/",
+    "mcp": "/settings/mcp/",
+    "keys": "/settings/keys/",
+    "password": "/accounts/password/change/",
+    "email": "/accounts/email/",
+    "logout": "/accounts/logout/",
+}
+
+
+def rich_chat(email: str) -> str:
+    """A bit of everything that a transcript can hold."""
+    from django.contrib.auth.models import User
+
+    from tests import make
+
+    session = make.session(User.objects.get(email=email), title="Duplicate files in the photo archive")
+    turn = make.turn(session, "succeeded")
+    make.message(session, content="Which photos are stored twice?", turn=turn)
+    make.message(session, "reasoning", content="Hashes first.", turn=turn)
+    for number, tool in enumerate(("bash_exec", "write_file")):
+        call = {"tool": tool, "arguments": {"command": "sha256sum *.jpg"}}
+        make.message(session, "tool_call", call_id=f"c{number}", data=call, turn=turn)
+        preview = '{"exit_code": 0, "stderr": "", "stdout": "9f2a a.jpg"}'
+        result = {"tool": tool, "success": True, "preview": preview, "duration_ms": 820, "truncated": False}
+        make.message(session, "tool_result", call_id=f"c{number}", data=result, turn=turn)
+    text = "**37 copies.**\n\n| Folder | Size |\n|---|---:|\n| `2019` | 30 MB |\n\n```python\nprint(1)\n```\n"
+    make.message(session, "assistant", content=text, turn=turn)
+    failed = make.turn(session, "failed", failure_code="overloaded")
+    make.message(session, content="Delete them.", turn=failed)
+    make.message(session, "notice", data={"code": "overloaded", "details": "529"}, turn=failed)
+    return str(session.pk)
+
+
+def look(page: Page, name: str, theme: str) -> list[str]:
+    """What is wrong with the page as it stands; its pictures are kept."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    wrong: list[str] = []
+    for kind, width in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": 860})
+        page.screenshot(path=PICTURES / f"{name.replace(' ', '-')}-{kind}-{theme}.png", animations="disabled")
+    for width in (*EXTREMES, WIDTHS["wide"]):
+        page.set_viewport_size({"width": width, "height": 860})
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            wrong.append(f"{name}: scrolls sideways at {width}")
+    for found in Axe().run(page).response["violations"]:
+        if found["impact"] in SERIOUS:
+            wrong.append(f"{name}: {found['id']} {[node['target'] for node in found['nodes']][:3]}")
+    return wrong
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_sound_in_both_themes(
+    visit: Callable[..., Visitor], stored: Callable[[Callable[[], str]], str], theme: str
+) -> None:
+    """W4.1, W4.2, W4.5: axe finds nothing serious, nothing scrolls sideways"""
+    ada = visit(color_scheme=theme, reduced_motion="reduce")
+    ada.outage = True  # one page is not there, and says so in the console
+    wrong: list[str] = []
+    page = ada.tab("/")
+    for name, path in FOR_ALL.items():
+        page.goto(ada.site.url + path)
+        wrong += look(page, name, theme)
+    page = ada.log_in()
+    for name, path in FOR_ADA.items():
+        page.goto(ada.site.url + path)
+        wrong += look(page, name, theme)
+    page.goto(f"{ada.site.url}/chat/{stored(lambda: rich_chat(ada.email))}/")
+    ada.is_connected(page)
+    wrong += look(page, "chat", theme)
+    for name, opened in OPENED.items():
+        with opened(page):
+            wrong += look(page, name, theme)
+    assert wrong == []
+
+
+@contextmanager
+def steps(page: Page) -> Iterator[None]:
+    page.get_by_role("button", name=re.compile("^Show 3 steps")).click()
+    page.locator(".row.tool summary").first.click()
+    yield
+    page.get_by_role("button", name=re.compile("^Hide 3 steps")).click()
+
+
+@contextmanager
+def palette(page: Page) -> Iterator[None]:
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Search chats and messages").fill("photo")
+    expect(page.locator("#palette mark")).to_have_count(1)
+    yield
+    page.keyboard.press("Escape")
+
+
+@contextmanager
+def this_chat(page: Page) -> Iterator[None]:
+    page.get_by_role("button", name="Instructions and tools of this chat").click()
+    expect(page.get_by_label("Instructions", exact=True)).to_be_enabled()
+    yield
+    page.keyboard.press("Escape")
+
+
+@contextmanager
+def account_menu(page: Page) -> Iterator[None]:
+    page.locator(".me summary").click()
+    yield
+    page.locator(".me summary").click()
+
+
+OPENED = {"steps": steps, "palette": palette, "this chat": this_chat, "menu": account_menu}
