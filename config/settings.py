@@ -179,6 +179,8 @@ X_FRAME_OPTIONS = "DENY"
 
 # --- pages -------------------------------------------------------------------------------------------
 LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English")]  # those shipped whole: a page speaks one language
+LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = "UTC"
 USE_I18N = True
 USE_TZ = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +16,8 @@ from copilot.models import Message, Session
 from tests import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+SCRIPTS = Path(__file__).parent.parent / "static" / "js"
 
 
 @pytest.fixture
@@ -208,3 +211,28 @@ def test_a_call_is_painted_whatever_its_arguments_are_called(ada: Client) -> Non
     data = {"tool": "todos_write", "arguments": {"items": [{"text": "Row", "status": "pending"}]}}
     make.message(session, "tool_call", call_id="c", data=data)
     assert "<dt>items</dt>" in ada.get(f"/chat/{session.pk}/").content.decode()
+
+
+def test_scripts_speak_the_readers_language(client, settings, tmp_path):
+    """W4.6: their texts come with the page; English needs none"""
+    folder = tmp_path / "de" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+    (folder / "djangojs.po").write_text(f'{header}msgid "Copied"\nmsgstr "Kopiert"\n')
+    subprocess.run(["msgfmt", folder / "djangojs.po", "-o", folder / "djangojs.mo"], check=True)
+    settings.LOCALE_PATHS = [tmp_path]
+    settings.LANGUAGES = [("en", "English"), ("de", "Deutsch")]
+    client.force_login(make.ada())
+    assert 'id="words"' not in client.get("/chat/", headers={"Accept-Language": "en"}).text
+    assert '"Copied": "Kopiert"' in client.get("/chat/", headers={"Accept-Language": "de"}).text
+
+
+def test_every_text_of_the_scripts_can_be_gathered():
+    """W4.6: none is put together from pieces that no translator sees"""
+    found = subprocess.run(
+        ["xgettext", "--from-code=UTF-8", "-L", "JavaScript", "-k_", "-o", "-", *SCRIPTS.glob("*.js")],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert all(f'msgid "{text}"' in found for text in ("Copied", "Thought for {seconds} s", "Today"))

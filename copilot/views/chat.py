@@ -17,7 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from billing import queries as billing
-from copilot import dispatch, queries, searching, sessions, slashes, transcript
+from copilot import dispatch, queries, searching, sessions, slashes, transcript, words
 from copilot.commands import parse_send
 from copilot.errors import Refused
 from copilot.events import JSON, MessageView, SessionSnapshot
@@ -182,6 +182,7 @@ def _frame(request: HttpRequest) -> Context:
         "examples": _examples(demo=demo),
         "tries": _tries() if demo else [],
         "commands": _commands(),
+        "words": words.of_scripts(),
     }
 
 

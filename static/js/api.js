@@ -1,8 +1,10 @@
 // REST calls with the page's CSRF token; a refusal becomes an error that carries the wire's code and words (E3).
 
+import { _ } from "./words.js";
+
 export class Refused extends Error {
   constructor(status, body) {
-    super(body?.error?.message ?? "The server did not understand.");
+    super(body?.error?.message ?? _("The server did not understand."));
     this.status = status;
     this.code = body?.error?.code ?? "unknown";
   }
@@ -33,8 +35,8 @@ export function upload(file, onProgress) {
   form.append("files", file);
   const done = new Promise((resolve, reject) => {
     request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total);
-    request.onerror = () => reject(new Refused(0, { error: { message: "The upload was interrupted." } }));
-    request.onabort = () => reject(new Refused(0, { error: { code: "aborted", message: "Cancelled." } }));
+    request.onerror = () => reject(new Refused(0, { error: { message: _("The upload was interrupted.") } }));
+    request.onabort = () => reject(new Refused(0, { error: { code: "aborted", message: _("Cancelled.") } }));
     request.onload = () => {
       const result = request.response?.results?.[0];
       if (result?.file) resolve(result.file);

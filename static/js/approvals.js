@@ -2,6 +2,7 @@
 
 import { byId, clone, element, fill, show, slot } from "./dom.js";
 import { toolLabel } from "./rows.js";
+import { _ } from "./words.js";
 
 const MICRO = 1_000_000;
 const LINE = 60; // characters of an argument that still fit one line
@@ -31,9 +32,9 @@ export class Approvals {
   }
 
   #paintUnasked({ enabled, cap_microdollars: cap, sub_sessions: too, inherited }) {
-    const limit = cap === null ? "as long as they cost nothing" : `up to ${dollars(cap)} in all`;
-    const where = inherited ? "here, as the chat that started this one allows" : too ? "in this chat and its sub-chats" : "in this chat";
-    fill(this.unasked, "text", `Calls run unasked ${where}, ${limit}.`);
+    const limit = cap === null ? _("as long as they cost nothing") : _("up to {amount} in all", { amount: dollars(cap) });
+    const where = inherited ? _("here, as the chat that started this one allows") : too ? _("in this chat and its sub-chats") : _("in this chat");
+    fill(this.unasked, "text", _("Calls run unasked {where}, {limit}.", { where, limit }));
     show(this.unasked.querySelector("button"), !inherited);
     show(this.unasked, enabled);
   }
@@ -42,7 +43,7 @@ export class Approvals {
     const card = clone("approval-card");
     card.dataset.approval = approval.id;
     fill(card, "what", `${toolLabel(approval.tool)}?`);
-    fill(card, "cost", approval.estimate_microdollars === null ? "" : `about ${dollars(approval.estimate_microdollars)}`);
+    fill(card, "cost", approval.estimate_microdollars === null ? "" : _("about {amount}", { amount: dollars(approval.estimate_microdollars) }));
     fill(card, "why", [approval.reason, approval.block_reason, remaining(approval)].filter(Boolean).join(" "));
     const fields = Object.entries(approval.arguments).map(([name, value]) => field(approval, name, value));
     slot(card, "fields").append(...fields);
@@ -120,12 +121,12 @@ function parsed(name, text) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Error(`${name}: this is not valid JSON.`);
+    throw new Error(_("{name}: this is not valid JSON.", { name }));
   }
 }
 
 function remaining({ remaining_cap_microdollars: left }) {
-  return left === null ? "" : `${dollars(left)} of the cap are left.`;
+  return left === null ? "" : _("{amount} of the cap are left.", { amount: dollars(left) });
 }
 
 function dollars(micro) {

@@ -2,6 +2,7 @@
 
 import { byId, delegate, fill, show, slot } from "./dom.js";
 import { GrowingMarkdown } from "./markdown.js";
+import { _ } from "./words.js";
 
 export class Aside {
   /** `stop()` says that no answer is wanted any more. */
@@ -32,7 +33,7 @@ export class Aside {
 
   #end({ outcome, text, label }) {
     this.ended = true;
-    this.text = outcome === "failed" ? [text, label || "It could not be answered."].filter(Boolean).join("\n\n") : text;
+    this.text = outcome === "failed" ? [text, label || _("It could not be answered.")].filter(Boolean).join("\n\n") : text;
   }
 
   /** The question was refused. */

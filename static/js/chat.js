@@ -20,6 +20,7 @@ import { startTheme } from "./theme.js";
 import { ThisChat } from "./thischat.js";
 import { announce, toast } from "./toast.js";
 import { Versions } from "./versions.js";
+import { _ } from "./words.js";
 
 const QUIET_FOR = 1500; // a connection back within this time was never worth a word
 
@@ -84,8 +85,8 @@ function take(event) {
   if (event.kind === "turn.queued") waitAWhile();
   if (state.ended !== before) announceEnding(state.ended);
   if (event.kind !== "usage.metered" && event.kind !== "turn.heartbeat") news = true;
-  if (event.kind === "approval.requested") announce("A call waits for your approval.");
-  if (event.kind === "question.asked") announce(`A question for you: ${event.question.question}`);
+  if (event.kind === "approval.requested") announce(_("A call waits for your approval."));
+  if (event.kind === "question.asked") announce(_("A question for you: {question}", event.question));
   transcript.schedule();
 }
 
@@ -101,9 +102,9 @@ function waitAWhile() {
 }
 
 function announceEnding(event) {
-  if (event.kind === "turn.succeeded") announce("Answer finished.");
-  if (event.kind === "turn.failed") announce("The answer failed.");
-  if (event.kind === "turn.cancelled") announce("Stopped.");
+  if (event.kind === "turn.succeeded") announce(_("Answer finished."));
+  if (event.kind === "turn.failed") announce(_("The answer failed."));
+  if (event.kind === "turn.cancelled") announce(_("Stopped."));
 }
 
 let bannerTimer = null;
@@ -114,11 +115,11 @@ function connection(status) {
   if (status === "open") {
     show(banner, false);
     // Whatever was sent into the broken connection either shows up by now or was never accepted.
-    setTimeout(() => outbox.giveUp(state).forEach((one) => notSent(one, "The connection broke. Please send it again.")), 1500);
+    setTimeout(() => outbox.giveUp(state).forEach((one) => notSent(one, _("The connection broke. Please send it again."))), 1500);
     return;
   }
   bannerTimer = setTimeout(() => {
-    banner.textContent = "Connection lost. Reconnecting…";
+    banner.textContent = _("Connection lost. Reconnecting…");
     show(banner, true);
   }, QUIET_FOR);
 }
@@ -137,7 +138,7 @@ async function send(message) {
     const ack = await command("message.send", { text, attachments, tier, mode });
     outbox.accepted(entry, ack.message_id);
     if (frozen !== undefined) return location.assign(`/chat/${sessionId}/`);
-    if (ack.ignored_attachments?.length) toast("Some attachments could not be used.");
+    if (ack.ignored_attachments?.length) toast(_("Some attachments could not be used."));
     if (ack.hint) toast(ack.hint);
   } catch (problem) {
     if (problem.code === "disconnected") {
@@ -151,15 +152,15 @@ async function send(message) {
 }
 
 const UNDO = {
-  title: "Undo the last turn?",
-  text: "It leaves the conversation. What its tools did outside of it (files, messages, purchases) is not undone.",
-  yes: "Undo",
+  title: _("Undo the last turn?"),
+  text: _("It leaves the conversation. What its tools did outside of it (files, messages, purchases) is not undone."),
+  yes: _("Undo"),
 };
 
 /** A command typed as a message: the server carries it out, and nothing is shown as said. */
 async function obey(name, message) {
   if (!sessionId && name === "new") return message.text.trim() === "/new" ? leave() : send({ ...message, text: message.text.trim().slice(4).trim() });
-  if (!sessionId) return composer.problem("There is no conversation here yet.");
+  if (!sessionId) return composer.problem(_("There is no conversation here yet."));
   if (name === "undo" && !(await confirmed(UNDO))) return;
   const { text, tier, mode } = message;
   if (name === "btw") aside.begin(text.trim().slice(4).trim());
@@ -235,8 +236,8 @@ async function copy(text, button) {
   await navigator.clipboard.writeText(text);
   const use = button.querySelector("use");
   if (use) use.setAttribute("href", "#i-check");
-  else button.textContent = "Copied";
-  setTimeout(() => (use ? use.setAttribute("href", "#i-copy") : (button.textContent = "Copy")), 1600);
+  else button.textContent = _("Copied");
+  setTimeout(() => (use ? use.setAttribute("href", "#i-copy") : (button.textContent = _("Copy"))), 1600);
 }
 
 delegate(byId("transcript"), {
@@ -262,18 +263,18 @@ byId("older").addEventListener("click", (event) => {
 
 // --- the frame around the transcript ---
 
-const PHASES = { model: "Thinking…", tool: "Working…", retry: "Trying again…", question: "Waiting for your answer…", compaction: "Summarising…" };
+const PHASES = { model: _("Thinking…"), tool: _("Working…"), retry: _("Trying again…"), question: _("Waiting for your answer…"), compaction: _("Summarising…") };
 
 function working() {
   const { turn } = state;
   if (!turn || turn.status === "waiting" || state.questions.length) return "";
   const last = state.rows.get(state.order.at(-1));
-  if (turn.activity?.kind === "recovering") return "The worker was lost. Picking up where it stopped…";
-  if (turn.activity?.kind === "retrying") return `${turn.activity.label || "Trying again"} (${turn.activity.attempt} of ${turn.activity.attempts})…`;
+  if (turn.activity?.kind === "recovering") return _("The worker was lost. Picking up where it stopped…");
+  if (turn.activity?.kind === "retrying") return _("{label} ({attempt} of {attempts})…", { ...turn.activity, label: turn.activity.label || _("Trying again") });
   if (last?.streaming && last.content) return "";
-  for (const call of state.calls.values()) if (call.state === "proposed") return `Preparing ${call.tool.replaceAll("_", " ")}…`;
+  for (const call of state.calls.values()) if (call.state === "proposed") return _("Preparing {tool}…", { tool: call.tool.replaceAll("_", " ") });
   if (last?.kind === "tool_call") return "";
-  return turn.status === "queued" && !patient ? "Waiting for a free worker…" : (PHASES[turn.phase] ?? "Thinking…");
+  return turn.status === "queued" && !patient ? _("Waiting for a free worker…") : (PHASES[turn.phase] ?? _("Thinking…"));
 }
 
 /** How full the model's window is, and how fast it writes; the speed only while it does. */
@@ -284,8 +285,8 @@ function paintMeter() {
   show(meter, percent != null || Boolean(speed));
   show(meter.querySelector("svg"), percent != null);
   slot(meter, "ring").style.strokeDasharray = `${Math.min(percent ?? 0, 100)} 100`;
-  fill(meter, "context", percent == null ? "" : `${Math.round(percent)} % of context`);
-  fill(meter, "speed", speed ? `${Math.round(speed)} tokens/s` : "");
+  fill(meter, "context", percent == null ? "" : _("{percent} % of context", { percent: Math.round(percent) }));
+  fill(meter, "speed", speed ? _("{number} tokens/s", { number: Math.round(speed) }) : "");
 }
 
 function paintFrame() {
@@ -299,7 +300,7 @@ function paintFrame() {
   show(byId("empty"), known && state.order.length === 0 && outbox.empty);
   show(byId("tries"), !running && state.order.length > 0 && !state.questions.length);
   show(byId("older"), state.hasOlder);
-  const title = state.title || "New chat";
+  const title = state.title || _("New chat");
   if (byId("title").textContent !== title) byId("title").textContent = title;
   document.title = `${notifier.mark}${running ? "● " : ""}${title} · Pilothouse`;
   if (state.deleted) leave();

@@ -3,6 +3,7 @@
 import { upload } from "./api.js";
 import { byId, clone, delegate, fill, show } from "./dom.js";
 import { Slashes } from "./slashes.js";
+import { _ } from "./words.js";
 
 const MAX_FILES = 20; // per message (T11)
 
@@ -24,7 +25,7 @@ export class Composer {
     this.text.addEventListener("input", () => this.#changed());
     byId("stop").addEventListener("click", () => this.onStop());
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && this.running && !event.defaultPrevented && !document.body.dataset.drawer) this.onStop();
+      if (event.key === "Escape" && this.running && !event.defaultPrevented && !document.querySelector("dialog[open], [data-drawer]")) this.onStop();
     });
     this.#startFiles();
     this.#startChoices();
@@ -175,7 +176,7 @@ export class Composer {
 
   #attach(picked) {
     const room = MAX_FILES - this.files.length;
-    if (picked.length > room) this.problem(`At most ${MAX_FILES} files per message.`);
+    if (picked.length > room) this.problem(_("At most {number} files per message.", { number: MAX_FILES }));
     for (const file of picked.slice(0, room)) this.#upload(file);
   }
 

@@ -2,6 +2,7 @@
 
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
 import { clock } from "./rows.js";
+import { _ } from "./words.js";
 
 const MARKS = { pending: "○", in_progress: "◐", completed: "●" };
 
@@ -45,8 +46,8 @@ export class Dock {
     const done = todos.filter((todo) => todo.status === "completed").length;
     show(box, todos.length > 0 && (Boolean(turn) || done < todos.length));
     const current = todos.find((todo) => todo.status === "in_progress") ?? todos.find((todo) => todo.status === "pending");
-    fill(box, "current", current?.text ?? "All done");
-    fill(box, "count", `${done} of ${todos.length}`);
+    fill(box, "current", current?.text ?? _("All done"));
+    fill(box, "count", _("{done} of {all}", { done, all: todos.length }));
     slot(box, "items").replaceChildren(
       ...todos.map((todo) => {
         const mark = element("span", { textContent: MARKS[todo.status], ariaHidden: "true" });
@@ -60,7 +61,7 @@ export class Dock {
 
   #paintLimit(limit) {
     const line = byId("limit");
-    if (limit) line.textContent = `Usage limit reached. Messages wait until ${clock(limit.resets_at)}.`;
+    if (limit) line.textContent = _("Usage limit reached. Messages wait until {time}.", { time: clock(limit.resets_at) });
     show(line, Boolean(limit));
   }
 
@@ -149,7 +150,7 @@ export class Dock {
     );
     const free = slot(card, "free");
     show(free, question.allow_text || question.choices.length === 0);
-    if (!question.choices.length) free.querySelector("input").placeholder = "Your answer";
+    if (!question.choices.length) free.querySelector("input").placeholder = _("Your answer");
     card.onsubmit = (event) => {
       event.preventDefault();
       const text = card.elements.answer.value.trim();

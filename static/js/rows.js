@@ -1,5 +1,7 @@
 // What a row says on the page: labels shared with the server's copilot/transcript.py.
 
+import { _ } from "./words.js";
+
 export function templateOf(row) {
   switch (row.kind) {
     case "user":
@@ -37,17 +39,18 @@ export function duration(milliseconds) {
 }
 
 export function thoughtLabel(grows, row, next) {
-  if (grows) return "Thinking…";
-  if (!next) return "Thought";
+  if (grows) return _("Thinking…");
+  if (!next) return _("Thought");
   const seconds = Math.max(1, Math.round((Date.parse(next.created_at) - Date.parse(row.created_at)) / 1000));
-  return seconds < 60 ? `Thought for ${seconds} s` : `Thought for ${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  if (seconds < 60) return _("Thought for {seconds} s", { seconds });
+  return _("Thought for {minutes} min {seconds} s", { minutes: Math.floor(seconds / 60), seconds: seconds % 60 });
 }
 
 /** State and words of a tool row: its result, or how far its call has come. */
 export function toolState(result, call, running) {
-  if (result) return { state: result.success ? "done" : "failed", note: (result.success ? "" : "failed · ") + duration(result.duration_ms) };
-  if (!running) return { state: "cancelled", note: "stopped" };
-  return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? "waiting" : "running…") };
+  if (result) return { state: result.success ? "done" : "failed", note: result.success ? duration(result.duration_ms) : _("failed · {duration}", { duration: duration(result.duration_ms) }) };
+  if (!running) return { state: "cancelled", note: _("stopped") };
+  return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? "waiting" : _("running…")) };
 }
 
 export function clock(iso) {

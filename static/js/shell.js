@@ -1,5 +1,7 @@
 // What a program put out, taken apart for its tool row: command, exit status, stdout, stderr (W2.3); see copilot/shell.py.
 
+import { _ } from "./words.js";
+
 const PROGRAMS = { bash_exec: "command", python_exec: "code" };
 
 /** {command, status, stdout, stderr, message}, or null when it was no program or its result cannot be read. */
@@ -9,7 +11,7 @@ export function shellOf(tool, given, preview) {
   const command = given[name] ?? "";
   const said = preview ? parsed(preview) : {};
   if (!said || (preview && !("exit_code" in said))) return null;
-  const status = said.timed_out ? "timed out" : said.exit_code === undefined ? "" : `exit ${said.exit_code}`;
+  const status = said.timed_out ? _("timed out") : said.exit_code === undefined ? "" : _("exit {code}", { code: said.exit_code });
   return { command, status, stdout: said.stdout ?? "", stderr: said.stderr ?? "", message: said.message ?? "" };
 }
 

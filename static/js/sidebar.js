@@ -4,9 +4,10 @@ import { call } from "./api.js";
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
 import { Menu } from "./menu.js";
 import { toast } from "./toast.js";
+import { _ } from "./words.js";
 
 const UNDO_FOR = 10; // seconds
-const DOTS = { idle: "", running: "running", waiting: "needs you" };
+const DOTS = { idle: "", running: _("running"), waiting: _("needs you") };
 
 export class Sidebar {
   constructor({ current, onGone }) {
@@ -41,7 +42,7 @@ export class Sidebar {
       item = this.#add({ id, title, state, pinned });
     }
     if (pinned !== undefined) this.#pin(item, pinned);
-    if (title !== undefined && !item.querySelector("input")) fill(item, "title", title || "New chat");
+    if (title !== undefined && !item.querySelector("input")) fill(item, "title", title || _("New chat"));
     if (state === undefined) return;
     if (state === "running" && item.dataset.state !== "running") this.#toTop(item);
     item.dataset.state = state;
@@ -67,14 +68,14 @@ export class Sidebar {
     item.dataset.state = state;
     item.dataset.activeAt = new Date().toISOString();
     item.querySelector("a").href = `/chat/${id}/`;
-    fill(item, "title", title || "New chat");
+    fill(item, "title", title || _("New chat"));
     this.#toTop(item);
     return item;
   }
 
   /** To the top of the pinned ones, or of today's. */
   #toTop(item) {
-    const place = item.dataset.pinned === "true" ? this.#section("Pinned") : this.#section("Today");
+    const place = item.dataset.pinned === "true" ? this.#section(_("Pinned")) : this.#section(_("Today"));
     if (place.firstElementChild !== item) place.prepend(item);
     for (const section of this.list.querySelectorAll("section")) if (!section.querySelector("li")) section.remove();
   }
@@ -91,8 +92,8 @@ export class Sidebar {
     if (known) return known.nextElementSibling;
     const list = element("ul");
     const section = element("section", {}, element("h2", { textContent: label }), list);
-    const pinned = headings.find((heading) => heading.textContent.trim() === "Pinned");
-    if (pinned && label !== "Pinned") pinned.closest("section").after(section);
+    const pinned = headings.find((heading) => heading.textContent.trim() === _("Pinned"));
+    if (pinned && label !== _("Pinned")) pinned.closest("section").after(section);
     else this.list.prepend(section);
     return list;
   }
@@ -112,7 +113,7 @@ export class Sidebar {
     const id = item.dataset.session;
     if (!(await this.#change(item, { archived: true }))) return;
     this.#remove(item);
-    if (id !== this.current) toast("Chat archived.", { label: "Undo", act: () => call("PATCH", `/sessions/${id}`, { archived: false }).catch(() => {}) });
+    if (id !== this.current) toast(_("Chat archived."), { label: _("Undo"), act: () => call("PATCH", `/sessions/${id}`, { archived: false }).catch(() => {}) });
   }
 
   #remove(item) {
@@ -126,7 +127,7 @@ export class Sidebar {
   #rename(item) {
     const label = slot(item, "title");
     const before = label.textContent;
-    const input = element("input", { className: "rename", value: before, maxLength: 200, ariaLabel: "Title" });
+    const input = element("input", { className: "rename", value: before, maxLength: 200, ariaLabel: _("Title") });
     const link = item.querySelector("a");
     show(link, false);
     item.prepend(input);
@@ -181,7 +182,7 @@ export class Sidebar {
         toast(problem.message);
       }
     };
-    toast("Chat deleted.", { label: "Undo", act: undo, seconds: left });
+    toast(_("Chat deleted."), { label: _("Undo"), act: undo, seconds: left });
   }
 
   async #more() {
@@ -225,9 +226,9 @@ export function dayLabel(iso, now = new Date()) {
   const then = new Date(iso);
   const midnight = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate());
   const days = Math.round((midnight(now) - midnight(then)) / 86_400_000);
-  if (days <= 0) return "Today";
-  if (days === 1) return "Yesterday";
-  if (days < 7) return "Previous 7 days";
-  if (days < 30) return "Previous 30 days";
-  return then.toLocaleDateString("en", { month: "long", year: "numeric" });
+  if (days <= 0) return _("Today");
+  if (days === 1) return _("Yesterday");
+  if (days < 7) return _("Previous 7 days");
+  if (days < 30) return _("Previous 30 days");
+  return then.toLocaleDateString(document.documentElement.lang, { month: "long", year: "numeric" });
 }

@@ -1,5 +1,7 @@
 // The one WebSocket of a page: commands with answers, subscriptions that survive a reconnect (E2, T8.2).
 
+import { _ } from "./words.js";
+
 const FIRST_WAIT = 400; // doubles up to LONGEST_WAIT, with full jitter, so that a restart brings no stampede
 const LONGEST_WAIT = 15_000;
 const PING_EVERY = 25_000;
@@ -54,12 +56,12 @@ export class Socket {
 
   /** Send a command; the promise is its `ack`, or fails with CommandFailed. */
   command(kind, fields = {}) {
-    if (!this.open) return Promise.reject(new CommandFailed("not_connected", "Not connected right now. Your text is kept."));
+    if (!this.open) return Promise.reject(new CommandFailed("not_connected", _("Not connected right now. Your text is kept.")));
     const ref = String(this.nextRef++);
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         this.waiting.delete(ref);
-        reject(new CommandFailed("disconnected", "No answer from the server."));
+        reject(new CommandFailed("disconnected", _("No answer from the server.")));
         this.socket.close();
       }, ANSWER_WITHIN);
       this.waiting.set(ref, { resolve, reject, timer });
@@ -136,7 +138,7 @@ export class Socket {
     clearTimeout(this.pongTimer);
     for (const { reject, timer } of this.waiting.values()) {
       clearTimeout(timer);
-      reject(new CommandFailed("disconnected", "The connection was lost."));
+      reject(new CommandFailed("disconnected", _("The connection was lost.")));
     }
     this.waiting.clear();
     if (code === STRANGER && this.#firstTime()) return location.reload(); // leads to the login page

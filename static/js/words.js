@@ -1,0 +1,8 @@
+// The page's words in the reader's language: the catalogue comes with the page, English needs none (W4.6).
+
+const catalogue = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
+
+/** A text as its reader reads it, with `{name}` replaced; named as the tool that gathers the texts expects it. */
+export function _(text, fields = {}) {
+  return (catalogue[text] ?? text).replace(/\{(\w+)\}/g, (whole, name) => fields[name] ?? whole);
+}
