@@ -7,7 +7,7 @@ from pathlib import Path
 from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
-from config import env, logs
+from config import buckets, env, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -188,6 +188,7 @@ STATIC_URL = "/static/"
 STATIC_ROOT = Path(env.text("STATIC_ROOT", str(BASE_DIR / "var" / "static")))
 STATICFILES_DIRS = [BASE_DIR / "static"]
 MEDIA_ROOT = Path(env.text("WORKSPACE_ROOT", str(BASE_DIR / "var" / "workspace")))
+_workspace = buckets.workspace(MEDIA_ROOT)
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
@@ -195,10 +196,7 @@ STORAGES = {
         if ENVIRONMENT == "production"
         else "django.contrib.staticfiles.storage.StaticFilesStorage"
     },
-    "workspace": {
-        "BACKEND": "django.core.files.storage.FileSystemStorage",
-        "OPTIONS": {"location": str(MEDIA_ROOT), "file_permissions_mode": 0o600},
-    },
+    "workspace": _workspace.alias,
 }
 WHITENOISE_USE_FINDERS = ENVIRONMENT != "production"
 CONTENT_SECURITY_POLICY = {
@@ -206,7 +204,8 @@ CONTENT_SECURITY_POLICY = {
         "default-src": ["'self'"],
         "script-src": ["'self'"],
         "style-src": ["'self'"],
-        "img-src": ["'self'", "data:", "blob:"],
+        "img-src": ["'self'", "data:", "blob:", *_workspace.origins],
+        "media-src": ["'self'", *_workspace.origins],
         "connect-src": ["'self'"],
         "object-src": ["'none'"],
         "frame-src": ["'self'"],  # also keeps an artifact's frame from navigating itself elsewhere (S14)
@@ -219,7 +218,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 UPLOAD_BODY_MAX_BYTES = (
     env.integer("UPLOAD_BODY_MAX_MB", 1025, least=1) * 2**20
 )  # the largest file, and its frame
-ARTIFACT_RENDER_MAX = env.integer("ARTIFACT_RENDER_MAX_MB", 10, least=1) * 2**20  # what our script shows
+ARTIFACT_RENDER_MAX = env.size("ARTIFACT_RENDER_MAX", 10 * 2**20)  # what our script shows
 ARTIFACT_SCRIPT_HOSTS = env.words("ARTIFACT_SCRIPT_HOSTS", [])  # https origins that artifacts may load from
 
 # --- REST --------------------------------------------------------------------------------------------
@@ -311,13 +310,15 @@ BILLING_LIMIT_LIFTED_HOOKS = env.words("BILLING_LIMIT_LIFTED_HOOKS", [])
 MB = 2**20
 WORKSPACE_SCAN_HOOK = env.text("WORKSPACE_SCAN_HOOK")  # dotted name of scan(stream, meta); empty: unscanned
 WORKSPACE_SIGNED_URL_SECONDS = env.integer("WORKSPACE_SIGNED_URL_SECONDS", 60, least=1)
+WORKSPACE_ACCEL_PREFIX = env.text(
+    "WORKSPACE_ACCEL_PREFIX"
+)  # an internal location of nginx over WORKSPACE_ROOT
+CLAMD_ADDRESS = env.text("CLAMD_ADDRESS", "unix:/run/clamav/clamd.ctl")  # or host:port
 WORKSPACE_TRASH_DAYS = env.integer("WORKSPACE_TRASH_DAYS", 30, least=1)
 SESSION_TRASH_DAYS = env.integer("SESSION_TRASH_DAYS", 30, least=1)
 ZIP_FILE_MAX = env.size("ZIP_FILE_MAX", 50 * MB)
 ZIP_TOTAL_MAX = env.size("ZIP_TOTAL_MAX", 200 * MB)
 ZIP_FILES_MAX = env.integer("ZIP_FILES_MAX", 200, least=1)
-ARTIFACT_RENDER_MAX = env.size("ARTIFACT_RENDER_MAX", 10 * MB)
-ARTIFACT_SCRIPT_HOSTS = env.words("ARTIFACT_SCRIPT_HOSTS", [])
 USER_CONTENT_ORIGIN = env.text("USER_CONTENT_ORIGIN").rstrip("/")  # a cookieless domain; empty: our own
 SHARE_MAX_DAYS = env.integer("SHARE_MAX_DAYS", 365, least=1)
 SHARE_PAYLOAD_MAX_BYTES = env.size("SHARE_PAYLOAD_MAX_BYTES", 5 * MB)

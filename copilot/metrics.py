@@ -20,3 +20,30 @@ prefix_breaks = Counter(
     "compaction, edit, healing, model_switch, shape (its suffix or tools), undo.",
     ["reason"],
 )
+
+# --- files (S19) -------------------------------------------------------------------------------------
+uploads = Counter(
+    "pilothouse_uploads_total",
+    "Files that people sent, by outcome: stored, file_too_large, quota_exceeded, storage_unavailable, refused.",
+    ["outcome"],
+)
+bytes_served = Counter(
+    "pilothouse_file_bytes_served_total",
+    "Bytes of files by who sent them: app, proxy, storage (by a signed address, counted when it is given out).",
+    ["road"],
+)
+zips = Counter(
+    "pilothouse_zips_total",
+    "Archives by outcome: begun, too_large, nothing (left to pack), single (one file, sent as itself).",
+    ["outcome"],
+)
+scans = Counter(
+    "pilothouse_file_scans_total",
+    "Scans of files by outcome: clean, infected, again (will be tried again), failed (given up).",
+    ["outcome"],
+)
+stray_objects = Counter(
+    "pilothouse_stray_objects_total",
+    "What the daily look at the storage found: orphan (an object without a row, removed), missing (a row without one).",
+    ["kind"],
+)

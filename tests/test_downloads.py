@@ -172,7 +172,7 @@ async def test_under_asgi_a_file_comes_in_chunks_and_is_closed() -> None:
 
     file = await in_thread(stored, PDF, "x.pdf")
     response = await in_thread(fetch, file)
-    assert isinstance(response, downloads.FileStream)
+    assert isinstance(response, downloads.Streamed)
     chunks = [chunk async for chunk in _parts(response)]
     assert b"".join(chunks) == PDF
     assert max(map(len, chunks)) <= CHUNK_BYTES
@@ -181,5 +181,5 @@ async def test_under_asgi_a_file_comes_in_chunks_and_is_closed() -> None:
         next(iter(response))
 
 
-def _parts(response: downloads.FileStream) -> AsyncIterator[bytes]:
+def _parts(response: downloads.Streamed) -> AsyncIterator[bytes]:
     return response.__aiter__()

@@ -23,7 +23,7 @@ from copilot.api.uploads import CappedUpload, Oversized
 from copilot.commands import as_uuid
 from copilot.errors import Detail, InvalidRequest, NotFound, Refused, TooLarge
 from copilot.models import WorkspaceFile
-from copilot.workspace import downloads, files, quotas
+from copilot.workspace import downloads, files, quotas, zips
 
 FILES_PER_REQUEST = 20
 LARGEST_FILE = max(quota.file_bytes for quota in quotas.QUOTAS.values())
@@ -40,6 +40,10 @@ class FilesQuery(Query):
 class DownloadQuery(Query):
     inline: bool = False
     retry: Annotated[str, Field(alias="_retry", max_length=20)] = ""  # tells caches apart, and us nothing
+
+
+class ZipBody(Body):
+    ids: Annotated[list[Annotated[Clean, Field(max_length=64)]], Field(min_length=1, max_length=2000)]
 
 
 class NewName(Body):
@@ -175,6 +179,20 @@ class DownloadView(Door):
     def get(self, request: Request, file_id: UUID) -> HttpResponseBase:
         inline = query_of(request, DownloadQuery).inline
         return downloads.respond(request._request, files.get(self.caller_id, file_id), inline=inline)
+
+
+class ZipView(Door):
+    renderer_classes = [Anything]
+    write_scopes = ("read",)  # nothing is written: ids that are many do not fit into an address
+
+    @operation(
+        "Download several files as one archive",
+        answers={(200, "application/zip"): bytes, (200, "application/octet-stream"): bytes},
+        body=ZipBody,
+    )
+    def post(self, request: Request) -> HttpResponseBase:
+        found, absent = files.chosen(self.caller_id, body_of(request, ZipBody).ids)
+        return zips.respond(request._request, found, title="workspace", absent=absent)
 
 
 class FileUsageView(Door):

@@ -16,7 +16,7 @@ from copilot.api.branches import BranchesView, UndoView
 from copilot.api.compacting import CompactView
 from copilot.api.documents import DocumentView, ViewerView
 from copilot.api.doors import Nowhere
-from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView
+from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView, ZipView
 from copilot.api.goals import GoalView
 from copilot.api.keys import KeysView, KeyView
 from copilot.api.mcp_servers import McpServersView, McpServerTestView, McpServerView
@@ -66,6 +66,7 @@ urlpatterns = [
     path("v1/questions/<uuid:question_id>/answer", AnswerView.as_view()),
     path("v1/files", FilesView.as_view()),
     path("v1/files/usage", FileUsageView.as_view()),
+    path("v1/files/zip", ZipView.as_view()),
     path(FILE, FileView.as_view()),
     path(f"{FILE}/restore", FileRestoreView.as_view()),
     path(f"{FILE}/download", DownloadView.as_view()),

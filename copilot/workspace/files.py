@@ -102,12 +102,17 @@ def get(owner_id: int, file_id: UUID) -> WorkspaceFile:
     return file
 
 
-def open(file: WorkspaceFile) -> IO[bytes]:  # noqa: A001 - files.open reads as it should
-    """The bytes, unless a scan forbids them; the caller closes the stream."""
+def check_scan(file: WorkspaceFile) -> None:
+    """Refuse what a scan forbids, or has not yet allowed (S4)."""
     if file.scan == WorkspaceFile.Scan.INFECTED:
         raise Forbidden("This file is in quarantine.", code="quarantined")
     if file.scan not in USABLE:
         raise Conflict("This file is still being checked.", code="scan_pending")
+
+
+def open(file: WorkspaceFile) -> IO[bytes]:  # noqa: A001 - files.open reads as it should
+    """The bytes, unless a scan forbids them; the caller closes the stream."""
+    check_scan(file)
     return storage.read(file.storage_key)
 
 
@@ -167,6 +172,15 @@ def resolve_attachments(
     }
     views = [view(found[raw]) for raw in wanted if raw in found]
     return views, [raw for raw in dict.fromkeys(ids) if raw not in found]
+
+
+def chosen(owner_id: int, ids: Sequence[str]) -> tuple[list[WorkspaceFile], list[str]]:
+    """The owner's live files in the order given, whatever a scan says of them, and the ids that name none."""
+    wanted = {raw: as_uuid(raw) for raw in ids}
+    named = [file_id for file_id in wanted.values() if file_id is not None]
+    found = {file.id: file for file in _listed(owner_id, None).filter(pk__in=named)}
+    chosen = [found[file_id] for file_id in wanted.values() if file_id in found]
+    return chosen, [raw for raw, file_id in wanted.items() if file_id not in found]
 
 
 def view(file: WorkspaceFile) -> AttachmentView:

@@ -1,4 +1,4 @@
-"""The bytes of files: under which key they lie, and how they are written and read (S5)."""
+"""The bytes of files: under which key they lie, how they are written, read, signed and listed (S5)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import hashlib
 import hmac
 import io
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Protocol
+from datetime import datetime
+from typing import IO, TYPE_CHECKING, Protocol, runtime_checkable
+from urllib.parse import quote, urlsplit
 from uuid import UUID
 
 from django.conf import settings
 from django.core.files.base import File
-from django.core.files.storage import Storage, storages
+from django.core.files.storage import FileSystemStorage, Storage, storages
 from django.utils import timezone
 
 from copilot.errors import StorageUnavailable
 
 CHUNK_BYTES = 64 * 1024
+ROOT = "ws/"
 
 if TYPE_CHECKING:
     BytesFile = File[bytes]
@@ -30,6 +33,20 @@ class Readable(Protocol):
     def read(self, size: int = -1, /) -> bytes: ...
     def seek(self, offset: int, whence: int = 0, /) -> int: ...
     def tell(self) -> int: ...
+
+
+@runtime_checkable
+class Signs(Protocol):
+    """A storage whose objects browsers may fetch by themselves."""
+
+    def signed_url(self, name: str, *, seconds: int, content_type: str, disposition: str) -> str | None: ...
+
+
+@runtime_checkable
+class Lists(Protocol):
+    """A storage that can tell its keys and their ages in one go."""
+
+    def objects(self, prefix: str) -> Iterator[tuple[str, datetime]]: ...
 
 
 class _Hashing(BytesFile):
@@ -56,10 +73,15 @@ def measure(stream: Readable) -> int:
     return size
 
 
-def new_key(owner_id: int, file_id: UUID) -> str:
-    """Nothing a person can name is in a key, and an account's prefix cannot be guessed from its id."""
+def prefix_of(owner_id: int) -> str:
+    """What all keys of an account begin with; it cannot be guessed from the account's id."""
     account = hmac.new(settings.SECRET_KEY.encode(), f"workspace:{owner_id}".encode(), "sha256").hexdigest()
-    return f"ws/{account[:32]}/{timezone.now():%Y/%m}/{file_id}"
+    return f"{ROOT}{account[:32]}/"
+
+
+def new_key(owner_id: int, file_id: UUID) -> str:
+    """Nothing a person can name is in a key."""
+    return f"{prefix_of(owner_id)}{timezone.now():%Y/%m}/{file_id}"
 
 
 def write(key: str, stream: Readable, size: int) -> str:
@@ -89,6 +111,59 @@ def remove(key: str) -> None:
         _storage().delete(key)
     except OSError as problem:
         raise StorageUnavailable from problem
+
+
+def exists(key: str) -> bool:
+    try:
+        return _storage().exists(key)
+    except OSError as problem:
+        raise StorageUnavailable from problem
+
+
+def objects(prefix: str = ROOT) -> Iterator[tuple[str, datetime]]:
+    """Every key below a prefix, in order, and since when it lies there."""
+    store = _storage()
+    try:
+        yield from store.objects(prefix) if isinstance(store, Lists) else _walked(store, prefix.rstrip("/"))
+    except OSError as problem:
+        raise StorageUnavailable from problem
+
+
+def _walked(store: Storage, folder: str) -> Iterator[tuple[str, datetime]]:
+    try:
+        folders, names = store.listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in sorted(names):
+        yield f"{folder}/{name}", store.get_modified_time(f"{folder}/{name}")
+    for name in sorted(folders):
+        yield from _walked(store, f"{folder}/{name}")
+
+
+def signed_url(key: str, *, content_type: str, disposition: str) -> str | None:
+    """Where a browser can fetch an object by itself for a minute; None: only through us. May raise OSError."""
+    store = _storage()
+    if not isinstance(store, Signs):
+        return None
+    seconds = settings.WORKSPACE_SIGNED_URL_SECONDS
+    url = store.signed_url(key, seconds=seconds, content_type=content_type, disposition=disposition)
+    parts = urlsplit(url or "")
+    is_elsewhere = (
+        parts.scheme in {"http", "https"} and f"{parts.scheme}://{parts.netloc}" != settings.SITE_URL
+    )
+    return url if is_elsewhere and parts.netloc else None
+
+
+def accelerated_path(key: str) -> str | None:
+    """What a proxy in front of us calls the object, where one was told to send files itself."""
+    store = _storage()
+    if (
+        not settings.WORKSPACE_ACCEL_PREFIX
+        or not isinstance(store, FileSystemStorage)
+        or not store.exists(key)
+    ):
+        return None
+    return f"{settings.WORKSPACE_ACCEL_PREFIX.rstrip('/')}/{quote(key)}"
 
 
 def _storage() -> Storage:
