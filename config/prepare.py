@@ -1,4 +1,4 @@
-"""Brings the database up to date and, in development, makes the demo login; runs before the workers."""
+"""Looks whether the settings agree, brings the database up to date and, in development, makes the demo login; runs before the workers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ def main() -> int:
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import call_command
+    from django.core.management.base import SystemCheckError
     from django.db import OperationalError
 
     try:
         django.setup()
+        call_command("check")
         call_command("migrate", interactive=False, verbosity=0)
         if settings.DEVELOPMENT:
             call_command("create_demo_user")
-    except ImproperlyConfigured as problem:
+    except (ImproperlyConfigured, SystemCheckError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     except OperationalError as problem:

@@ -132,6 +132,16 @@ CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "diagnostics.tasks.reap", "schedule": 2.0, "options": {"expires": 4}},
     "tick": {"task": "copilot.tasks.tick", "schedule": crontab(), "options": {"expires": 55}},
     "index messages": {"task": "copilot.tasks.index_messages", "schedule": 5.0, "options": {"expires": 5}},
+    "send lost scans": {
+        "task": "copilot.tasks.send_lost_scans",
+        "schedule": 600.0,
+        "options": {"expires": 600},
+    },
+    "tend storage": {
+        "task": "copilot.tasks.tend_storage",
+        "schedule": crontab(hour=4, minute=20),
+        "options": {"expires": 3600},
+    },
     "purge files": {"task": "copilot.tasks.purge_files", "schedule": 3600.0, "options": {"expires": 3600}},
     "publish windows": {
         "task": "billing.tasks.publish_windows",
@@ -313,6 +323,7 @@ WORKSPACE_SIGNED_URL_SECONDS = env.integer("WORKSPACE_SIGNED_URL_SECONDS", 60, l
 WORKSPACE_ACCEL_PREFIX = env.text(
     "WORKSPACE_ACCEL_PREFIX"
 )  # an internal location of nginx over WORKSPACE_ROOT
+WORKSPACE_S3_SECRET_KEY = env.text("WORKSPACE_S3_SECRET_KEY")
 CLAMD_ADDRESS = env.text("CLAMD_ADDRESS", "unix:/run/clamav/clamd.ctl")  # or host:port
 WORKSPACE_TRASH_DAYS = env.integer("WORKSPACE_TRASH_DAYS", 30, least=1)
 SESSION_TRASH_DAYS = env.integer("SESSION_TRASH_DAYS", 30, least=1)

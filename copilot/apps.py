@@ -29,6 +29,7 @@ class CopilotConfig(AppConfig):
             stop_turn=dispatch.stop_turn,
             send_errand=tasks.send_errand,
             compact_after=dispatch.compact_after,
+            send_scan=tasks.send_scan,
         )
 
         for name in filter(str.isupper, dir(settings)):

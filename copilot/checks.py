@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
+from django.core.exceptions import ImproperlyConfigured
+from django.core.files.storage import FileSystemStorage, InvalidStorageError, Storage, storages
 
 from copilot.providers import caching
 from copilot.workers import BEAT_LIFE_SECONDS, BEAT_SECONDS
+from copilot.workspace import scanning
 
 _ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 SWEEP_SECONDS = 2.0  # the reaper's tick (D10)
@@ -63,6 +67,61 @@ def script_hosts_are_origins(app_configs: Sequence[AppConfig] | None, **kwargs: 
         Error(f"ARTIFACT_SCRIPT_HOSTS holds https://host[:port] origins, not {host!r}.", id="copilot.E010")
         for host in odd
     ]
+
+
+@register
+def files_can_be_kept(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    """A storage that exists, outside what the web serves, and open to nobody (S5, S20)."""
+    try:
+        store = storages["workspace"]
+    except (InvalidStorageError, ImproperlyConfigured, TypeError) as problem:
+        return [Error(f"STORAGES['workspace'] cannot be used: {problem}", id="copilot.E004")]
+    if isinstance(store, FileSystemStorage):
+        return _outside_the_web(Path(store.location).resolve())
+    return _private(store)
+
+
+def _outside_the_web(kept: Path) -> list[CheckMessage]:
+    served = [Path(root).resolve() for root in (settings.STATIC_ROOT, *settings.STATICFILES_DIRS)]
+    return [
+        Error(f"WORKSPACE_ROOT ({kept}) lies within {root}, which is served to everybody.", id="copilot.E005")
+        for root in served
+        if kept.is_relative_to(root)
+    ]
+
+
+def _private(store: Storage) -> list[CheckMessage]:
+    acl = getattr(store, "default_acl", None)
+    found: list[CheckMessage] = []
+    if acl and acl not in {"private", "bucket-owner-full-control"}:
+        found.append(
+            Error(
+                f"The bucket of STORAGES['workspace'] would be public: default_acl={acl!r}.",
+                id="copilot.E006",
+            )
+        )
+    if getattr(store, "querystring_auth", True) is False:
+        found.append(
+            Error(
+                "STORAGES['workspace'] would give out addresses without a signature: querystring_auth=False.",
+                id="copilot.E006",
+            )
+        )
+    return found
+
+
+@register
+def the_scan_hook_can_be_called(
+    app_configs: Sequence[AppConfig] | None, **kwargs: object
+) -> list[CheckMessage]:
+    """Found out at boot, not with the first file (S20)."""
+    if not scanning.is_on():
+        return []
+    try:
+        scanning.hook()
+    except ImportError as problem:
+        return [Error(f"WORKSPACE_SCAN_HOOK names nothing that can be called: {problem}", id="copilot.E007")]
+    return []
 
 
 @register

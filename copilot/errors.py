@@ -10,6 +10,7 @@ CopilotError
 │   └── TooMany              429
 ├── Unavailable              503  a server we need did not answer; nothing was half-written
 │   └── StorageUnavailable        … the one that keeps files
+├── ScanFailed               a file could not be looked through; it stays closed and is tried again
 ├── TurnConflict             a turn cannot make this move: somebody else made one first
 └── FenceLost                another worker owns this turn now; leave at once
 """
@@ -110,6 +111,12 @@ class StorageUnavailable(Unavailable):
     def __init__(self) -> None:
         super().__init__("The file store is unavailable for a moment. Please try again.")
         self.retry_after_seconds = 5
+
+
+class ScanFailed(CopilotError):
+    """A scan hook gave no verdict (S4)."""
+
+    retryable = True
 
 
 class TurnConflict(CopilotError):

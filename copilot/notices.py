@@ -81,6 +81,11 @@ NOTICES: dict[str, Notice] = {
     "server_unavailable": Notice(
         "Tool server unavailable", "Its tools are missing until it answers again.", "none"
     ),
+    "file_quarantined": Notice(
+        "File in quarantine",
+        "A scan found something harmful in a file. It cannot be opened or shared.",
+        "none",
+    ),
     "goal_paused": Notice("Goal paused", "Write /goal resume to go on with it.", "none"),
     "schedule_disabled": Notice(
         "Schedule switched off", "It failed repeatedly. Check it, then switch it on.", "none"

@@ -68,6 +68,10 @@ class SendErrand(Protocol):
     def __call__(self, errand: Errand, turn_id: UUID) -> None: ...
 
 
+class SendScan(Protocol):
+    def __call__(self, file_id: UUID) -> None: ...
+
+
 class CompactAfter(Protocol):
     def __call__(self, turn_id: UUID) -> None: ...
 
@@ -80,6 +84,7 @@ class _Bound:
     stop_turn: StopTurn
     send_errand: SendErrand
     compact_after: CompactAfter
+    send_scan: SendScan
 
 
 def bind(
@@ -91,6 +96,7 @@ def bind(
     stop_turn: StopTurn,
     send_errand: SendErrand,
     compact_after: CompactAfter,
+    send_scan: SendScan,
 ) -> None:
     _Bound.follow = staticmethod(follow)
     _Bound.send_turn = staticmethod(send_turn)
@@ -99,6 +105,7 @@ def bind(
     _Bound.stop_turn = staticmethod(stop_turn)
     _Bound.send_errand = staticmethod(send_errand)
     _Bound.compact_after = staticmethod(compact_after)
+    _Bound.send_scan = staticmethod(send_scan)
 
 
 def follow(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
@@ -134,3 +141,8 @@ def send_errand(errand: Errand, turn_id: UUID) -> None:
 def compact_after(turn_id: UUID) -> None:
     """Shorten the conversation that an ended turn left too full, unless it is busy again (dispatch)."""
     _Bound.compact_after(turn_id)
+
+
+def send_scan(file_id: UUID) -> None:
+    """Have a stored file looked through in the background (tasks)."""
+    _Bound.send_scan(file_id)

@@ -17,6 +17,7 @@ from copilot.live.client import RedisDown
 log = logging.getLogger(__name__)
 
 PURGE_BATCH = 500
+SCAN_AGAIN_SECONDS = 30  # doubled with every failure
 ASIDE_SECONDS = 30  # after which nobody waits for a worker to begin
 
 
@@ -44,6 +45,48 @@ def index_messages() -> None:
 
     while searching.add_new():
         pass
+
+
+@shared_task(name="copilot.tasks.scan_file", ignore_result=True)
+def scan_file(file_id: str) -> None:
+    """One look at a file; a hook that fails is asked again, so often and no more (S4)."""
+    from copilot.workspace import files, quarantine
+
+    try:
+        verdict = files.scan(UUID(file_id))
+    except Exception as problem:  # the hook may be anybody's code
+        log.warning("file %s could not be scanned: %s", file_id, type(problem).__name__)
+        if (failures := files.scan_failed(UUID(file_id))) is not None:
+            send_scan(UUID(file_id), after_seconds=SCAN_AGAIN_SECONDS * 2**failures)
+        return
+    if verdict == "infected":
+        quarantine.tell(UUID(file_id))
+
+
+def send_scan(file_id: UUID, *, after_seconds: int = 0) -> None:
+    try:
+        scan_file.apply_async(args=(str(file_id),), countdown=after_seconds, retry=False)
+    except (OperationalError, OSError) as problem:
+        log.warning(
+            "the broker is unreachable, file %s waits for the sweep: %s", file_id, type(problem).__name__
+        )
+
+
+@shared_task(name="copilot.tasks.send_lost_scans", ignore_result=True)
+def send_lost_scans() -> None:
+    """Pending files that nobody looks at any more (S4)."""
+    from copilot.workspace import files
+
+    for file_id in files.scans_lost():
+        send_scan(file_id)
+
+
+@shared_task(name="copilot.tasks.tend_storage", ignore_result=True)
+def tend_storage() -> None:
+    """Once a day: objects without rows, and rows without objects (S4)."""
+    from copilot.workspace import tending
+
+    tending.look()
 
 
 @shared_task(name="copilot.tasks.answer_aside", ignore_result=True)

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable, TooLarge
 from copilot.models import StorageUse, WorkspaceFile
-from copilot.workspace import files, quotas
+from copilot.workspace import files, pictures, quotas
 from copilot.workspace.quotas import MB, Quota
 from tests import make
 
@@ -293,12 +293,12 @@ def test_only_real_images_of_at_most_20_mebibytes_are_native() -> None:
     """A29.2, A29.c1"""
     whole = store(PNG + b"\0" * (20 * MB - len(PNG)), "photo.jpg")
     above = store(PNG + b"\0" * (20 * MB - len(PNG) + 1))
-    part = files.image(whole)
+    part = pictures.image(whole)
     assert part is not None
     assert part.mime == "image/png"
-    assert files.image(above) is None
-    assert files.image(store(b"<html>", "page.png")) is None
-    assert files.image(store(b"RIFF\x24\0\0\0WAVEfmt ", "sound.webp")) is None
+    assert pictures.image(above) is None
+    assert pictures.image(store(b"<html>", "page.png")) is None
+    assert pictures.image(store(b"RIFF\x24\0\0\0WAVEfmt ", "sound.webp")) is None
 
 
 # --- changing --------------------------------------------------------------------------------------

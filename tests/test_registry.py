@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from copilot import cron, memories, presets, schedules, schemas, tools
 from copilot.context import CHANNELS
@@ -133,7 +134,7 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
             {60, 0, MAX_TOOL_WAIT_SECONDS, 5, get_sub_session_result.PROGRESS_CHARACTERS},
         ),
         ("write_file", set()),
-        ("delete_file", {files.TRASH_DAYS}),
+        ("delete_file", {settings.WORKSPACE_TRASH_DAYS}),
         ("current_time", set()),
         ("get_agent_guide", set()),
         ("list_agents", {presets.PAGE_AGENTS}),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from copilot.providers.base import Entry, ImagePart
 from copilot.rows import Row
-from copilot.workspace import files, sniffing
+from copilot.workspace import pictures, sniffing
 
 MOST_BYTES = (
     64 * 1024 * 1024
@@ -24,7 +24,7 @@ def load(rows: Iterable[Row], owner_id: int, chain: Iterable[Entry]) -> dict[str
     if not named or not any(entry.supports_images for entry in chain):
         return {}
     newest_first = list(reversed(named))
-    found = files.images(owner_id, newest_first, most_bytes=MOST_BYTES)
+    found = pictures.images(owner_id, newest_first, most_bytes=MOST_BYTES)
     parts = {
         file_id: ImagePart(mime=image.mime, data=image.data, name=named[file_id], file_id=file_id)
         for file_id, image in found.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from pydantic import Field
 
 from copilot.bridge import in_thread
@@ -18,7 +19,7 @@ class DeleteFile(Arguments):
 async def delete_file(arguments: DeleteFile, invocation: Invocation) -> ToolOutput:
     file = await in_thread(_delete, arguments, invocation)
     return ToolOutput(
-        value=f"{file.name} is in the trash; the user can bring it back for {files.TRASH_DAYS} days."
+        value=f"{file.name} is in the trash; the user can bring it back for {settings.WORKSPACE_TRASH_DAYS} days."
     )
 
 

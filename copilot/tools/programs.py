@@ -19,7 +19,7 @@ from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart
 from copilot.tools import sandbox
 from copilot.tools.base import Invocation, ToolFailed, ToolOutput
-from copilot.workspace import files, mirrors
+from copilot.workspace import mirrors, pictures
 
 MARGIN_SECONDS = 15.0  # of the longest wait, for the files before and after
 NAMED = 20  # files named one by one in a result
@@ -110,7 +110,7 @@ def _remarks(
 
 
 def _images(saved: Sequence[WorkspaceFile]) -> tuple[ImagePart, ...]:
-    found = ((file, files.image(file)) for file in saved)
+    found = ((file, pictures.image(file)) for file in saved)
     images = (
         ImagePart(mime=image.mime, data=image.data, name=file.name, file_id=str(file.id))
         for file, image in found

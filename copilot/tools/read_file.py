@@ -11,7 +11,7 @@ from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
 from copilot.tools.scope import session_scope
-from copilot.workspace import files, sniffing
+from copilot.workspace import files, pictures, sniffing
 
 MAX_CHARACTERS = 50_000
 SKIPPED_AT_ONCE = 1_000_000  # characters in front of the offset, read and forgotten in pieces
@@ -29,7 +29,7 @@ async def read_file(arguments: ReadFile, invocation: Invocation) -> ToolOutput:
     about = f"{file.name}, {file.mime}, {file.size_bytes:,} bytes, workspace://{file.id}"
     if sniffing.is_text(file.mime):
         return await in_thread(_text, file, arguments, about)
-    image = await in_thread(files.image, file)
+    image = await in_thread(pictures.image, file)
     if image is not None:
         return ToolOutput(
             value=f"[{about}]",

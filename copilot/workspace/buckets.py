@@ -48,10 +48,11 @@ def _failures_named() -> Iterator[None]:
 class BucketStorage(S3Storage):  # type: ignore[misc]  # django-storages has no types
     """Django's storage for a private bucket."""
 
+    client_config: Config
+
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
-        config: Config = self.client_config
-        self.client_config = config.merge(_PATIENCE)
+        self.client_config = self.client_config.merge(_PATIENCE)
         self.transfer_config = TransferConfig(
             multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False
         )

@@ -6,26 +6,30 @@ import io
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import IO, Literal
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
+from copilot import metrics, ports
 from copilot.commands import as_uuid
-from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable
+from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from copilot.events import AttachmentView
 from copilot.models import Message, Session, WorkspaceFile
 from copilot.names import last_part, stored_name
-from copilot.workspace import quotas, sniffing, storage
+from copilot.workspace import quotas, scanning, sniffing, storage
 
 _log = logging.getLogger(__name__)
 
-TRASH_DAYS = 30  # a deleted file can be brought back, and still counts, for so long
 TOOL_OUTPUT_DAYS = 90  # A9.6
+SCAN_RETRIES = 3
+SCAN_LOST_MINUTES = 15  # after which nobody is looking at a pending file any more
 PAGE_FILES = 100
 MAX_OFFSET = 10_000
 USABLE = (WorkspaceFile.Scan.UNSCANNED, WorkspaceFile.Scan.CLEAN)
@@ -38,12 +42,6 @@ class Page:
     items: list[WorkspaceFile]
     offset: int
     has_more: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Image:
-    mime: str
-    data: bytes = field(repr=False)
 
 
 # --- storing -----------------------------------------------------------------------------------------
@@ -69,8 +67,13 @@ def store(
         file = WorkspaceFile(
             owner_id=owner_id, session_id=session_id, call_id=call_id, name=stored_name(name), source=source
         )
+        if scanning.is_on():
+            file.scan = WorkspaceFile.Scan.PENDING
         _keep(file, stream, size)
         undo.pop_all()
+    _log.info("stored file %s: %d bytes, from %s", file.id, size, source)
+    if file.scan == WorkspaceFile.Scan.PENDING:
+        transaction.on_commit(partial(ports.send_scan, file.id))
     return file
 
 
@@ -187,42 +190,6 @@ def view(file: WorkspaceFile) -> AttachmentView:
     return AttachmentView(file_id=str(file.id), name=file.name, type=file.mime, size=file.size_bytes)
 
 
-def image(file: WorkspaceFile) -> Image | None:
-    """The file as a model takes it natively, or None: magic bytes and stored type agree, at most 20 MiB (A29.2)."""
-    if not sniffing.is_native_image(file.mime, file.size_bytes):
-        return None
-    with open(file) as stream:
-        content = stream.read()
-    mime = sniffing.image_type(content)
-    return Image(mime=mime, data=content) if mime == file.mime else None
-
-
-def images(owner_id: int, file_ids: Sequence[str], *, most_bytes: int) -> dict[str, Image]:
-    """Pictures of a conversation by id, the first ones given until `most_bytes`; what is gone is left out."""
-    usable = WorkspaceFile.objects.filter(
-        pk__in=file_ids, owner_id=owner_id, deleted_at=None, purged_at=None, scan__in=USABLE
-    )
-    rows = {str(file.id): file for file in usable}
-    found: dict[str, Image] = {}
-    for file_id in file_ids:
-        if (file := rows.get(file_id)) is None:
-            continue
-        most_bytes -= file.size_bytes
-        if most_bytes < 0:
-            break
-        if (picture := _image_if_there(file)) is not None:
-            found[file_id] = picture
-    return found
-
-
-def _image_if_there(file: WorkspaceFile) -> Image | None:
-    try:
-        return image(file)
-    except StorageUnavailable:
-        _log.warning("the bytes of a picture cannot be read; it is sent as words")
-        return None
-
-
 # --- changing ----------------------------------------------------------------------------------------
 
 
@@ -243,7 +210,10 @@ def delete(owner_id: int, file_id: UUID) -> None:
 def restore(owner_id: int, file_id: UUID) -> WorkspaceFile:
     """Out of the trash, within its days."""
     trashed = WorkspaceFile.objects.filter(
-        pk=file_id, owner_id=owner_id, purged_at=None, deleted_at__gt=Now() - timedelta(days=TRASH_DAYS)
+        pk=file_id,
+        owner_id=owner_id,
+        purged_at=None,
+        deleted_at__gt=Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS),
     )
     if not trashed.update(deleted_at=None):
         raise NotFound
@@ -257,7 +227,10 @@ def usage(owner_id: int) -> quotas.Use:
 
 def purge_due(limit: int = 100) -> int:
     """Remove the bytes of what has lain in the trash, or was a tool's output, for too long; answers how many."""
-    trash, outputs = Now() - timedelta(days=TRASH_DAYS), Now() - timedelta(days=TOOL_OUTPUT_DAYS)
+    trash, outputs = (
+        Now() - timedelta(days=settings.WORKSPACE_TRASH_DAYS),
+        Now() - timedelta(days=TOOL_OUTPUT_DAYS),
+    )
     due = WorkspaceFile.objects.filter(
         Q(deleted_at__lte=trash) | Q(source=WorkspaceFile.Source.TOOL_OUTPUT, created_at__lte=outputs),
         purged_at=None,
@@ -274,6 +247,51 @@ def _purge(file: WorkspaceFile) -> bool:
             quotas.give_back(file.owner_id, file.size_bytes)
     storage.remove(file.storage_key)
     return True
+
+
+# --- scanning ----------------------------------------------------------------------------------------
+
+
+def scan(file_id: UUID) -> str:
+    """Let the hook look through a pending file; answers what the file is now. Raises whatever the hook does (S4)."""
+    pending = WorkspaceFile.objects.filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING, purged_at=None)
+    file = pending.first()
+    if file is None:
+        return ""
+    verdict: str = WorkspaceFile.Scan.UNSCANNED  # where the hook was taken away meanwhile
+    if scanning.is_on():
+        meta = scanning.Meta(
+            file_id=file.id, name=file.name, mime=file.mime, size_bytes=file.size_bytes, sha256=file.sha256
+        )
+        with storage.read(file.storage_key) as stream:
+            verdict = scanning.judge(stream, meta)
+    if not pending.update(scan=verdict, scanned_at=Now()):
+        return ""  # somebody else's look was faster
+    metrics.scans.labels(verdict).inc()
+    _log.info("scanned file %s: %s", file.id, verdict)
+    return verdict
+
+
+def scan_failed(file_id: UUID) -> int | None:
+    """Count a failed look; answers how many there were, or None when it was the last: the file stays closed."""
+    pending = WorkspaceFile.objects.filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING)
+    if pending.filter(scan_attempts__gte=SCAN_RETRIES).update(
+        scan=WorkspaceFile.Scan.FAILED, scan_attempts=F("scan_attempts") + 1, scanned_at=Now()
+    ):
+        metrics.scans.labels("failed").inc()
+        _log.error("file %s could not be scanned and stays closed", file_id)
+        return None
+    if not pending.update(scan_attempts=F("scan_attempts") + 1):
+        return None
+    metrics.scans.labels("again").inc()
+    return WorkspaceFile.objects.values_list("scan_attempts", flat=True).get(pk=file_id)
+
+
+def scans_lost(limit: int = 500) -> list[UUID]:
+    """Pending files whose task must have been lost on its way."""
+    lost = Now() - timedelta(minutes=SCAN_LOST_MINUTES)
+    rows = WorkspaceFile.objects.filter(scan=WorkspaceFile.Scan.PENDING, purged_at=None, created_at__lte=lost)
+    return list(rows.order_by("created_at").values_list("pk", flat=True)[:limit])
 
 
 # --- outputs of tools --------------------------------------------------------------------------------

@@ -1,0 +1,83 @@
+"""The daily look at the storage: objects that no row names are removed, rows without their object reported (S4)."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from copilot import metrics
+from copilot.models import ExportJob, WorkspaceFile
+from copilot.workspace import storage
+
+_log = logging.getLogger(__name__)
+
+BATCH = 1000
+ORPHAN_HOURS = 24  # an object is written before its row: a young one may be waiting for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    orphans: int
+    missing: int
+
+
+def look() -> Found:
+    """Go through keys and rows side by side, in the order of the keys, a batch at a time.
+
+    The order only saves questions: an object is removed when its own key names no row, and a row is reported when
+    the storage, asked for its key, has none.
+    """
+    orphans = missing = 0
+    after = ""
+    listed = storage.objects()
+    while batch := dict(itertools.islice(listed, BATCH)):
+        last = max(batch)
+        orphans += _remove_orphans(batch)
+        missing += _report(_rows(after).filter(storage_key__lte=last), batch)
+        after = max(after, last)
+    missing += _report(_rows(after), {})
+    return Found(orphans=orphans, missing=missing)
+
+
+def _remove_orphans(batch: dict[str, datetime]) -> int:
+    """A purged row names nothing: should its bytes have been left behind, they go now."""
+    old = timezone.now() - timedelta(hours=ORPHAN_HOURS)
+    aged = [key for key, since in batch.items() if since < old]
+    named = set(_rows("").filter(storage_key__in=aged).values_list("storage_key", flat=True))
+    named |= set(ExportJob.objects.filter(storage_key__in=aged).values_list("storage_key", flat=True))
+    orphans = [key for key in aged if key not in named]
+    for key in orphans:
+        storage.remove(key)
+    if orphans:
+        _log.warning("%d objects without a row were removed from the storage", len(orphans))
+        metrics.stray_objects.labels("orphan").inc(len(orphans))
+    return len(orphans)
+
+
+def _report(rows: QuerySet[WorkspaceFile], there: Iterable[str]) -> int:
+    keys = set(there)
+    missing = 0
+    for file in rows.only("id", "storage_key").iterator(chunk_size=BATCH):
+        if file.storage_key in keys or storage.exists(file.storage_key) or _is_gone(file):
+            continue
+        missing += 1
+        _log.error("file %s has lost its object", file.id)
+    if missing:
+        metrics.stray_objects.labels("missing").inc(missing)
+    return missing
+
+
+def _is_gone(file: WorkspaceFile) -> bool:
+    """Purged while we looked."""
+    return not _rows("").filter(pk=file.pk).exists()
+
+
+def _rows(after: str) -> QuerySet[WorkspaceFile]:
+    rows = WorkspaceFile.objects.filter(purged_at=None)
+    return rows.filter(storage_key__gt=after).order_by("storage_key") if after else rows
