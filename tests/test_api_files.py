@@ -6,7 +6,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from copilot.models import WorkspaceFile
-from copilot.workspace import quotas
+from copilot.workspace import quotas, storage
 from tests import make
 from tests.rest import JSON, NOBODYS, NOT_FOUND, V1, code_of, person, program
 
@@ -67,6 +67,59 @@ def test_a_single_refused_file_is_a_refusal_of_its_own(monkeypatch):
     monkeypatch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=10, total_bytes=100, files=10))
     answer = upload(program(make.ada()), ("a.txt", b"a" * 70_000))
     assert (answer.status_code, code_of(answer)) == (413, "file_too_large")
+
+
+def test_a_file_that_is_cut_off_leaves_nothing_on_disk(monkeypatch, settings, tmp_path):
+    """A-S4.2: temporary space is freed"""
+    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
+    monkeypatch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=100_000, total_bytes=10**6, files=10))
+    answer = upload(program(make.ada()), ("a.txt", b"a" * 300_000), ("b.txt", b"b"))
+    assert [result["status"] for result in answer.json()["results"]] == [413, 201]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_malformed_ids_reach_neither_rows_nor_storage(monkeypatch, django_assert_num_queries):
+    """A-S3.3"""
+    client = program(make.ada())
+    client.get(FILES)  # the key's first use is written down
+    monkeypatch.setattr(storage, "_storage", lambda: pytest.fail("the storage was asked"))
+    for bad in ("550E8400-E29B-41D4-A716-446655440000", "..%2f", "%00", "x" * 10_000, "%2e%2e/usage"):
+        for path in (bad, f"{bad}/download", f"{bad}/restore"):
+            with django_assert_num_queries(1):  # the caller's key
+                assert client.get(f"{FILES}/{path}").content == NOT_FOUND
+
+
+def test_every_answer_about_files_is_taken_for_what_it_says(settings, monkeypatch):
+    """A-S7.4: nosniff on every route, refusals included"""
+    client, stranger = program(make.ada()), program(make.bob())
+    [made] = upload(client, ("a.pdf", b"%PDF-1.7 " + b"x" * 100)).json()["results"]
+    file = f"{FILES}/{made['file']['id']}"
+    monkeypatch.setitem(quotas.QUOTAS, "FREE", quotas.Quota(file_bytes=10, total_bytes=100, files=10))
+    ids = {"ids": [made["file"]["id"]]}
+    answers = [
+        client.get(FILES),
+        client.get(f"{FILES}/usage"),
+        client.get(file),
+        client.get(f"{file}/download"),
+        client.get(f"{file}/download?inline=1", headers={"range": "bytes=1-2"}),
+        client.get(f"{file}/download", headers={"range": "bytes=900-"}),
+        client.get(f"{file}/download", headers={"if-none-match": f'"{WorkspaceFile.objects.get().sha256}"'}),
+        client.head(f"{file}/download"),
+        client.post(f"{FILES}/zip", ids, content_type=JSON),
+        client.post(f"{FILES}/zip", {}, content_type=JSON),
+        upload(client, ("a.txt", b"x" * 11)),
+        stranger.get(f"{file}/download"),
+        client.get(f"{FILES}/UPPER/download"),
+        client.get(f"/files/{made['file']['id']}/render"),
+        client.patch(file, {"name": "b.pdf"}, content_type=JSON),
+        client.delete(file),
+        client.post(f"{file}/restore"),
+    ]
+    statuses = [answer.status_code for answer in answers]
+    assert statuses == [200, 200, 200, 200, 206, 416, 304, 200, 200, 400, 413, 404, 404, 404, 200, 204, 200]
+    assert {answer["X-Content-Type-Options"] for answer in answers} == {"nosniff"}
+    for answer in answers:
+        answer.close()
 
 
 def test_one_to_twenty_files_are_taken_at_once():

@@ -145,26 +145,35 @@ class _Breaking(io.BytesIO):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_parallel_uploads_fill_the_quota_exactly(small_quota: Callable[[Quota], None]) -> None:
+@pytest.mark.parametrize(("unit", "uploads", "rounds"), [(MB, 20, 1), (10, 8, 50)])
+def test_parallel_uploads_fill_the_quota_exactly(
+    small_quota: Callable[[Quota], None], unit: int, uploads: int, rounds: int
+) -> None:
     """A-S4.1, A22.c1"""
-    small_quota(Quota(file_bytes=MB, total_bytes=55 * 1024, files=1000))
-    owner, barrier = make.ada().pk, threading.Barrier(20)
+    small_quota(Quota(file_bytes=10 * unit, total_bytes=55 * unit, files=1000))
+    owner, content, barrier = make.ada().pk, b"x" * 10 * unit, threading.Barrier(uploads)
 
     def upload(_number: int) -> bool:
         barrier.wait()
         try:
-            files.store(owner, name="x", content=b"x" * 10 * 1024, source="upload")
+            files.store(owner, name="x", content=content, source="upload")
         except Conflict:
             return False
-        finally:
-            connection.close()
         return True
 
-    with ThreadPoolExecutor(20) as threads:
-        stored = list(threads.map(upload, range(20)))
-    assert stored.count(True) == 5
-    assert used() == (50 * 1024, 5)
-    assert WorkspaceFile.objects.filter(owner_id=owner).count() == 5
+    def leave(_number: int) -> None:
+        barrier.wait()  # so that each thread closes its own
+        connection.close()
+
+    with ThreadPoolExecutor(uploads) as threads:
+        for _ in range(rounds):
+            WorkspaceFile.objects.all().delete()
+            StorageUse.objects.all().delete()
+            stored = list(threads.map(upload, range(uploads)))
+            assert stored.count(True) == 5
+            assert used() == (50 * unit, 5)
+            assert WorkspaceFile.objects.filter(owner_id=owner).count() == 5
+        list(threads.map(leave, range(uploads)))
 
 
 @pytest.mark.django_db(transaction=True)

@@ -14,7 +14,7 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
-from copilot import queries
+from copilot import metrics, queries
 from copilot.api.doors import Door, answer, nothing
 from copilot.api.errors import UnsupportedMediaType
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
@@ -26,6 +26,7 @@ from copilot.models import WorkspaceFile
 from copilot.workspace import downloads, files, quotas, zips
 
 FILES_PER_REQUEST = 20
+_COUNTED = ("file_too_large", "quota_exceeded", "storage_unavailable")
 LARGEST_FILE = max(quota.file_bytes for quota in quotas.QUOTAS.values())
 
 
@@ -234,7 +235,9 @@ def _stored(
             raise _too_large(quota)
         file = files.store(owner_id, name=name, content=arrived, source="upload", session_id=session_id)
     except Refused as refusal:
+        metrics.uploads.labels(refusal.code if refusal.code in _COUNTED else "refused").inc()
         return Upload(name=name, status=refusal.status, error=refusal.body())
+    metrics.uploads.labels("stored").inc()
     return Upload(name=name, status=201, file=shown(file))
 
 

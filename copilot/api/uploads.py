@@ -25,6 +25,7 @@ class CappedUpload(TemporaryFileUploadHandler):
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> bytes | None:
         if start + len(raw_data) > self.limit_bytes:
+            self.file.close()  # and with it what came so far leaves the disk
             self.arrived.append(Oversized(str(self.file_name)))
             raise SkipFile
         return super().receive_data_chunk(raw_data, start)

@@ -92,6 +92,11 @@ class _Sending:
             return self.disposition.startswith("attachment")
         return not sniffing.is_text(self.file.mime) or self.file.size_bytes > settings.ARTIFACT_RENDER_MAX
 
+    def count(self, road: str, size: int) -> None:
+        """Who sends it, and how much: never what it is called (S19)."""
+        metrics.bytes_served.labels(road).inc(size)
+        _log.info("file %s leaves by %s: %d bytes", self.file.id, road, size)
+
     def dressed(self, response: HttpResponseBase) -> HttpResponseBase:
         response["ETag"] = self.tag
         if self.how.ranges:
@@ -159,7 +164,7 @@ def _redirected(sending: _Sending) -> HttpResponseBase | None:
     )
     if url is None:
         return None
-    metrics.bytes_served.labels("storage").inc(sending.file.size_bytes)
+    sending.count("storage", sending.file.size_bytes)
     return HttpResponse(status=302, headers={"Location": url})
 
 
@@ -167,7 +172,7 @@ def _accelerated(sending: _Sending) -> HttpResponseBase | None:
     path = storage.accelerated_path(sending.file.storage_key)
     if path is None:
         return None
-    metrics.bytes_served.labels("proxy").inc(sending.file.size_bytes)
+    sending.count("proxy", sending.file.size_bytes)
     return HttpResponse(headers={"X-Accel-Redirect": path})
 
 
@@ -179,6 +184,7 @@ def _streamed(request: HttpRequest, sending: _Sending) -> HttpResponseBase:
         return HttpResponse(status=416, headers={"Content-Range": f"bytes */{size}"})
     start, end = part or (0, size)
     response = Streamed(_Chunks(files.open(sending.file), start, end), status=206 if part else 200)
+    sending.count("app", end - start)
     response["Content-Length"] = str(end - start)
     if part:
         response["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
@@ -218,7 +224,6 @@ class _Chunks(Iterator[bytes]):
         chunk, self._first = self._first or self._read(), b""
         if not chunk:
             raise StopIteration
-        metrics.bytes_served.labels("app").inc(len(chunk))
         return chunk
 
     def _read(self) -> bytes:
