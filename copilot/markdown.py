@@ -21,6 +21,8 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 HIGHLIGHTED_CHARACTERS = 20_000  # beyond it colour costs more than it helps; the text stays
+PREVIEW = '<button type="button" class="quiet" data-act="open-code">Preview</button>'
+SHOWN_LANGUAGES = ("html", "svg")  # whose blocks the panel can show
 CODE_BLOCKS = ("fence", "code_block")
 BARE_LINK = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}*_]")
 TAGS = {
@@ -66,8 +68,9 @@ def _fence(
 ) -> str:
     token = tokens[index]
     language = token.info.strip().split(" ")[0][:32] if token.info else ""
+    preview = PREVIEW if language.lower() in SHOWN_LANGUAGES else ""
     return (
-        f'<div class="code"><div class="code-head"><span>{escape(language or "text")}</span>'
+        f'<div class="code"><div class="code-head"><span>{escape(language or "text")}</span>{preview}'
         '<button type="button" class="quiet" data-act="copy-code">Copy</button></div>'
         f'<div class="code-body" tabindex="0"><pre><code>{_coloured(token.content, language)}</code></pre></div></div>'
     )

@@ -8,6 +8,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
@@ -18,12 +19,13 @@ from django.views.decorators.http import require_GET, require_POST
 
 from billing import queries as billing
 from copilot import dispatch, queries, searching, sessions, slashes, transcript, words
-from copilot.commands import parse_send
+from copilot.commands import LIMITS, parse_send
 from copilot.errors import Refused
 from copilot.events import JSON, MessageView, SessionSnapshot
 from copilot.permissions import UNRESTRICTED
 from copilot.providers import catalogue
 from copilot.views.acting import found, user_of
+from copilot.workspace import quotas
 
 UTC = ZoneInfo("UTC")
 Context = dict[str, object]
@@ -183,7 +185,16 @@ def _frame(request: HttpRequest) -> Context:
         "tries": _tries() if demo else [],
         "commands": _commands(),
         "words": words.of_scripts(),
+        "render_max": settings.ARTIFACT_RENDER_MAX,
+        **_attaching(user_of(request).pk),
     }
+
+
+def _attaching(user_id: int) -> Context:
+    """What may go with a message, said before anything is sent (W2.8)."""
+    most = quotas.quota_of(user_id).file_bytes
+    limits = {"count": LIMITS.attachments, "size": most // quotas.MB}
+    return {"file_max": most, "attach_limits": _("up to %(count)d files, %(size)d MB each") % limits}
 
 
 def _tiers(user_id: int) -> list[dict[str, str | bool]]:

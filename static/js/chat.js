@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { Approvals } from "./approvals.js";
+import { Artifacts } from "./artifacts.js";
 import { Aside } from "./aside.js";
 import { Composer } from "./composer.js";
 import { confirmed } from "./confirm.js";
@@ -41,6 +42,7 @@ const sidebar = new Sidebar({ current: sessionId, onGone: leave });
 const socket = new Socket({ onEvent: take, onStatus: connection });
 const command = (kind, fields) => socket.command(kind, { session_id: sessionId, ...fields });
 const answer = (fields) => socket.command("question.answer", fields);
+const artifacts = new Artifacts(state, transcript, { session: () => sessionId });
 const composer = new Composer({ sessionId, onSend: send, onCommand: obey, onStop: stop, onRecall: recall });
 const dock = new Dock({ send: attempt, answer });
 const approvals = new Approvals({
@@ -61,6 +63,7 @@ transcript.afterPaint = () => {
   outbox.paint(state);
   dock.paint(state, outbox.queued(state));
   approvals.paint(state);
+  artifacts.paint();
   paintFrame();
   scroll.settle(news);
   news = false;
@@ -82,6 +85,7 @@ function take(event) {
     socket.subscribe(sessionId, null); // only a fresh snapshot helps
   }
   if (event.kind === "session.snapshot") known = true;
+  if (event.kind === "artifact.added") artifacts.news(event);
   if (event.kind === "turn.queued") waitAWhile();
   if (state.ended !== before) announceEnding(state.ended);
   if (event.kind !== "usage.metered" && event.kind !== "turn.heartbeat") news = true;

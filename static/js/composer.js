@@ -1,18 +1,14 @@
-// The box one writes in: keys, draft, attachments, model choice. It hands over what to send and knows no more.
+// The box one writes in: keys, draft, model choice. It hands over what to send and knows no more.
 
-import { upload } from "./api.js";
-import { byId, clone, delegate, fill, show } from "./dom.js";
+import { Attachments } from "./attachments.js";
+import { byId, show } from "./dom.js";
 import { Slashes } from "./slashes.js";
-import { _ } from "./words.js";
-
-const MAX_FILES = 20; // per message (T11)
 
 export class Composer {
   /** Callbacks: `onSend({text, attachments, tier, mode})`, `onCommand(name, {text, …})`, `onStop()`, `onRecall()`: ↑ in an empty box. */
   constructor({ sessionId, onSend, onCommand, onStop, onRecall }) {
     this.form = byId("composer");
     this.text = byId("text");
-    this.files = []; // {name, id, item, abort}
     this.running = false;
     Object.assign(this, { sessionId, onSend, onCommand, onStop, onRecall });
     this.slashes = new Slashes(this.text, (text) => this.put(text));
@@ -27,7 +23,7 @@ export class Composer {
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.running && !event.defaultPrevented && !document.querySelector("dialog[open], [data-drawer]")) this.onStop();
     });
-    this.#startFiles();
+    this.attachments = new Attachments(this.form, { onChange: () => this.#buttons(), problem: (words) => this.problem(words) });
     this.#startChoices();
     this.#changed();
   }
@@ -63,9 +59,7 @@ export class Composer {
   /** What was not accepted goes back in front of what has been typed since. */
   giveBack({ text, files }) {
     this.put([text, this.text.value].filter(Boolean).join("\n\n"));
-    for (const file of files) this.#showFile(file);
-    this.files.unshift(...files);
-    this.#buttons();
+    this.attachments.giveBack(files);
   }
 
   problem(words) {
@@ -77,14 +71,12 @@ export class Composer {
   #submit() {
     const text = this.text.value.trim();
     if (!this.#ready()) return;
-    const files = this.files;
+    const attachments = this.attachments.ids;
+    const files = this.attachments.take();
     this.slashes.close();
-    this.files = [];
-    byId("attachments").replaceChildren();
-    show(byId("attachments"), false);
     this.put("", { focus: false });
     this.problem("");
-    const message = { text, files, attachments: files.map((file) => file.id), ...this.choices() };
+    const message = { text, files, attachments, ...this.choices() };
     const name = files.length ? null : this.slashes.known(text);
     if (name) this.onCommand(name, message);
     else this.onSend(message);
@@ -102,8 +94,7 @@ export class Composer {
   }
 
   #ready() {
-    const loading = this.files.some((file) => !file.id);
-    return !loading && (this.text.value.trim() !== "" || this.files.length > 0);
+    return this.attachments.isReady && (this.text.value.trim() !== "" || !this.attachments.isEmpty);
   }
 
   #key(event) {
@@ -147,74 +138,5 @@ export class Composer {
     mode.checked = localStorage.getItem("mode") !== "fast";
     tier.addEventListener("change", () => localStorage.setItem("tier", tier.value));
     mode.addEventListener("change", () => localStorage.setItem("mode", mode.checked ? "deep" : "fast"));
-  }
-
-  // --- files ---
-
-  #startFiles() {
-    delegate(this.form, {
-      attach: () => byId("file").click(),
-      detach: (button) => this.#detach(button.closest("li")),
-    });
-    byId("file").addEventListener("change", (event) => {
-      this.#attach([...event.target.files]);
-      event.target.value = "";
-    });
-    this.text.addEventListener("paste", (event) => {
-      if (!event.clipboardData.files.length) return;
-      event.preventDefault();
-      this.#attach([...event.clipboardData.files]);
-    });
-    for (const kind of ["dragover", "drop"]) {
-      byId("main").addEventListener(kind, (event) => {
-        if (!event.dataTransfer?.types.includes("Files")) return;
-        event.preventDefault();
-        if (kind === "drop") this.#attach([...event.dataTransfer.files]);
-      });
-    }
-  }
-
-  #attach(picked) {
-    const room = MAX_FILES - this.files.length;
-    if (picked.length > room) this.problem(_("At most {number} files per message.", { number: MAX_FILES }));
-    for (const file of picked.slice(0, room)) this.#upload(file);
-  }
-
-  async #upload(file) {
-    const entry = { name: file.name, id: null };
-    this.files.push(entry);
-    const item = this.#showFile(entry);
-    const { done, abort } = upload(file, (part) => {
-      item.querySelector("progress").value = part;
-    });
-    entry.abort = abort;
-    this.#buttons();
-    try {
-      entry.id = (await done).id;
-      item.querySelector("progress").remove();
-    } catch (problem) {
-      this.#detach(item);
-      if (problem.code !== "aborted") this.problem(`${file.name}: ${problem.message}`);
-    }
-    this.#buttons();
-  }
-
-  #showFile(entry) {
-    const item = clone("attachment");
-    fill(item, "name", entry.name);
-    if (entry.id) item.querySelector("progress").remove();
-    entry.item = item;
-    byId("attachments").append(item);
-    show(byId("attachments"), true);
-    return item;
-  }
-
-  #detach(item) {
-    const entry = this.files.find((file) => file.item === item);
-    this.files = this.files.filter((file) => file.item !== item);
-    item.remove();
-    if (entry && !entry.id) entry.abort?.();
-    show(byId("attachments"), this.files.length > 0);
-    this.#buttons();
   }
 }

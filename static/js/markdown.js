@@ -16,6 +16,7 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
+const SHOWN = ["html", "svg"]; // languages whose blocks the panel can show
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 const escape = (text) => text.replace(/[&<>"']/g, (one) => ESCAPES[one]);
 
@@ -42,8 +43,9 @@ function tableCell(parser, cell, tag) {
 
 function codeBlock(text, lang) {
   const name = (lang ?? "").trim().split(/\s/)[0].slice(0, 32);
+  const preview = SHOWN.includes(name.toLowerCase()) ? '<button type="button" class="quiet" data-act="open-code">Preview</button>' : "";
   return (
-    `<div class="code"><div class="code-head"><span>${escape(name || "text")}</span>` +
+    `<div class="code"><div class="code-head"><span>${escape(name || "text")}</span>${preview}` +
     '<button type="button" class="quiet" data-act="copy-code">Copy</button></div>' +
     `<div class="code-body" tabindex="0"><pre><code>${escape(text)}\n</code></pre></div></div>`
   );

@@ -207,7 +207,7 @@ def test_an_attachment_goes_with_its_message(ada: Visitor) -> None:
     """W2.8."""
     page = ada.log_in()
     page.locator("#file").set_input_files({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"})
-    expect(page.locator(".attachment progress")).to_have_count(0)
+    expect(page.locator(".attachment[data-state=done]")).to_have_count(1)
     expect(page.locator(".attachment")).to_have_text(re.compile("notes.txt"))
     send(page, "see attachment")
     expect(page.locator(".row.user a")).to_have_text(["notes.txt"])
@@ -225,7 +225,7 @@ def test_a_picture_is_seen_in_the_bubble_live_and_after_a_reload(ada: Visitor) -
     """A29.2, W2.8"""
     page = ada.log_in()
     page.locator("#file").set_input_files({"name": "dot.png", "mimeType": "image/png", "buffer": DOT})
-    expect(page.locator(".attachment progress")).to_have_count(0)
+    expect(page.locator(".attachment[data-state=done]")).to_have_count(1)
     send(page, "see picture")
     for _ in range(2):
         picture = page.locator(".row.user img")

@@ -1,0 +1,114 @@
+// What the agent made, in the chat: cards under the calls that made it, a count above, and the panel, fetched when first needed.
+
+import { byId, clone, delegate, fill, show } from "./dom.js";
+import { labelOf, sizeText } from "./kinds.js";
+import { codeBlock, ownFile } from "./sources.js";
+import { toast } from "./toast.js";
+
+export class Artifacts {
+  constructor(state, transcript, { session }) {
+    Object.assign(this, { state, transcript, session });
+    this.button = byId("artifacts");
+    this.panel = null;
+    this.cards = new Map(); // file id → its card
+    this.wanted = true; // until a person closes the panel
+    this.openedFor = null; // the turn that has opened it
+    this.button.addEventListener("click", () => (this.panel?.isOpen ? this.panel.dismiss() : this.#open(null, { focus: true })));
+    delegate(byId("transcript"), {
+      "open-artifact": (card) => this.#open(this.#pieces().find((one) => one.key === card.dataset.file), { focus: true }),
+      "open-code": (button) => this.#open(this.#block(button), { focus: true }),
+    });
+    document.addEventListener("keydown", (event) => this.#key(event));
+    addEventListener("pagehide", () => this.close()); // a page that comes back from the browser's memory shows none
+  }
+
+  /** News of the running turn may open the panel, once; where it would cover the chat, never. */
+  news({ file_id: id, turn_id: turn }) {
+    const fits = matchMedia("(min-width: 60.01rem)").matches;
+    if (!fits || !this.wanted || this.panel?.isOpen || this.openedFor === turn || this.state.turn?.id !== turn) return;
+    this.openedFor = turn;
+    this.#open(this.#pieces().find((one) => one.key === id), { focus: false });
+  }
+
+  close() {
+    if (this.panel?.isOpen) this.panel.close();
+    this.#paintButton();
+  }
+
+  paint() {
+    const known = new Set(this.state.artifacts.map((one) => one.file_id));
+    for (const [id, card] of this.cards) {
+      if (known.has(id) && card.anchor.isConnected) continue;
+      card.item.remove();
+      this.cards.delete(id);
+    }
+    for (const artifact of this.state.artifacts) if (!this.cards.has(artifact.file_id)) this.#place(artifact);
+    if (this.painted === this.state.artifacts) return;
+    this.painted = this.state.artifacts;
+    this.panel?.update(this.#pieces());
+    this.#paintButton();
+  }
+
+  /** A card stands behind the call that made it, outside of its row: steps may be folded away, what they made is not. */
+  #place(artifact) {
+    const anchor = this.transcript.elements.get(this.transcript.calls.get(artifact.call_id));
+    if (!anchor) return;
+    const item = clone("made-card");
+    item.querySelector("button").dataset.file = artifact.file_id;
+    fill(item, "name", artifact.name);
+    fill(item, "about", `${labelOf(artifact)} · ${sizeText(artifact.size)}`);
+    let last = anchor;
+    while (last.nextElementSibling?.classList.contains("made")) last = last.nextElementSibling;
+    last.after(item);
+    this.cards.set(artifact.file_id, { item, anchor });
+  }
+
+  #paintButton() {
+    const count = this.state.artifacts.length;
+    show(this.button, count > 0);
+    fill(this.button, "count", String(count));
+    this.button.setAttribute("aria-expanded", String(Boolean(this.panel?.isOpen)));
+  }
+
+  #pieces() {
+    return this.state.artifacts.map((one) => ({ ...one, key: one.file_id }));
+  }
+
+  #block(button) {
+    const message = button.closest("[data-row]").dataset.row;
+    const blocks = [...button.closest(".prose").querySelectorAll(".code")];
+    const block = button.closest(".code");
+    const language = block.querySelector(".code-head span").textContent.toLowerCase();
+    const place = { session: this.session(), message, index: blocks.indexOf(block), language };
+    const source = codeBlock({ ...place, text: block.querySelector("code").textContent });
+    return { key: `${message}/${place.index}`, name: source.name, type: source.type, size: source.size, source };
+  }
+
+  async #open(piece, { focus }) {
+    try {
+      const { Panel } = await import("./panel.js");
+      this.panel ??= new Panel({ onClose: () => this.#dismissed(), sourceOf: (one) => one.source ?? ownFile(one) });
+    } catch {
+      return toast("The panel could not be loaded.");
+    }
+    this.panel.update(this.#pieces());
+    this.panel.open({ focus });
+    if (piece) this.panel.show(piece);
+    else this.panel.showList();
+    this.#paintButton();
+  }
+
+  #dismissed() {
+    this.wanted = false;
+    this.#paintButton();
+  }
+
+  /** Escape closes the panel; but in the composer, while an answer runs, it stops that. */
+  #key(event) {
+    if (event.key !== "Escape" || event.defaultPrevented || !this.panel?.isOpen) return;
+    if (document.body.dataset.drawer || document.querySelector("dialog[open]")) return;
+    if (this.state.turn && document.activeElement === byId("text")) return;
+    event.preventDefault();
+    this.panel.dismiss();
+  }
+}

@@ -1,0 +1,161 @@
+// Files on their way into a message: by button, drop or paste, each with its progress, its error and a second try (W2.8).
+
+import { upload } from "./api.js";
+import { byId, clone, delegate, fill, show, slot } from "./dom.js";
+import { sizeText } from "./kinds.js";
+
+const MOST = 20; // per message (T11)
+const THUMBNAILS = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
+
+export class Attachments {
+  /** `onChange()` after anything changed; `problem(words)` says what was not taken. */
+  constructor(form, { onChange, problem }) {
+    Object.assign(this, { form, onChange, problem });
+    this.list = byId("attachments");
+    this.limit = Number(this.list.dataset.fileMax) || Infinity;
+    this.entries = []; // {file, name, size, id, item, abort, failed}
+    delegate(form, {
+      attach: () => byId("file").click(),
+      detach: (button) => this.#remove(this.#entryOf(button)),
+      reupload: (button) => this.#send(this.#entryOf(button)),
+    });
+    byId("file").addEventListener("change", (event) => {
+      this.add([...event.target.files]);
+      event.target.value = "";
+    });
+    byId("text").addEventListener("paste", (event) => this.#paste(event));
+    this.#startDrops(byId("main"), byId("drop"));
+  }
+
+  get ids() {
+    return this.entries.map((entry) => entry.id);
+  }
+
+  get isEmpty() {
+    return this.entries.length === 0;
+  }
+
+  /** Every file has arrived: what failed must be sent again or taken away first. */
+  get isReady() {
+    return this.entries.every((entry) => entry.id);
+  }
+
+  /** Hands over everything, and is empty. */
+  take() {
+    const taken = this.entries;
+    this.entries = [];
+    this.#paint();
+    return taken;
+  }
+
+  /** What was taken comes back, in front of what was added since. */
+  giveBack(entries) {
+    this.entries.unshift(...entries);
+    this.#paint();
+  }
+
+  add(files) {
+    const room = MOST - this.entries.length;
+    const small = files.filter((file) => file.size <= this.limit);
+    const tooLarge = files.filter((file) => file.size > this.limit).map((file) => `${file.name} (${sizeText(file.size)})`);
+    const words = [];
+    if (tooLarge.length) words.push(`A file may have ${sizeText(this.limit)}. Too large: ${tooLarge.join(", ")}.`);
+    if (small.length > room) words.push(`At most ${MOST} files go with a message; ${small.length - room} were left out.`);
+    this.problem(words.join(" "));
+    for (const file of small.slice(0, room)) this.#begin(file);
+  }
+
+  #begin(file) {
+    const entry = { file, name: file.name || "pasted", size: file.size, id: null, item: clone("attachment") };
+    fill(entry.item, "name", entry.name);
+    slot(entry.item, "name").title = entry.name;
+    if (THUMBNAILS.includes(file.type)) this.#showThumbnail(entry);
+    this.entries.push(entry);
+    this.#send(entry);
+  }
+
+  #showThumbnail({ item, file }) {
+    const image = item.querySelector("img");
+    const url = URL.createObjectURL(file);
+    image.onload = image.onerror = () => URL.revokeObjectURL(url);
+    image.src = url;
+    show(image, true);
+    item.querySelector(".icon").remove();
+  }
+
+  async #send(entry) {
+    entry.failed = null;
+    const { done, abort } = upload(entry.file, (part) => this.#progress(entry, part));
+    entry.abort = abort;
+    this.#progress(entry, 0);
+    this.#paint();
+    try {
+      entry.id = (await done).id;
+    } catch (problem) {
+      if (problem.code === "aborted") return;
+      entry.failed = problem.message;
+    }
+    this.#paint();
+  }
+
+  #progress({ item, size }, part) {
+    item.querySelector("progress").value = part;
+    fill(item, "about", part < 1 ? `${Math.floor(part * 100)} %` : sizeText(size));
+  }
+
+  #entryOf(button) {
+    const item = button.closest("li");
+    return this.entries.find((entry) => entry.item === item);
+  }
+
+  #remove(entry) {
+    this.entries = this.entries.filter((other) => other !== entry);
+    if (!entry.id) entry.abort();
+    this.#paint();
+    byId("text").focus();
+  }
+
+  #paint() {
+    for (const entry of this.entries) paintEntry(entry);
+    const items = this.entries.map((entry) => entry.item);
+    if (items.length !== this.list.children.length || items.some((item, at) => item !== this.list.children[at])) this.list.replaceChildren(...items);
+    show(this.list, items.length > 0);
+    this.onChange();
+  }
+
+  /** Files, and pictures of a page. Cells of a spreadsheet bring a picture of themselves along: those are text. */
+  #paste(event) {
+    const { files, types } = event.clipboardData;
+    if (!files.length || (types.includes("text/plain") && types.includes("text/html"))) return;
+    event.preventDefault();
+    this.add([...files]);
+  }
+
+  #startDrops(area, veil) {
+    let depth = 0; // entering a child is leaving its parent, in that order
+    const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+    const over = (step) => (event) => {
+      if (!hasFiles(event)) return;
+      depth += step;
+      show(veil, depth > 0);
+    };
+    area.addEventListener("dragenter", over(1));
+    area.addEventListener("dragleave", over(-1));
+    area.addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+    area.addEventListener("drop", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      depth = 0;
+      show(veil, false);
+      this.add([...event.dataTransfer.files]);
+    });
+  }
+}
+
+function paintEntry({ item, id, failed, size }) {
+  item.dataset.state = id ? "done" : failed ? "failed" : "loading";
+  show(item.querySelector("progress"), !id && !failed);
+  show(item.querySelector('[data-act="reupload"]'), Boolean(failed));
+  if (id) fill(item, "about", sizeText(size));
+  if (failed) fill(item, "about", failed);
+}

@@ -1,0 +1,38 @@
+// What could not be shown: why, the details to pass on, and the two things left to do.
+
+import { element } from "./dom.js";
+import { sizeText } from "./kinds.js";
+
+const WORDS = {
+  0: "It could not be loaded. Is the connection up?",
+  403: "This file is in quarantine.",
+  404: "This file was deleted or is not available.",
+  409: "This file is being scanned. Please try again in a moment.",
+  413: "This file is too large to be shown.",
+  429: "Too many requests. Please try again in a moment.",
+  503: "The file store does not answer. Please try again in a moment.",
+};
+
+export function failureCard(source, problem, retry) {
+  const details = [
+    `type: ${source.type}`,
+    `size: ${source.size} bytes (${sizeText(source.size)})`,
+    `error: ${problem?.name ?? "Error"}: ${problem?.message ?? problem}`,
+    problem?.stack ?? "",
+  ].join("\n");
+  const copy = element("button", { type: "button", className: "button", textContent: "Copy details" });
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(details);
+    copy.textContent = "Copied";
+  });
+  const again = element("button", { type: "button", className: "button primary", textContent: "Try again" });
+  again.addEventListener("click", retry);
+  const download = element("a", { className: "button", href: source.download, download: source.name, textContent: "Download" });
+  return element(
+    "div",
+    { className: "failure", role: "alert" },
+    element("p", { className: "failure-words", textContent: WORDS[problem?.status] ?? "This could not be shown." }),
+    element("div", { className: "failure-acts" }, again, download, copy),
+    element("details", {}, element("summary", { textContent: "Details" }), element("pre", { textContent: details, tabIndex: 0 })),
+  );
+}

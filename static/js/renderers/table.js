@@ -1,0 +1,94 @@
+// Tables of values parted by commas or tabs: text in cells, nothing is calculated.
+
+import { element } from "../dom.js";
+import { read } from "../sources.js";
+
+export const MOST_ROWS = 1000;
+export const MOST_COLUMNS = 100;
+const BY_VALUE = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
+
+export async function render(stage, source, { retry, signal, guard }) {
+  const text = await read(source, { retry, signal });
+  const tabs = source.type === "text/tab-separated-values" || source.name.toLowerCase().endsWith(".tsv");
+  const { rows, more } = parse(text, tabs ? "\t" : separatorOf(text));
+  if (!rows.length) return stage.append(element("p", { className: "viewer-note", textContent: "This table is empty." }));
+  const columns = Math.max(...rows.map((row) => row.length));
+  const shown = Math.min(columns, MOST_COLUMNS);
+  const [head, ...body] = rows;
+  if (more || columns > shown) stage.append(element("p", { className: "viewer-note", textContent: note(body.length, more, shown, columns) }));
+  stage.append(tableOf(head, body, shown, guard));
+}
+
+function note(rows, more, shown, columns) {
+  const parts = [];
+  if (more) parts.push(`the first ${rows.toLocaleString()} rows`);
+  if (columns > shown) parts.push(`${shown} of ${columns} columns`);
+  return `Showing ${parts.join(" and ")}. The file holds everything.`;
+}
+
+/** A spreadsheet in a country of decimal commas parts its values by semicolons. */
+function separatorOf(text) {
+  const [line] = text.split("\n", 1);
+  return line.split(";").length > line.split(",").length ? ";" : ",";
+}
+
+/** Rows of cells; quotes may hold separators and line breaks. Stops where nobody looks any more. */
+export function parse(text, separator) {
+  const rows = [];
+  let row = [];
+  let cell = "";
+  let quoted = false;
+  let at = 0;
+  const endCell = () => {
+    row.push(cell);
+    cell = "";
+  };
+  const endRow = () => {
+    endCell();
+    if (row.length > 1 || row[0] !== "") rows.push(row);
+    row = [];
+  };
+  for (; at < text.length && rows.length <= MOST_ROWS; at += 1) {
+    const sign = text[at];
+    if (quoted) {
+      if (sign !== '"') cell += sign;
+      else if (text[at + 1] === '"') cell += text[(at += 1)];
+      else quoted = false;
+    } else if (sign === '"' && cell === "") quoted = true;
+    else if (sign === separator) endCell();
+    else if (sign === "\n") endRow();
+    else if (sign !== "\r" || text[at + 1] !== "\n") cell += sign;
+  }
+  if (at >= text.length && (cell || row.length)) endRow();
+  return { rows, more: at < text.length };
+}
+
+function tableOf(head, body, columns, guard) {
+  const list = element("tbody");
+  const headings = Array.from({ length: columns }, (_, column) => heading(head[column] ?? "", column));
+  const paint = (rows) => list.replaceChildren(...rows.map((row) => line(row, columns)));
+  for (const [column, cell] of headings.entries()) {
+    cell.firstElementChild.addEventListener("click", guard(() => paint(sorted(body, headings, column))));
+  }
+  paint(body);
+  const table = element("table", { className: "grid" }, element("thead", {}, element("tr", {}, ...headings)), list);
+  return element("div", { className: "grid-scroll", tabIndex: 0, role: "region", ariaLabel: "Table" }, table);
+}
+
+function heading(text, column) {
+  const button = element("button", { type: "button", textContent: text || `Column ${column + 1}`, title: "Sort" });
+  return element("th", { scope: "col" }, button);
+}
+
+function line(row, columns) {
+  return element("tr", {}, ...Array.from({ length: columns }, (_, column) => element("td", { textContent: row[column] ?? "" })));
+}
+
+/** Up, then down; a column's first click always sorts up. */
+function sorted(body, headings, column) {
+  const down = headings[column].getAttribute("aria-sort") === "ascending";
+  for (const cell of headings) cell.removeAttribute("aria-sort");
+  headings[column].setAttribute("aria-sort", down ? "descending" : "ascending");
+  const rows = [...body].sort((a, b) => BY_VALUE.compare(a[column] ?? "", b[column] ?? ""));
+  return down ? rows.reverse() : rows;
+}
