@@ -3,7 +3,9 @@ thought, a full window and a killed worker. It stays one turn with one ending an
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -13,13 +15,16 @@ from copilot import dispatch
 from copilot.commands import Decide
 from copilot.events import Tokens
 from copilot.models import Approval, Message, ModelCall, Turn
-from copilot.providers import catalogue, scripted
+from copilot.providers import aclose_all, catalogue, scripted
 from copilot.providers.base import Entry, Request
 from copilot.providers.scripted import Call, Fail, ScriptItem, Text, Usage
 from diagnostics import tasks as reaper
 from tests import make
+from tests.chat_server import ChatServer, serving
 from tests.engine import (
     Errand,
+    Model,
+    Rig,
     add_tools,
     answer,
     cue,
@@ -83,26 +88,41 @@ def used(given: int, said: int) -> Usage:
     return Usage(Tokens(input=given, output=said))
 
 
-@pytest.fixture(autouse=True)
-def _chain(model, settings) -> Iterator[None]:
+@pytest.fixture(name="speaker", params=["scripted", "over HTTP"])
+def speaker_fixture(request, rig, model, settings) -> Iterator[Model | ChatServer]:
+    """Who answers for both models of the chain: a script, or a server that the official SDK is sent to."""
     settings.TURN_MAX_ROUNDS = STEPS + 10
     before = catalogue.current()
-    chain = (FIRST, SECOND)
-    catalogue.configure(catalogue.Catalogue(entries=chain, tiers={"standard": chain, "small": chain}))
-    for entry in chain:
-        scripted.install(entry.model, model)
-    yield
-    for entry in chain:
-        scripted.uninstall(entry.model)
+    with ExitStack() as stack:
+        speaker = model if request.param == "scripted" else stack.enter_context(serving())
+        chain = (FIRST, SECOND)
+        if isinstance(speaker, ChatServer):
+            stack.callback(hang_up, rig)
+            over = {"provider": "openai_chat", "base_url": speaker.address}
+            chain = (replace(FIRST, **over), replace(SECOND, **over))
+        for entry in chain:
+            scripted.install(entry.model, model)
+            stack.callback(scripted.uninstall, entry.model)
+        catalogue.configure(catalogue.Catalogue(entries=chain, tiers={"standard": chain, "small": chain}))
+        yield speaker
     catalogue.configure(before)
 
 
-def test_a_turn_of_fifty_steps_survives_all_that_can_come_between(rig, model, monkeypatch):
-    """A7.1, A7.6, A11.3, A13.3, A17.3, T9.1, A3.9: in one turn"""
+def hang_up(rig: Rig) -> None:
+    """Each worker's clients are closed on its own loop, as its process would."""
+    for worker in rig.workers:
+        if worker.alive:
+            asyncio.run_coroutine_threadsafe(aclose_all(), worker._loop).result(10)
+        else:
+            worker._loop.run_until_complete(aclose_all())
+
+
+def test_a_turn_of_fifty_steps_survives_all_that_can_come_between(rig, speaker, monkeypatch):
+    """A7.1, A7.6, A11.3, A13.3, A17.3, T9.1, A3.9: in one turn; by a script, and by the openai SDK over a socket"""
     session = make.session()
     fetch, erase, wait = Errand("fetch"), Errand("erase", approval="ask"), Errand("wait", waits=True)
     add_tools(monkeypatch, fetch, erase, wait)
-    model.otherwise = errands = Errands()
+    speaker.otherwise = errands = Errands()
     before = fresh(session)
 
     turn_id = start(session, "Do all fifty steps.")
@@ -110,7 +130,7 @@ def test_a_turn_of_fifty_steps_survives_all_that_can_come_between(rig, model, mo
     until(lambda: wait.runs == 1)
     queue(session, "And be careful.")
     wait.cue.give()
-    model.reaches(KILLED)
+    speaker.reaches(KILLED)
     rig.worker.kill()
     rig.start_worker()
     until(lambda: reaper.probe() == 1)

@@ -12,14 +12,17 @@ from itertools import groupby
 
 import pytest
 
-from copilot.agent.parts import CallMade, Produced, ReplayKept, ResultMade
-from copilot.agent.ports import MemoryFollowUps, MemoryToolbox
+from copilot.agent.loop import Loop
+from copilot.agent.parts import CallMade, Compacted, Produced, ReplayKept, ResultMade
+from copilot.agent.ports import MemoryApprovals, MemoryCompactor, MemoryFollowUps, MemoryToolbox
 from copilot.events import ReasoningExtended, TextExtended
 from copilot.providers.base import Entry, ImagePart, Provider, UserMessage
 from copilot.providers.scripted import (
     Call,
+    Cut,
     Fail,
     Finish,
+    Hang,
     Reasoning,
     Script,
     ScriptedProvider,
@@ -27,6 +30,7 @@ from copilot.providers.scripted import (
     Text,
 )
 from tests.playing import kinds, look, loop_of, of, play
+from tests.test_loop_interruptions import played_until
 from tests.wire.test_provider_contract import VENDORS, FakeProvider, fake, vendor
 
 __all__ = ["fake"]  # the fixture
@@ -42,6 +46,8 @@ class Scenario:
     script: Sequence[Sequence[ScriptItem]]  # the same, for the scripted one
     follow_up: str = ""
     images: tuple[ImagePart, ...] = ()
+    asks: bool = False  # looking needs a person's word
+    shortens: bool = False  # a conversation that is too long can be summarised
 
 
 LOOK: dict[str, object] = {"name": "look", "arguments": {"at": "it"}}
@@ -63,6 +69,24 @@ SCENARIOS = {
     "overflow": Scenario(
         plan={"status": 400, "body": "prompt is too long"}, script=[[Fail(code="context_overflow")]]
     ),
+    "shortened": Scenario(
+        plan={"status": 400, "body": "prompt is too long", "fail_times": 1},
+        script=[[Fail(code="context_overflow")], [WORDS]],
+        shortens=True,
+    ),
+    "pause": Scenario(plan={"tools": [LOOK, LOOK]}, script=[[Call("look", {"at": "it"})] * 2], asks=True),
+    "two rounds": Scenario(
+        plan={"tools": [{"name": "look", "arguments": {"at": "$round"}}], "rounds": 2},
+        script=[[Call("look", {"at": "0"})], [Call("look", {"at": "1"})], [WORDS]],
+    ),
+    "unknown tool": Scenario(
+        plan={"tools": [{"name": "lok", "arguments": {}}]}, script=[[Call("lok", {})], [WORDS]]
+    ),
+    "tried again": Scenario(
+        plan={"status": 529, "fail_times": 1}, script=[[Fail("overloaded", status=529)], [WORDS]]
+    ),
+    "taken back": Scenario(plan={"cut_after": 1, "fail_times": 1}, script=[[Text("t0 "), Cut()], [WORDS]]),
+    "broken for good": Scenario(plan={"status": 401}, script=[[Fail("auth_failed", status=401)]]),
     "length": Scenario(plan={"finish": "?"}, script=[[WORDS, Finish("length")]]),
 }
 CUT_SHORT = {"openai_chat": "length", "openai_responses": "max_output_tokens", "anthropic": "max_tokens"}
@@ -77,19 +101,25 @@ async def provider_of(kind: str, scenario: Scenario, fake: FakeProvider) -> Asyn
         yield provider
 
 
-async def played(kind: str, scenario: Scenario, fake: FakeProvider) -> list[Produced]:
+def loop_for(kind: str, scenario: Scenario, provider: Provider) -> Loop:
+    """Each wire has words of its own: the fake counts failures by them."""
     plan = scenario.plan | ({"finish": CUT_SHORT.get(kind)} if "finish" in scenario.plan else {})
-    asked = UserMessage(text=f"Hello fake:{json.dumps(plan)}", images=scenario.images)
+    asked = UserMessage(text=f"Hello {kind} fake:{json.dumps(plan)}", images=scenario.images)
     said = [(UserMessage(text=scenario.follow_up),)] if scenario.follow_up else []
+    return loop_of(
+        provider,
+        messages=[asked],
+        chain=(ENTRY,),
+        toolbox=MemoryToolbox(tools={"look": look}),
+        follow_ups=MemoryFollowUps(said),
+        approvals=MemoryApprovals(asks={"look": "It looks."} if scenario.asks else {}),
+        compactor=MemoryCompactor(*[Compacted(messages=(asked,), tokens=10)] * scenario.shortens),
+    )
+
+
+async def played(kind: str, scenario: Scenario, fake: FakeProvider) -> list[Produced]:
     async with provider_of(kind, scenario, fake) as provider:
-        loop = loop_of(
-            provider,
-            messages=[asked],
-            chain=(ENTRY,),
-            toolbox=MemoryToolbox(tools={"look": look}),
-            follow_ups=MemoryFollowUps(said),
-        )
-        return await play(loop)
+        return await play(loop_for(kind, scenario, provider))
 
 
 def seen(parts: Sequence[Produced]) -> list[str]:
@@ -126,3 +156,24 @@ async def test_every_vendor_hears_the_follow_up_and_sees_the_picture_a33_c3(
     for name, sign in (("follow-up", "And this?"), ("images", base64.b64encode(PICTURE.data).decode())):
         await played(kind, SCENARIOS[name], fake)
         assert sign in json.dumps(await asyncio.to_thread(fake.get, "/requests?last=1"))
+
+
+STOPPED = Scenario(
+    plan={"thinking": 2, "tokens": 1_000, "gap_ms": 20},
+    script=[[Reasoning("r0 r1 "), Text("t0 "), Hang()]],
+)
+
+
+async def stopped(kind: str, fake: FakeProvider) -> tuple[list[str], list[str], bool]:
+    """What was seen until the first word, what stood open then, and whether the call is known to be cut off."""
+    async with provider_of(kind, STOPPED, fake) as provider:
+        loop = loop_for(kind, STOPPED, provider)
+        parts = await played_until(loop, lambda parts: of(parts, TextExtended))
+        call = loop.open_call()
+        left = [loop.open_block, loop.open_step]
+        return seen(parts), [type(one).__name__ for one in left], call is not None and call.aborted
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_a_stop_leaves_the_same_open_whoever_spoke_a33_c3(kind: str, fake: FakeProvider) -> None:
+    assert await stopped(kind, fake) == await stopped("scripted", fake)

@@ -1,0 +1,87 @@
+"""What goes on by itself or by a button: a goal, a turn at its limit, and the figures under the composer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.flows.conftest import Visitor, send
+from tests.flows.test_chat import LONG, answers, bubbles, is_idle
+
+pytestmark = pytest.mark.browser
+Stored = Callable[[Callable[[], object]], object]
+
+
+def test_a_goal_is_said_judged_and_paused_where_nobody_can_judge(ada: Visitor) -> None:
+    """A30.4, W2.8: the demo is no judge, so the person is told and has the next word; a reload shows the same"""
+    page = ada.log_in()
+    send(page, "Hello there")
+    expect(answers(page)).to_have_count(1)
+    is_idle(page)
+    send(page, "/goal Write a poem")
+    expect(bubbles(page)).to_have_text(["Hello there", "Write a poem"])
+    notice = page.locator(".row.notice")
+    expect(notice).to_contain_text("Goal paused")
+    expect(notice).to_contain_text("/goal resume")
+    page.reload()
+    expect(page.locator(".row.notice")).to_contain_text("Goal paused")
+    send(page, "/goal")
+    expect(page.locator(".toast")).to_contain_text("Write a poem")
+    send(page, "/goal clear")
+    expect(page.locator(".toast").last).to_contain_text("goal")
+    expect(bubbles(page)).to_have_count(2)
+
+
+def test_a_turn_that_reached_its_limit_goes_on_at_a_click(ada: Visitor, stored: Stored) -> None:
+    """A10.1: never a silent end; the button says it in the person's place"""
+
+    def limited() -> str:
+        from tests import make
+
+        session = make.session(make.user(ada.email.partition("@")[0]), title="Limited")
+        turn = make.turn(session, "succeeded", limit_code="round_limit")
+        make.message(session, content="Do it all", turn=turn, origin="web")
+        make.message(session, "assistant", content="Half is done.", turn=turn)
+        make.message(session, "notice", data={"code": "round_limit"}, turn=turn)
+        return str(session.pk)
+
+    session_id = stored(limited)
+    ada.log_in()
+    page = ada.tab(f"/chat/{session_id}/")
+    notice = page.locator(".row.notice")
+    expect(notice).to_contain_text("Step limit reached")
+    expect(notice.get_by_role("button", name="Retry")).to_be_hidden()
+    notice.get_by_role("button", name="Continue").click()
+    expect(bubbles(page)).to_have_text(["Do it all", "Continue."])
+    expect(answers(page)).to_have_count(2)
+    is_idle(page)
+
+
+def test_the_figures_show_how_fast_it_writes_and_how_full_the_context_is(
+    ada: Visitor, stored: Stored
+) -> None:
+    """A19.7: live tokens per second while a turn writes; the share of the window once it is known"""
+    page = ada.log_in()
+    meter = page.locator("#meter")
+    expect(meter).to_be_hidden()
+    send(page, LONG)
+    expect(meter).to_contain_text(re.compile(r"\d+ tokens/s"))
+    session_id = page.url.rstrip("/").rsplit("/", 1)[1]
+
+    def metered() -> None:
+        from copilot.events import Tokens, UsageMetered
+        from copilot.live import stream
+        from copilot.models import Turn
+
+        turn = Turn.objects.get(session=session_id)
+        figures = UsageMetered(tokens_per_second=12.0, context_used_percent=41.6, tokens=Tokens(output=9))
+        stream.publish_now(session_id, [(figures, str(turn.pk))])
+
+    page.get_by_role("button", name="Stop").click()
+    is_idle(page)
+    stored(metered)
+    expect(meter).to_contain_text("42 % of context")
+    expect(meter).not_to_contain_text("tokens/s")
