@@ -36,7 +36,7 @@ def flag(name: str, default: bool) -> bool:
     raise ImproperlyConfigured(f"{name} must be true or false, not {value!r}")
 
 
-def integer(name: str, default: int, *, least: int = 0) -> int:
+def integer(name: str, default: int, *, least: int = 0, most: int | None = None) -> int:
     value = os.environ.get(name, "").strip()
     if not value:
         return default
@@ -46,6 +46,8 @@ def integer(name: str, default: int, *, least: int = 0) -> int:
         raise ImproperlyConfigured(f"{name} must be a whole number, not {value!r}") from None
     if number < least:
         raise ImproperlyConfigured(f"{name} must be at least {least}, not {number}")
+    if most is not None and number > most:
+        raise ImproperlyConfigured(f"{name} must be at most {most}, not {number}")
     return number
 
 

@@ -268,7 +268,7 @@ SUB_SESSIONS_AT_ONCE = env.integer("SUB_SESSIONS_AT_ONCE", 5, least=1)
 HEARTBEAT_SECONDS = env.seconds("HEARTBEAT_SECONDS", 15, least=0.1)
 # How often running turns tell what they take (A19.7); 0 = never. Tests switch it on where they look for it.
 METER_SECONDS = env.seconds("METER_SECONDS", 0 if ENVIRONMENT == "test" else 0.5)
-THINKING_TOKENS = env.integer("THINKING_TOKENS", 8192)
+THINKING_TOKENS = env.integer("THINKING_TOKENS", 8192, most=128_000)  # 0 = off
 QUEUED_TOO_LONG_SECONDS = env.seconds("QUEUED_TOO_LONG_SECONDS", 30, least=1)
 EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)

@@ -66,7 +66,7 @@ def test_of_fifty_senders_one_starts_at_most_ten_queue_and_the_rest_are_refused(
 
 
 def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model):
-    """T12, T3.4: the race at the end, a thousand times over twenty sessions"""
+    """T12, T3.4, A13.c3: the race at the end, a thousand times over twenty sessions"""
     sessions = [make.session(make.user(f"sailor{number}")) for number in range(20)]
 
     def converse(session):
