@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 from uuid import UUID, uuid4
 
+from django.conf import settings
 from django.db.models import Sum
+from django.urls import reverse
 
 from copilot import queries
 from copilot.bridge import in_thread
@@ -65,6 +67,7 @@ class Outcome:
     tool_calls: list[CallMade] = field(default_factory=list)
     usage: Tokens = field(default_factory=Tokens)
     error: OutcomeError | None = None
+    link: str | None = None  # where a person decides, while the turn waits for one (A31.4)
 
 
 class Accepted(Protocol):
@@ -91,7 +94,7 @@ async def wait(
 def at_once(user_id: int, turn_id: UUID, *, run_id: str | None = None) -> Outcome:
     """The outcome as the rows have it now."""
     turn = queries.turn_of(user_id, turn_id)
-    return _tell(_look(_Place(turn.session_id, turn_id, run_id)))
+    return _tell(_look(_Place(turn.session_id, turn_id, run_id)), turn.session_id)
 
 
 async def run_and_wait(
@@ -141,7 +144,7 @@ async def _follow(feed: Feed, place: _Place, timeout_seconds: float) -> Outcome:
         standing = await in_thread(_look, place)
         left = deadline - time.monotonic()
         if standing.status not in ("queued", "running") or left <= 0:
-            return await in_thread(_tell, standing)
+            return await in_thread(_tell, standing, place.session_id)
         await _news(feed, min(left, LOOK_AGAIN_SECONDS))
 
 
@@ -186,7 +189,7 @@ def _status_of(turn_id: UUID) -> Status:
             return "queued"
 
 
-def _tell(standing: _Standing) -> Outcome:
+def _tell(standing: _Standing, session_id: UUID) -> Outcome:
     """Everything a caller is told, in three statements."""
     if not standing.own:
         return Outcome(turn_id=str(standing.turn_id), status=standing.status)
@@ -201,7 +204,13 @@ def _tell(standing: _Standing) -> Outcome:
         tool_calls=_calls(rows),
         usage=_usage(standing.turn_id),
         error=_error(standing.turn_id, rows) if standing.status == "failed" else None,
+        link=link_to(session_id) if standing.status == "waiting" else None,
     )
+
+
+def link_to(session_id: UUID) -> str:
+    """A conversation's page, for whoever is told of it elsewhere."""
+    return f"{settings.SITE_URL}{reverse('chat_session', args=[session_id])}"
 
 
 def _calls(rows: list[MessageView]) -> list[CallMade]:

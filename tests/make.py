@@ -97,6 +97,7 @@ class TurnFields(TypedDict, total=False):
     worker: str
     attempts: int
     failure_code: str
+    limit_code: str
 
 
 def turn(of: Session, status: str = Turn.Status.QUEUED, **fields: Unpack[TurnFields]) -> Turn:

@@ -97,12 +97,14 @@ async def test_a_waiter_wakes_when_the_turn_ends(ada, turn):
 
 
 async def test_a_pause_for_approval_is_told_as_waiting(ada, turn):
-    """A31.4"""
+    """A31.4: with a link to where it is decided"""
     waiter = asyncio.create_task(outcomes.wait(ada.pk, turn.pk, timeout_seconds=30))
     await eventually(lambda: str(turn.session_id) in TAIL._sessions)
     await in_thread(lambda: Turn.objects.filter(pk=turn.pk).update(status="waiting"))
     await in_thread(stream.publish_now, str(turn.session_id), [(TurnPaused(approvals=[]), str(turn.pk))])
-    assert (await asyncio.wait_for(waiter, 5)).status == "waiting"
+    outcome = await asyncio.wait_for(waiter, 5)
+    assert outcome.status == "waiting"
+    assert outcome.link.endswith(f"/chat/{turn.session_id}/")
 
 
 async def test_when_the_time_is_up_the_answer_so_far_is_told(ada, turn):

@@ -17,6 +17,8 @@ from copilot.live.tail import Tail
 from copilot.models import Message, Session, Turn
 from copilot.permissions import UNRESTRICTED, Permissions
 from copilot.providers.scripted import Call, Fail, Text
+from copilot.tools.get_sub_session_result import GetSubSessionResult
+from copilot.tools.run_sub_session import RunSubSession
 from tests import make
 from tests.engine import Errand, add_tools, cue, ended, endings, fresh, quiet, start, status, told, until
 from tests.engine import model_fixture as model_fixture
@@ -110,6 +112,13 @@ def test_a_paused_child_is_waiting(session, model):
     told_of = result(called(session, model=model, session_id=str(child.pk)), GET)
     assert told_of["status"] == "waiting"
     assert "approve" in told_of["note"]
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(10**6, 300), (-5, 0), (7, 7)])
+def test_a_wait_beyond_the_limits_is_clamped(asked, waits):
+    """A21.1"""
+    assert RunSubSession(prompt="Look", wait_seconds=asked).wait_seconds == waits
+    assert GetSubSessionResult(session_id="x", wait_seconds=asked).wait_seconds == waits
 
 
 def test_not_being_able_to_look_is_an_error_and_no_status(session, model, monkeypatch):

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db.models import Q
-from django.urls import reverse
 from pydantic import AfterValidator
 
 from billing import queries as billing_queries
@@ -166,7 +165,7 @@ def report(context: TurnContext, prompt: Prompt, outcome: Outcome, *, poll: str)
     told: dict[str, JSON] = {
         "status": outcome.status,
         "session_id": str(prompt.session_id),
-        "link": link_to(prompt.session_id),
+        "link": outcomes.link_to(prompt.session_id),
         "text": outcome.text,
         "tool_calls": [{"tool": call.tool, "success": call.success} for call in outcome.tool_calls],
         "tokens": {"input": outcome.usage.input, "output": outcome.usage.output},
@@ -185,10 +184,6 @@ def report(context: TurnContext, prompt: Prompt, outcome: Outcome, *, poll: str)
         case "failed" if outcome.error is not None:
             told["error"] = {"code": outcome.error.code, "message": _sentence(outcome.error)}
     return told
-
-
-def link_to(session_id: UUID) -> str:
-    return settings.SITE_URL + reverse("chat_session", args=[session_id])
 
 
 def _note(context: TurnContext, poll: str) -> str:

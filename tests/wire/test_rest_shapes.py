@@ -116,7 +116,8 @@ async def test_waiting(waited):
             b'{"turn_id":"%b","status":"failed","text":"","tool_calls":[],'
             b'"usage":{"input":0,"cache_read":0,"cache_write_5m":0,"cache_write_1h":0,"output":0,"reasoning":0},'
             b'"error":{"code":"overloaded","message":"Provider unavailable",'
-            b'"hint":"This usually passes. Try again in a moment.","details":""}}' % str(turn.pk).encode()
+            b'"hint":"This usually passes. Try again in a moment.","details":""},"link":null}'
+            % str(turn.pk).encode()
         )
 
 
