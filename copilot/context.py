@@ -27,6 +27,13 @@ CHANNELS: dict[str, Channel] = {
 }
 
 
+def channel_of(origin: str) -> Channel:
+    """The one way from a turn's origin to what its channel can do; who declared nothing is told at once (A31.2, A31.3)."""
+    if origin not in CHANNELS:
+        raise LookupError(f"the channel {origin!r} has not declared what it can do")
+    return CHANNELS[origin]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TurnContext:
     user_id: int

@@ -145,6 +145,13 @@ def test_every_rest_door_that_starts_a_turn_binds_it_to_the_api(session, model):
     assert set(Turn.objects.values_list("origin", flat=True)) == {"api"}
 
 
+def test_a_channel_that_declared_nothing_starts_nothing(session):
+    """A31.c1, A31.3: told at once, not by a worker that does not know what it may do"""
+    with pytest.raises(LookupError, match="pigeon"):
+        start(session, origin="pigeon")
+    assert not Message.objects.exists()
+
+
 def test_a_page_without_a_script_is_the_web(session, model):
     """A31.3"""
     person(make.ada()).post(f"/chat/{session.pk}/send/", {"text": "One"})

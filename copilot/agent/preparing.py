@@ -59,7 +59,7 @@ def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:
 def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:
     growing = {row.id: row.content for row in rows if row.streaming and row.turn_id == str(turn.turn_id)}
     texts = queries.present_text(str(turn.session_id), growing) if growing else {}
-    able = abilities(turn.permissions, context.CHANNELS[turn.origin])
+    able = abilities(turn.permissions, context.channel_of(turn.origin))
     standings = approvals.standings(turn.turn_id)
     _settle(turn, rows, standings.values())
     mended = mend(

@@ -115,7 +115,7 @@ class TurnRun(Run):
             fence=turn.fence,
             origin=turn.origin,
             permissions=turn.permissions,
-            channel=context.CHANNELS[turn.origin],
+            channel=context.channel_of(turn.origin),
             timezone=turn.shaping.timezone,
         )
 

@@ -1,4 +1,4 @@
-"""Whether a message's tier and mode exist, and its sender's plan includes them (A4.2)."""
+"""Whether a message's channel, tier and mode exist, and its sender's plan includes them (A4.2, A31.2)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from billing import queries as billing
 from copilot import offering
 from copilot.commands import SendMessage
+from copilot.context import channel_of
 from copilot.errors import Forbidden
 
 
@@ -15,6 +16,7 @@ def choose(command: SendMessage) -> SendMessage:
 
     Without a mode a turn thinks; on a plan that includes no thinking, it does not.
     """
+    channel_of(command.origin)
     offering.resolve(command.tier, command.mode)
     if not billing.restricts_models():
         return command

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from copilot import approvals, queries, tasks
 from copilot.approvals import Decision, Resumed
 from copilot.commands import Decide, clean_text
-from copilot.context import CHANNELS
+from copilot.context import channel_of
 from copilot.dispatch.limits import check_account, check_limit
 from copilot.dispatch.telling import publish
 from copilot.errors import InvalidRequest
@@ -96,7 +96,7 @@ def _final_arguments(given: Decide, row: Approval) -> dict[str, JSON] | None:
 
 def _judged(final: dict[str, JSON], row: Approval) -> bool:
     """Whether the tool is still there; raises what is wrong with the arguments. MCP servers are not asked again."""
-    permissions, channel = Permissions.from_json(row.turn.permissions), CHANNELS[row.turn.origin]
+    permissions, channel = Permissions.from_json(row.turn.permissions), channel_of(row.turn.origin)
     tool = next((one for one in registry.offered(permissions, channel) if one.name == row.tool), None)
     if tool is None:
         return mcp_offline.check(row.session.owner_id, permissions, row.tool, final)
