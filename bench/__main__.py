@@ -16,6 +16,7 @@ import uvloop
 
 from bench import report
 from bench.bars import LINES, Findings
+from bench.installation import InstallationProblem
 from bench.measures import (
     first_token,
     history,
@@ -29,13 +30,13 @@ from bench.measures import (
 )
 from bench.meters import Foreign
 from bench.options import FULL, QUICK, Scale
-from bench.site import BenchProblem, Site, running_site
+from bench.site import Site, running_site
 from bench.wire import SocketClosed
 
 Act = Callable[[Site, Scale, Findings], Awaitable[None]]
 QUIET_CORES = 0.15
 FAULTS = (
-    BenchProblem,
+    InstallationProblem,
     SocketClosed,
     OSError,
     RuntimeError,
@@ -83,7 +84,7 @@ def main() -> int:
         _noted("cold start", problems, lambda: starting.measure(findings))
     measures = [measure for measure in MEASURES if measure.lines & wanted]
     if measures:
-        with running_site(users=scale.users, sessions=scale.sessions, keep=options.keep) as site:
+        with running_site(users=scale.users, sessions=scale.sessions, kept=options.keep) as site:
             uvloop.run(_all(site, scale, measures, findings, problems))
     findings.lines = {name: found for name, found in findings.lines.items() if name in wanted}
     seconds = time.monotonic() - began
@@ -116,7 +117,7 @@ async def _all(
         _say(f"{measure.name} took {time.monotonic() - began:.0f} s")
         try:
             site.check()  # a dead process explains what went wrong better than its clients do
-        except BenchProblem as problem:
+        except InstallationProblem as problem:
             _complain(measure.name, problems, problem)
             return
         await asyncio.sleep(0.5)

@@ -5,17 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import resource
-import secrets
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +16,16 @@ import psutil
 import psycopg
 
 from bench.clients import SocketClient, Target
+from bench.installation import Installation, InstallationProblem, answers, directory_of, keep
 from config.run import WORKERS
-from config.servers import Postgres, Valkey, dies_with_parent, free_port, start
+from config.servers import free_port
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = "fake:tokens=20,stamp=1"
 START_SECONDS = 60.0
 SITE = ("web", "turns", "maintenance", "schedule")
 
 
-class BenchProblem(Exception):
+class BenchProblem(InstallationProblem):
     """The run cannot go on; the message says why."""
 
 
@@ -46,36 +38,24 @@ class Seeded:
     histories: dict[int, str]
 
 
-class Site:
+class Site(Installation):
     """One web process, one worker of turns, maintenance and beat, exactly as the run command starts them."""
 
     def __init__(self, directory: Path, *, users: int, sessions: int) -> None:
-        self.directory = directory
-        self.postgres = Postgres(directory / "postgres", durable=True)
-        self.valkey = Valkey(directory / "valkey", durable=True)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        super().__init__(directory)
         self.port = free_port()
-        self.provider_port = 0
         self._users, self._sessions = users, sessions
         self._extra_workers = 0
         self.seeded: Seeded
-        self.environment: dict[str, str] = {}
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def provider_url(self) -> str:
-        return f"http://127.0.0.1:{self.provider_port}/v1"
-
     # --- starting --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        start(self.valkey, self.postgres)
-        self.provider_port = self._start_provider()
-        self.environment = self._environment()
-        self._run("config.prepare")
+        self.prepare(site_url=self.url, model=MODEL, grace_seconds=1)
         commands = {program.name: program.command for program in WORKERS}
         web = (sys.executable, "-m", "config.web", "--port", str(self.port))
         for name in SITE:
@@ -83,67 +63,11 @@ class Site:
         self.seeded = self._seed()
         self._wait_until_ready()
 
-    def _environment(self) -> dict[str, str]:
-        return os.environ | {
-            "PILOTHOUSE_ENVIRONMENT": "development",
-            "SECRET_KEY": secrets.token_hex(32),
-            "SITE_URL": self.url,
-            "DATABASE_URL": self.postgres.url,
-            "REDIS_URL": self.valkey.url,
-            "OPENAI_BASE_URL": self.provider_url,
-            "OPENAI_API_KEY": "x",
-            "OPENAI_MODEL": MODEL,
-            "ANTHROPIC_API_KEY": "",
-            "STATIC_ROOT": str(self.directory / "static"),
-            "WORKSPACE_ROOT": str(self.directory / "workspace"),
-            "TURN_GRACE_SECONDS": "1",
-            "PYTHONWARNINGS": "ignore",
-        }
-
-    def _start_provider(self) -> int:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench.fake_provider", "--port", "0"],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            preexec_fn=dies_with_parent(signal.SIGKILL),
-        )
-        self.processes["provider"] = process
-        assert process.stdout is not None
-        return int(json.loads(process.stdout.readline())["port"])
-
-    def _run(self, module: str, *arguments: str) -> bytes:
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode:
-            raise BenchProblem(f"{module} failed:\n{done.stderr.decode()[-2000:]}")
-        return done.stdout
-
     def _seed(self) -> Seeded:
-        output = self._run("bench.seed", "--users", str(self._users), "--sessions", str(self._sessions))
+        output = self.run("bench.seed", "--users", str(self._users), "--sessions", str(self._sessions))
         found = json.loads(output.splitlines()[-1])
         histories = {int(size): session for size, session in found["histories"].items()}
         return Seeded(found["cookies"], found["sessions"], histories)
-
-    def spawn(self, name: str, command: tuple[str, ...]) -> None:
-        with self.log(name).open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=dies_with_parent(signal.SIGKILL),
-            )
-
-    def log(self, name: str) -> Path:
-        return self.directory / f"{name}.log"
 
     def add_worker(self) -> str:
         """Another worker of turns, under a name of its own."""
@@ -202,42 +126,20 @@ class Site:
     def process(self, name: str) -> psutil.Process:
         return psutil.Process(self.processes[name].pid)
 
-    # --- stopping --------------------------------------------------------------------------------
-
-    def stop(self) -> None:
-        for process in self.processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        for process in self.processes.values():
-            process.wait()
-        self.postgres.stop()
-        self.valkey.stop()
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as response:
-            return bool(response.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
-
 
 @contextlib.contextmanager
-def running_site(*, users: int, sessions: int, keep: bool = False) -> Iterator[Site]:
-    """Everything it started is gone at the end, with its data."""
+def running_site(*, users: int, sessions: int, kept: bool = False) -> Iterator[Site]:
+    """Everything it started is gone at the end, with its data unless it shall be looked at."""
     raise_file_limit()
-    directory = Path(tempfile.mkdtemp(prefix="pilothouse-bench-"))
-    directory.chmod(0o755)  # the demoted servers reach their own directories through it
-    site = Site(directory, users=users, sessions=sessions)
-    try:
-        site.start()
-        yield site
-    finally:
-        site.stop()
-        if keep:
-            print(f"logs and data are kept in {directory}", file=sys.stderr)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+    with directory_of("bench") as directory:
+        site = Site(directory, users=users, sessions=sessions)
+        if kept:
+            keep(directory)
+        try:
+            site.start()
+            yield site
+        finally:
+            site.stop()
 
 
 def raise_file_limit() -> None:

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from bench.bars import Findings, Measured
-from bench.site import ROOT, BenchProblem, answers
+from bench.installation import ROOT, answers
+from bench.site import BenchProblem
 from config.servers import dies_with_parent, free_port
 
 LONGEST_SECONDS = 90.0

@@ -12,23 +12,27 @@ import random
 import sys
 import time
 
+from bench.installation import keep
 from tests.faults.site import Site, running_site
 
 QUIET_SECONDS = 180.0
 
 
 def run(
-    *, seconds: float, seed: int, people: int, redis_is_durable: bool, longest_freeze: float, keep: bool
+    *, seconds: float, seed: int, people: int, redis_is_durable: bool, longest_freeze: float, kept: bool
 ) -> int:
-    with running_site(redis_is_durable=redis_is_durable, keep=keep) as site:
+    with running_site(redis_is_durable=redis_is_durable) as site:
         print(
             f"seed {seed}, {people} people, {seconds:.0f} s, Redis {'durable' if redis_is_durable else 'volatile'}"
         )
         print(f"logs in {site.directory}")
         _enter(site)
-        return asyncio.run(
+        problems = asyncio.run(
             _storm(site, seconds=seconds, seed=seed, people=people, longest_freeze=longest_freeze)
         )
+        if kept or problems:
+            keep(site.directory)
+        return problems
 
 
 def _enter(site: Site) -> None:
@@ -123,7 +127,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--people", type=int, default=12)
     parser.add_argument("--redis", choices=("durable", "volatile", "either"), default="either")
-    parser.add_argument("--keep", action="store_true", help="leave the logs of all processes behind")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the logs of all processes behind, as after a broken promise",
+    )
     options = parser.parse_args()
     seed = options.seed or random.SystemRandom().randrange(1, 10**6)
     durable = options.redis == "durable" or (options.redis == "either" and seed % 2 == 0)
@@ -135,7 +143,7 @@ def main() -> int:
         people=options.people,
         redis_is_durable=durable,
         longest_freeze=longest_freeze,
-        keep=options.keep,
+        kept=options.keep,
     )
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.faults.site import ROOT
+from bench.installation import ROOT
 
 
 @pytest.mark.slow
