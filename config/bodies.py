@@ -16,7 +16,9 @@ from asgiref.typing import (
 from django.conf import settings
 
 UPLOADS = "/api/v1/files"
+IMPORTS = ("/api/v1/sessions/import", "/settings/account/import")
 MEGABYTE = 2**20
+FORM_BYTES = MEGABYTE  # what a form puts around a file
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class CappedBodies:
 def cap_of(path: str) -> Cap:
     if path.rstrip("/") == UPLOADS:
         return Cap(settings.UPLOAD_BODY_MAX_BYTES, code="file_too_large")
+    if path.rstrip("/") in IMPORTS:
+        return Cap(settings.IMPORT_ZIP_MAX + FORM_BYTES, code="file_too_large")
     return Cap(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
 
 

@@ -142,6 +142,12 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": crontab(hour=4, minute=20),
         "options": {"expires": 3600},
     },
+    "jobs": {"task": "copilot.tasks.look_after_jobs", "schedule": 60.0, "options": {"expires": 55}},
+    "purge sessions": {
+        "task": "copilot.tasks.purge_sessions",
+        "schedule": 3600.0,
+        "options": {"expires": 3600},
+    },
     "purge files": {"task": "copilot.tasks.purge_files", "schedule": 3600.0, "options": {"expires": 3600}},
     "publish windows": {
         "task": "billing.tasks.publish_windows",
@@ -156,7 +162,7 @@ CELERY_TIMEZONE = "UTC"
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "django.contrib.auth.backends.ModelBackend",
-    "allauth.account.auth_backends.AuthenticationBackend",
+    "copilot.returning.ReturningBackend",  # allauth's; who comes back in time keeps the account (S17)
 ]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
@@ -343,4 +349,5 @@ IMPORT_ZIP_MAX = env.size("IMPORT_ZIP_MAX", 200 * MB)
 IMPORT_MESSAGES_MAX = env.integer("IMPORT_MESSAGES_MAX", 5000, least=1)
 IMPORT_TEXT_MAX = env.integer("IMPORT_TEXT_MAX", 64_000, least=1)  # characters of one text
 ERASURE_GRACE_DAYS = env.integer("ERASURE_GRACE_DAYS", 7)
-ERASURE_STEPS = env.words("ERASURE_STEPS", [])  # dotted names of erase(user_id), in order
+ERASURE_STEPS = env.words("ERASURE_STEPS", [])  # dotted names of erase(user_id), in order, after our own
+ERASURE_CLOSINGS = env.words("ERASURE_CLOSINGS", [])  # dotted names, called with a user's id at the request

@@ -114,3 +114,9 @@ def _matches(secret: str, stored: str) -> bool:
 
 def _hash(secret: str, pepper: str | bytes) -> str:
     return salted_hmac(_PEPPER, secret, secret=pepper, algorithm="sha256").hexdigest()
+
+
+def erase(user_id: int) -> int:
+    """All of them, at the moment an account is given up (S17)."""
+    removed, _ = ApiKey.objects.filter(user=user_id).delete()
+    return removed

@@ -30,6 +30,8 @@ class CopilotConfig(AppConfig):
             send_errand=tasks.send_errand,
             compact_after=dispatch.compact_after,
             send_scan=tasks.send_scan,
+            send_job=tasks.send_job,
+            halt=dispatch.halt,
         )
 
         for name in filter(str.isupper, dir(settings)):

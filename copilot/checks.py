@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import FileSystemStorage, InvalidStorageError, Storage, storages
+from django.utils.module_loading import import_string
 
 from copilot.providers import caching
 from copilot.workers import BEAT_LIFE_SECONDS, BEAT_SECONDS
@@ -132,3 +133,16 @@ def beats_outlive_sweeps(app_configs: Sequence[AppConfig] | None, **kwargs: obje
     return [
         Error("A beat must live three periods, and with two sweeps at most 10 s.", id="diagnostics.E001"),
     ]
+
+
+@register
+def erasures_reach_every_app(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    """A step that cannot be called would be found out when somebody's data has to go (S17)."""
+    found: list[CheckMessage] = []
+    for setting in ("ERASURE_CLOSINGS", "ERASURE_STEPS"):
+        for name in getattr(settings, setting):
+            try:
+                import_string(name)
+            except ImportError as problem:
+                found.append(Error(f"{setting} names {name}: {problem}", id="copilot.E020"))
+    return found

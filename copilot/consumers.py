@@ -81,6 +81,8 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             )
             return
         self.visitor = visitor
+        self._expelled = False
+        TAIL.admit(visitor.user_id, self)
         await self.send({"type": "websocket.accept"})
         self._writer = asyncio.create_task(self._write_for_ever(), name="socket")
 
@@ -91,6 +93,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             ear.leave()
         if self._writer is not None:
             TAIL.leave_user(self.visitor.user_id, self)
+            TAIL.see_out(self.visitor.user_id, self)
             self._writer.cancel()
         raise StopConsumer
 
@@ -327,6 +330,10 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         if session_id not in self._subscriptions:
             self.deliver(session_id, entries)
 
+    def expelled(self) -> None:
+        self._expelled = True
+        self._news.set()
+
     # --- out -------------------------------------------------------------------------------------
 
     def _push(self, text: str) -> None:
@@ -342,6 +349,9 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 await send({"type": "websocket.send", "text": self._out.popleft()})
             while self._lost:
                 await self._start_over(self._lost.pop())
+            if self._expelled:
+                await send({"type": "websocket.close", "code": STRANGER, "reason": "account closed"})
+                return
 
     async def _start_over(self, session_id: str) -> None:
         try:

@@ -354,3 +354,9 @@ def _sealed(secrets: Mapping[str, str]) -> str:
 
 def _unsealed(sealed: str) -> dict[str, str]:
     return msgspec.json.decode(sealing.unseal(sealed), type=dict[str, str]) if sealed else {}
+
+
+def erase(owner_id: int) -> int:
+    """Of an account that goes, secrets included (S17)."""
+    removed, _ = McpServer.objects.filter(owner=owner_id).delete()
+    return removed

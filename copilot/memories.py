@@ -147,3 +147,10 @@ def _fitting(lines: Iterable[str]) -> list[str]:
             kept.append(line)
             room -= len(line) + 1
     return kept
+
+
+def erase(owner_id: int) -> int:
+    """Everything that is remembered, and whether to; of an account that goes (S17)."""
+    removed, _ = MemoryItem.objects.filter(owner=owner_id).delete()
+    switches, _ = MemorySwitch.objects.filter(owner=owner_id).delete()
+    return removed + switches

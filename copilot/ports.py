@@ -72,6 +72,17 @@ class SendScan(Protocol):
     def __call__(self, file_id: UUID) -> None: ...
 
 
+Job = Literal["export", "erasure"]
+
+
+class SendJob(Protocol):
+    def __call__(self, job: Job, job_id: UUID) -> None: ...
+
+
+class Halt(Protocol):
+    def __call__(self, session_id: UUID) -> None: ...
+
+
 class CompactAfter(Protocol):
     def __call__(self, turn_id: UUID) -> None: ...
 
@@ -85,6 +96,8 @@ class _Bound:
     send_errand: SendErrand
     compact_after: CompactAfter
     send_scan: SendScan
+    send_job: SendJob
+    halt: Halt
 
 
 def bind(
@@ -97,6 +110,8 @@ def bind(
     send_errand: SendErrand,
     compact_after: CompactAfter,
     send_scan: SendScan,
+    send_job: SendJob,
+    halt: Halt,
 ) -> None:
     _Bound.follow = staticmethod(follow)
     _Bound.send_turn = staticmethod(send_turn)
@@ -106,6 +121,8 @@ def bind(
     _Bound.send_errand = staticmethod(send_errand)
     _Bound.compact_after = staticmethod(compact_after)
     _Bound.send_scan = staticmethod(send_scan)
+    _Bound.send_job = staticmethod(send_job)
+    _Bound.halt = staticmethod(halt)
 
 
 def follow(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> None:
@@ -146,3 +163,13 @@ def compact_after(turn_id: UUID) -> None:
 def send_scan(file_id: UUID) -> None:
     """Have a stored file looked through in the background (tasks)."""
     _Bound.send_scan(file_id)
+
+
+def send_job(job: Job, job_id: UUID) -> None:
+    """Work whose row stands, and which a worker does when it can; lost on the way, it is sent again (tasks)."""
+    _Bound.send_job(job, job_id)
+
+
+def halt(session_id: UUID) -> None:
+    """End whatever runs or waits in a session that goes (dispatch)."""
+    _Bound.halt(session_id)

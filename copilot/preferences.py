@@ -78,3 +78,9 @@ def _check_zone(name: str) -> None:
             cursor.execute("SELECT now() AT TIME ZONE %s", [name])
     except DataError as problem:
         raise unknown from problem
+
+
+def erase(owner_id: int) -> int:
+    """Of an account that goes (S17)."""
+    removed, _ = Preferences.objects.filter(owner=owner_id).delete()
+    return removed

@@ -230,3 +230,9 @@ def _entries(names: list[str]) -> str:
     shown = ", ".join(escape(name) for name in names[:SHOWN_ENTRIES])
     more = len(names) - SHOWN_ENTRIES
     return (shown or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def erase(owner_id: int) -> int:
+    """Of an account that goes, whose sessions are gone already (S17)."""
+    removed, _ = Agent.objects.filter(owner=owner_id).delete()
+    return removed

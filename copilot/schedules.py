@@ -200,3 +200,16 @@ def settle(run: ScheduleRun, outcome: ScheduleRun.Outcome, reason: str = "", *, 
     task.update(failures=F("failures") + 1)
     off = f"It failed {MAX_FAILURES} times in a row, at last with: {reason}"[:200]
     return bool(task.filter(ACTIVE, failures__gte=MAX_FAILURES).update(next_run=None, disabled_reason=off))
+
+
+def switch_off_all(owner_id: int, reason: str) -> None:
+    """Nothing of this owner's runs by the clock any more, until each is switched on again (S17)."""
+    Schedule.objects.filter(owner=owner_id, next_run__isnull=False).update(
+        next_run=None, disabled_reason=reason
+    )
+
+
+def erase(owner_id: int) -> int:
+    """Of an account that goes, with the record of their runs (S17)."""
+    removed, _ = Schedule.objects.filter(owner=owner_id).delete()
+    return removed

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, TypedDict
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from copilot import preferences, queries
 from copilot.awaited import auto_approve_of
 from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
 from copilot.events import Event, GoalJudged, GoalState, SessionChanged, TitleChanged, Todo
-from copilot.live import stream
+from copilot.live import stream, wiping
 from copilot.live.client import RedisDown
 from copilot.models import Agent, AgentVersion, Session
 from copilot.rows import storable
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 TITLE_CHARACTERS = 200
 GOAL_CHARACTERS = 2_000
 REASON_CHARACTERS = 500
-UNDO_DAYS = 30
 
 
 def create(owner_id: int, title: str = "", *, agent_version: AgentVersion | None = None) -> Session:
@@ -127,26 +126,82 @@ def shape(owner_id: int, session_id: UUID, changes: Shape) -> None:
         raise NotFound
 
 
-def delete(owner_id: int, session_id: UUID) -> None:
-    """Gone from every list at once, purged later; `restore` undoes it until then."""
-    changed = Session.objects.filter(pk=session_id, owner=owner_id, deleted_at=None).update(deleted_at=Now())
-    if not changed:
+_DELETE = """
+WITH RECURSIVE family AS (
+    SELECT id FROM copilot_session WHERE id = %(id)s AND owner_id = %(owner)s AND deleted_at IS NULL
+    UNION ALL
+    SELECT child.id FROM copilot_session child JOIN family ON child.parent_id = family.id
+)
+UPDATE copilot_session s SET deleted_at = now() FROM family WHERE s.id = family.id AND s.deleted_at IS NULL
+RETURNING s.id
+"""
+_RESTORE = """
+WITH RECURSIVE family AS (
+    SELECT id, deleted_at FROM copilot_session
+    WHERE id = %(id)s AND owner_id = %(owner)s AND deleted_at > now() - make_interval(days => %(days)s)
+    UNION ALL
+    SELECT child.id, child.deleted_at FROM copilot_session child
+    JOIN family ON child.parent_id = family.id AND child.deleted_at = family.deleted_at
+)
+UPDATE copilot_session s SET deleted_at = NULL FROM family WHERE s.id = family.id RETURNING s.id
+"""
+
+
+def delete(owner_id: int, session_id: UUID) -> list[UUID]:
+    """Gone from every list at once, with the sessions it started; `restore` undoes it until they are purged.
+
+    The answer is who went. Whatever runs in them is the caller's to stop: that takes more than rows.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_DELETE, {"id": session_id, "owner": owner_id})
+        gone = [row[0] for row in cursor.fetchall()]
+    if not gone:
         raise NotFound
     publish_change(Session.objects.get(pk=session_id))
+    return gone
 
 
 def restore(owner_id: int, session_id: UUID) -> Session:
-    changed = (
-        Session.objects.filter(pk=session_id, owner=owner_id)
-        .exclude(deleted_at=None)
-        .extra(where=[f"deleted_at > now() - interval '{UNDO_DAYS} days'"])  # noqa: S610 - a constant
-        .update(deleted_at=None)
-    )
-    if not changed:
+    """With the sessions that went with it."""
+    days = settings.SESSION_TRASH_DAYS
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(_RESTORE, {"id": session_id, "owner": owner_id, "days": days})
+            found = cursor.fetchall()
+    except IntegrityError:
+        raise Conflict("Its agent is built in another chat by now.", code="already_built") from None
+    if not found:
         raise NotFound
     session = Session.objects.get(pk=session_id)
     publish_change(session)
     return session
+
+
+def create_imported(owner_id: int, title: str, *, created_at: datetime) -> Session:
+    """A conversation that was held elsewhere; its caller tells of it once its rows stand (S16)."""
+    title = _clean(title)
+    session = Session.objects.create(
+        owner_id=owner_id,
+        title=title,
+        title_origin="manual" if title else "",
+        imported=True,
+        created_at=created_at,
+    )
+    session.refresh_from_db()
+    return session
+
+
+def purgeable(limit: int) -> list[UUID]:
+    """Sessions that were deleted too long ago to be brought back."""
+    long_ago = Now() - timedelta(days=settings.SESSION_TRASH_DAYS)
+    return list(Session.objects.filter(deleted_at__lte=long_ago).values_list("pk", flat=True)[:limit])
+
+
+def forget(session_ids: Sequence[UUID]) -> int:
+    """Remove sessions for good, once their rows are gone; first what Redis knows, which nobody could name later."""
+    wiping.wipe([str(one) for one in session_ids])
+    Session.objects.filter(pk__in=session_ids).delete()
+    return len(session_ids)
 
 
 def name_automatically(session_id: UUID, title: str, *, instead_of: str) -> bool:

@@ -141,6 +141,45 @@ def send_errand(errand: ports.Errand, turn_id: UUID) -> None:
         )
 
 
+@shared_task(name="copilot.tasks.run_job", ignore_result=True)
+def run_job(job: ports.Job, job_id: str) -> None:
+    """Work that has a row of its own: the message is only a wake-up (S15, S17)."""
+    from copilot.workspace import erasure, exports
+
+    match job:
+        case "export":
+            exports.run(UUID(job_id))
+        case "erasure":
+            erasure.run(UUID(job_id))
+        case unreachable:
+            assert_never(unreachable)
+
+
+def send_job(job: ports.Job, job_id: UUID) -> None:
+    try:
+        run_job.apply_async(args=(job, str(job_id)), retry=False)
+    except (OperationalError, OSError) as problem:
+        log.warning("the broker is unreachable, an %s waits for its sweep: %s", job, type(problem).__name__)
+
+
+@shared_task(name="copilot.tasks.look_after_jobs", ignore_result=True)
+def look_after_jobs() -> None:
+    """Once a minute: jobs that nobody took or that a worker left, what is due, and what has expired."""
+    from copilot.workspace import erasure, exports
+
+    exports.look_after()
+    erasure.look_after()
+
+
+@shared_task(name="copilot.tasks.purge_sessions", ignore_result=True)
+def purge_sessions() -> None:
+    """Sessions long in the trash go for good, with everything that was said in them (S17)."""
+    from copilot.workspace import clearing
+
+    while clearing.purge_sessions(PURGE_BATCH):
+        pass
+
+
 def send(turn_id: UUID) -> None:
     """Wake a worker for a turn whose row stands; what is away costs time, not the turn (T9.2)."""
     if not wakes_by_list():

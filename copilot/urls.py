@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from django.urls import path
 
-from copilot.views import agents, archive, artifacts, chat, keys, mcp, memories, preferences, schedules
+from copilot.views import (
+    account,
+    agents,
+    archive,
+    artifacts,
+    chat,
+    keys,
+    mcp,
+    memories,
+    preferences,
+    schedules,
+)
 
 urlpatterns = [
     path("", chat.home, name="home"),
@@ -47,6 +58,10 @@ urlpatterns = [
     path("settings/mcp/<uuid:server_id>/", mcp.change, name="mcp_change"),
     path("settings/mcp/<uuid:server_id>/test/", mcp.test, name="mcp_test"),
     path("settings/mcp/<uuid:server_id>/remove/", mcp.remove, name="mcp_remove"),
+    path("settings/account/", account.data, name="account_data"),
+    path("settings/account/export/", account.export_everything, name="account_export"),
+    path("settings/account/import/", account.import_document, name="account_import"),
+    path("settings/account/delete/", account.delete_account, name="account_delete"),
     path("settings/keys/", keys.keys, name="api_keys"),
     path("settings/keys/<uuid:key_id>/revoke/", keys.revoke_key, name="api_key_revoke"),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import schemathesis
 from django.core.wsgi import get_wsgi_application
@@ -36,9 +38,12 @@ def token(transactional_db, monkeypatch):
     return api_keys.create(make.ada()).token
 
 
+application = cache(get_wsgi_application)  # one for all requests: each looks through all static files first
+
+
 def server(environ, start_response):
     """As a server does: every answer is read to its end and closed, and so are the files that came with it."""
-    response = get_wsgi_application()(environ, start_response)
+    response = application()(environ, start_response)
     try:
         return [b"".join(response)]
     finally:

@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
-from copilot import approvals, preferences, queries, sessions
+from copilot import approvals, dispatch, preferences, queries, sessions
 from copilot.api.doors import Door, answer, nothing
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
 from copilot.api.schema import operation
@@ -155,7 +155,7 @@ class SessionView(Door):
 
     @operation("Delete a session (can be undone)", answers={204: None})
     def delete(self, request: Request, session_id: UUID) -> HttpResponse:
-        sessions.delete(self.caller_id, session_id)
+        dispatch.remove_session(self.caller_id, session_id)
         return nothing()
 
 

@@ -16,6 +16,13 @@ from copilot.api.branches import BranchesView, UndoView
 from copilot.api.compacting import CompactView
 from copilot.api.documents import DocumentView, ViewerView
 from copilot.api.doors import Nowhere
+from copilot.api.exports import (
+    ExportDownloadView,
+    ExportsView,
+    ExportView,
+    SessionExportView,
+    SessionImportView,
+)
 from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView, ZipView
 from copilot.api.goals import GoalView
 from copilot.api.keys import KeysView, KeyView
@@ -44,7 +51,9 @@ FILE = "v1/files/<uuid:file_id>"
 urlpatterns = [
     path("v1/search", SearchView.as_view()),
     path("v1/sessions", SessionsView.as_view()),
+    path("v1/sessions/import", SessionImportView.as_view()),
     path(SESSION, SessionView.as_view()),
+    path(f"{SESSION}/export", SessionExportView.as_view()),
     path(f"{SESSION}/restore", SessionRestoreView.as_view()),
     path(f"{SESSION}/messages", MessagesView.as_view()),
     path(f"{SESSION}/stream", StreamView.as_view()),
@@ -70,6 +79,9 @@ urlpatterns = [
     path(FILE, FileView.as_view()),
     path(f"{FILE}/restore", FileRestoreView.as_view()),
     path(f"{FILE}/download", DownloadView.as_view()),
+    path("v1/exports", ExportsView.as_view()),
+    path("v1/exports/<uuid:export_id>", ExportView.as_view()),
+    path("v1/exports/<uuid:export_id>/download", ExportDownloadView.as_view()),
     path("v1/memories", MemoriesView.as_view()),
     path("v1/memories/<uuid:memory_id>", MemoryView.as_view()),
     path("v1/schedules", SchedulesView.as_view()),

@@ -17,7 +17,7 @@ from copilot.dispatch.following import after_turn, follow, restore, start_strand
 from copilot.dispatch.obeying import Obeyed, hear
 from copilot.dispatch.pursuing import Goal, change_goal, goal_of, set_goal
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
-from copilot.dispatch.stopping import drop_queue, stop
+from copilot.dispatch.stopping import drop_queue, halt, remove_session, stop
 from copilot.dispatch.telling import (
     announce_cancelled,
     closed,
@@ -53,11 +53,13 @@ __all__ = [
     "expire",
     "follow",
     "goal_of",
+    "halt",
     "hear",
     "move_queued",
     "publish",
     "publish_page",
     "remove_queued",
+    "remove_session",
     "resend",
     "restore",
     "say",

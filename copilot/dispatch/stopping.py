@@ -49,6 +49,25 @@ def stop(
     return Stopped(turn_id=stopping.turn_id, state="stopping")
 
 
+def halt(session_id: UUID) -> None:
+    """Whatever runs or waits in a session ends, whoever owns it: the session itself goes, or its owner does (S17)."""
+    stopping = turns.request_stop(session_id)
+    try:
+        drop_queue(session_id, None)
+    except RedisDown:
+        log.warning(
+            "the queue of session %s was dropped in Postgres alone; the sweep mends the rest", session_id
+        )
+    if stopping is not None:
+        _carry_out(session_id, stopping)
+
+
+def remove_session(user_id: int, session_id: UUID) -> None:
+    """Out of every list first, so that nothing begins any more; then what runs in it is stopped."""
+    for gone in sessions.delete(user_id, session_id):
+        halt(gone)
+
+
 def _carry_out(session_id: UUID, stopping: turns.Stopping) -> None:
     """The mark for the worker that runs it, or the ending itself; then the same for what it started."""
     if stopping.status == Turn.Status.RUNNING or not cancel_unstarted(session_id, stopping):

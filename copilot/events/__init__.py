@@ -30,7 +30,9 @@ from copilot.events.model import (
     UsageRecorded,
 )
 from copilot.events.session import (
+    AccountClosed,
     ArtifactAdded,
+    ExportFinished,
     LimitReached,
     MessageAdded,
     QueueChanged,
@@ -100,6 +102,7 @@ __all__ = [
     "CLASSES",
     "ENDING_KINDS",
     "JSON",
+    "AccountClosed",
     "ApprovalDecided",
     "ApprovalRequested",
     "ApprovalView",
@@ -115,6 +118,7 @@ __all__ = [
     "ContextUse",
     "Ending",
     "Event",
+    "ExportFinished",
     "FollowUpDelivered",
     "GoalContinued",
     "GoalJudged",
@@ -188,6 +192,8 @@ Event = (
     | QueueChanged
     | ArtifactAdded
     | LimitReached
+    | ExportFinished
+    | AccountClosed
     | TurnQueued
     | TurnRecovering
     | TurnStarted

@@ -80,3 +80,20 @@ class LimitReached:
     resets_at: str
     queued: int
     kind: Literal["limit.reached"] = "limit.reached"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFinished:
+    """A background export can be fetched, or could not be made (S15). It is news for its owner in every chat."""
+
+    export_id: str
+    state: Literal["ready", "failed"]
+    name: str
+    kind: Literal["export.finished"] = "export.finished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountClosed:
+    """The account is being given up: every socket of its owner is closed (S17)."""
+
+    kind: Literal["account.closed"] = "account.closed"

@@ -2,6 +2,8 @@
 
 from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
 from copilot.history.branching import Switched, Undone, addressed, fork, is_empty, switch, undo
+from copilot.history.bringing import PastRow, bring_in
+from copilot.history.forgetting import forget
 from copilot.history.reading import (
     can_be_shortened,
     last_place,
@@ -45,6 +47,7 @@ __all__ = [
     "ClosedRows",
     "Draft",
     "NewRow",
+    "PastRow",
     "Pending",
     "Placed",
     "Start",
@@ -56,11 +59,13 @@ __all__ = [
     "add_context",
     "addressed",
     "append",
+    "bring_in",
     "can_be_shortened",
     "close_open_rows",
     "discard",
     "drop_pending",
     "edit_pending",
+    "forget",
     "fork",
     "has_pending",
     "is_empty",

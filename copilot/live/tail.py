@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.2
 CONNECT_SECONDS = 5.0
+FOR_EVERY_CHAT = frozenset({"session.changed", "export.finished"})
 QUEUE_EVENTS = 2_000  # a listener this far behind is told to take a snapshot again
 
 
@@ -42,7 +43,12 @@ class Listener(Protocol):
 
 class Watcher(Protocol):
     def changed(self, session_id: str, entries: Sequence[Entry]) -> None:
-        """`session.changed` of any of the user's sessions. Must not block."""
+        """`session.changed` of any of the user's sessions, and what concerns them in all. Must not block."""
+
+
+class Guest(Protocol):
+    def expelled(self) -> None:
+        """The account is being given up: leave. Must not block."""
 
 
 class News(msgspec.Struct, array_like=True):
@@ -88,6 +94,7 @@ class Tail:
     def __init__(self) -> None:
         self._sessions: dict[str, set[Subscription]] = {}
         self._users: dict[str, set[Watcher]] = {}
+        self._guests: dict[str, set[Guest]] = {}
         self._reader: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
         self._number = 0
@@ -132,6 +139,16 @@ class Tail:
             watchers.discard(watcher)
             if not watchers:
                 del self._users[str(user_id)]
+
+    def admit(self, user_id: int, guest: Guest) -> None:
+        """Remember who is here for an account, so that they can be told to leave."""
+        self._guests.setdefault(str(user_id), set()).add(guest)
+
+    def see_out(self, user_id: int, guest: Guest) -> None:
+        guests = self._guests.get(str(user_id), set())
+        guests.discard(guest)
+        if not guests:
+            self._guests.pop(str(user_id), None)
 
     @asynccontextmanager
     async def listen(self, session_id: str, cursor: str | None) -> AsyncIterator[Feed]:
@@ -218,6 +235,9 @@ class Tail:
             self._reread_all()
         self._number = news.number
         for session_id, user_id, raw in news.batches:
+            if raw[0][1] == "account.closed":
+                for guest in tuple(self._guests.get(user_id, ())):
+                    guest.expelled()
             listeners = self._sessions.get(session_id)
             watchers = self._users.get(user_id)
             if not listeners and not watchers:
@@ -227,7 +247,7 @@ class Tail:
             for subscription in tuple(listeners or ()):
                 subscription.offer(entries, last)
             if watchers:
-                changes = [entry for entry in entries if entry.kind == "session.changed"]
+                changes = [entry for entry in entries if entry.kind in FOR_EVERY_CHAT]
                 for watcher in tuple(watchers) if changes else ():
                     watcher.changed(session_id, changes)
 

@@ -17,6 +17,7 @@ from copilot.turns.changing import (
 )
 from copilot.turns.compacting import OpenedCompaction, open_compaction
 from copilot.turns.ending import Ended, cancel_reason, end, ended_already
+from copilot.turns.past import PastTurn, forget, record_past
 from copilot.turns.running import (
     CANCELLED,
     FAILED,
@@ -51,6 +52,7 @@ __all__ = [
     "Opened",
     "OpenedCompaction",
     "Opening",
+    "PastTurn",
     "Paused",
     "Requeued",
     "Stopping",
@@ -58,6 +60,7 @@ __all__ = [
     "claim",
     "end",
     "ended_already",
+    "forget",
     "hold_running",
     "hold_waiting",
     "note_sent_again",
@@ -65,6 +68,7 @@ __all__ = [
     "open_turn",
     "pause",
     "record_dropped",
+    "record_past",
     "request_stop",
     "requeue",
     "resume",

@@ -116,6 +116,7 @@ def _painted(request: HttpRequest, session_id: UUID, *, problem: Refused | None 
     context = _frame(request) | _conversation(shown) | {"session_id": str(session_id), "cursor": cursor}
     shaped = bool(session.instructions or session.personality_id or session.allowed_tools is not None)
     context |= {"at": sought, "frozen": shown is not snapshot, "shaped": shaped}
+    context["imported"] = session.imported
     if before := _before(request):
         rows, has_older = queries.messages_page(session_id, before=before)
         context |= _older_page(rows, has_older=has_older)

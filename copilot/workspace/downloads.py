@@ -191,6 +191,13 @@ def _streamed(request: HttpRequest, sending: _Sending) -> HttpResponseBase:
     return response
 
 
+def document(name: str, mime: str, content: bytes) -> HttpResponseBase:
+    """What was made just now, to be saved under this name."""
+    response = HttpResponse(content)
+    response["Content-Length"] = str(len(content))
+    return dressed(response, handling(mime), header_value("attachment", name))
+
+
 class Streamed(StreamingHttpResponse):
     """Content in chunks; under ASGI each is read off the loop."""
 

@@ -344,3 +344,26 @@ def _says(call_id: str) -> Q:
     result = Q(kind=Message.Kind.TOOL_RESULT, call_id=call_id)
     message_id = as_uuid(call_id)
     return result if message_id is None else result | Q(kind=Message.Kind.USER, pk=message_id)
+
+
+# --- for good ----------------------------------------------------------------------------------------
+
+
+def forget(owner_id: int, limit: int) -> int:
+    """Remove an owner's files for good, bytes before rows, so that nothing is lost track of; answers how many."""
+    return _forget(WorkspaceFile.objects.filter(owner_id=owner_id), limit)
+
+
+def forget_outputs(session_ids: Sequence[UUID], limit: int) -> int:
+    """What tools put out in sessions that go for good; other files of theirs stay in the workspace."""
+    outputs = WorkspaceFile.objects.filter(session__in=session_ids, source=WorkspaceFile.Source.TOOL_OUTPUT)
+    return _forget(outputs, limit)
+
+
+def _forget(files: QuerySet[WorkspaceFile], limit: int) -> int:
+    some = list(files.order_by("pk")[:limit])
+    for file in some:
+        if file.purged_at is None:
+            storage.remove(file.storage_key)
+    WorkspaceFile.objects.filter(pk__in=[file.pk for file in some]).delete()
+    return len(some)

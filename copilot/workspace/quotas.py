@@ -88,3 +88,9 @@ def give_back(owner_id: int, size: int) -> None:
     StorageUse.objects.filter(owner_id=owner_id).update(
         used_bytes=F("used_bytes") - size, used_files=F("used_files") - 1
     )
+
+
+def erase(owner_id: int) -> int:
+    """Of an account that goes, once its files are gone (S17)."""
+    removed, _ = StorageUse.objects.filter(owner=owner_id).delete()
+    return removed

@@ -75,6 +75,7 @@ let news = false;
 function take(event) {
   if (event.kind === "session.changed" || event.kind === "title.changed") sidebar.changed(event);
   if (event.kind === "session.changed" && notifier.heard(event)) transcript.schedule();
+  if (event.kind === "export.finished") return sidebar.exports.finished(event);
   if (event.kind === "error") return toast(event.message);
   if (event.kind.startsWith("side.")) return aside.take(event);
   if (event.session_id !== sessionId || frozen !== undefined) return;

@@ -1,4 +1,4 @@
-// The small menu of one chat in the list: pin, rename, archive, delete; arrows move, Escape closes.
+// The small menu of one chat in the list: pin, rename, export, archive, delete; arrows move, Escape closes.
 
 import { byId, show } from "./dom.js";
 

@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
+import { Exports } from "./exports.js";
 import { Menu } from "./menu.js";
 import { toast } from "./toast.js";
 import { _ } from "./words.js";
@@ -14,10 +15,12 @@ export class Sidebar {
     this.list = byId("sessions");
     this.current = current;
     this.onGone = onGone;
+    this.exports = new Exports();
     this.menu = new Menu({
       pin: (item) => this.#change(item, { pinned: true }),
       unpin: (item) => this.#change(item, { pinned: false }),
       rename: (item) => this.#rename(item),
+      export: (item) => this.exports.ask(item),
       archive: (item) => this.#archive(item),
       delete: (item) => this.#delete(item),
     });

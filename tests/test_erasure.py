@@ -1,0 +1,447 @@
+"""An account given up: shut at once, erased after a time of grace, and never in between (S17)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.apps import apps
+from django.conf import LazySettings
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.core import mail
+from django.db import IntegrityError, connection, models, transaction
+from django.test import Client
+from django.utils import timezone
+
+from copilot import api_keys, memories, preferences, presets, queries, sessions
+from copilot.bridge import in_thread
+from copilot.checks import erasures_reach_every_app
+from copilot.errors import NotFound, StorageUnavailable
+from copilot.live import keys
+from copilot.live.client import blocking
+from copilot.models import (
+    Agent,
+    ApiKey,
+    ErasureJob,
+    ExportJob,
+    ImportRecord,
+    McpServer,
+    MemoryItem,
+    MemorySwitch,
+    Message,
+    Preferences,
+    Question,
+    Schedule,
+    ScheduleRun,
+    Session,
+    Share,
+    SharedFile,
+    StorageUse,
+    Turn,
+    WorkspaceFile,
+)
+from copilot.permissions import UNRESTRICTED
+from copilot.workspace import clearing, erasure, exports, files, storage
+from tests import make, rest
+from tests.engine import Model, Rig, cue, ended, start, together
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.moving import archived, conversation, document, imported, objects_of
+from tests.sockets import connected
+
+pytestmark = pytest.mark.django_db
+
+
+class Killed(BaseException):
+    """A worker that is gone: nobody catches this."""
+
+
+def _everything(owner: User) -> Session:
+    """A row in every table that can name the owner."""
+    session, file = conversation(owner)
+    archived(session)
+    imported(owner, document({}))
+    child = Session.objects.create(owner=owner, parent=session, root=session, depth=1)
+    make.message(child, content="Child's work.")
+    share = Share.objects.create(
+        kind="conversation", session=session, owner=owner, through_sequence=6, payload={"messages": []}
+    )
+    SharedFile.objects.create(share=share, file=file)
+    Share.objects.create(kind="file", file=file, owner=owner)
+    MemoryItem.objects.create(owner=owner, text="Likes ships.", digest="d")
+    memories.switch(owner.pk, on=False)
+    preferences.change(owner.pk, {"timezone": "UTC"})
+    agent = presets.create(owner.pk, presets.Draft(name="Mate", instructions="Help.")).agent
+    schedule = Schedule.objects.create(
+        owner=owner,
+        agent=agent,
+        session=session,
+        name="Daily",
+        cron="0 9 * * *",
+        timezone="UTC",
+        permissions=UNRESTRICTED.to_json(),
+        next_run=timezone.now() + timedelta(days=1),
+    )
+    ScheduleRun.objects.create(schedule=schedule, due_at=timezone.now(), outcome="succeeded")
+    McpServer.objects.create(owner=owner, name="tools", transport="http", url="https://example.com/mcp")
+    api_keys.create(owner)
+    turn = Turn.objects.filter(session=session).first()
+    assert turn is not None
+    Question.objects.create(
+        turn=turn, session=session, call_id="q", question="Port?", deadline=timezone.now()
+    )
+    sessions.publish_change(session)
+    return session
+
+
+def _requested(owner: User) -> ErasureJob:
+    """Asked for, and its grace is over."""
+    with transaction.atomic():
+        job = erasure.request(owner, password=make.PASSWORD)
+    ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now())
+    return job
+
+
+def _taken_up_again(job: ErasureJob) -> ErasureJob:
+    """The lease of whoever had it is over."""
+    ErasureJob.objects.filter(pk=job.pk).update(next_try_at=None)
+    erasure.run(job.pk)
+    job.refresh_from_db()
+    return job
+
+
+def _rows_of(user: User) -> dict[str, int]:
+    """Every row of every table that names the user, but for what stays under the pseudonym."""
+    stays = {"billing", "diagnostics", "admin"}  # money and records
+    found: dict[str, int] = {}
+    for model in apps.get_models(include_auto_created=True):
+        for field in model._meta.concrete_fields:
+            if field.related_model is User or field.attname in ("owner_id", "user_id"):
+                count = model._default_manager.filter(**{field.name: user.pk}).count()
+                if count and model is not ErasureJob and model._meta.app_label not in stays:
+                    found[model._meta.label] = count
+    return found
+
+
+def _redis_keys_of(session: Session) -> list[bytes]:
+    """But for the marks of single batches, which go by themselves within seconds."""
+    return [key for key in blocking().scan_iter(match=f"*{session.pk}*") if b":mark:" not in key]
+
+
+def _log_in(password: str) -> Client:
+    client = Client()
+    client.post("/accounts/login/", {"login": "ada@example.com", "password": password})
+    return client
+
+
+def test_a_worker_killed_in_each_phase_is_followed_by_one_that_finishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A-S17.1: killed after the first batch of every step, taken up again → completes; nothing is left in any table."""
+    ada, bob = make.ada(), make.bob()
+    session, others = _everything(ada), _everything(bob)
+    kept = _rows_of(bob)
+    assert set(_rows_of(ada)) >= {
+        model._meta.label
+        for model in (
+            Session,
+            WorkspaceFile,
+            StorageUse,
+            ApiKey,
+            MemoryItem,
+            MemorySwitch,
+            Preferences,
+            Agent,
+            Schedule,
+            McpServer,
+            Share,
+            ExportJob,
+            ImportRecord,
+        )
+    }
+    storage.write(storage.new_key(ada.pk, uuid4()), _Bytes(b"stray"), 5)  # an object without a row
+    monkeypatch.setattr(clearing, "BATCH", 2)
+    job = _requested(ada)
+    for killing in clearing.STEPS:
+        killed = _killed_after_a_batch(killing)
+        steps = tuple(killed if one is killing else one for one in clearing.STEPS)
+        monkeypatch.setattr(clearing, "STEPS", steps)
+        with pytest.raises(Killed):
+            _taken_up_again(job)
+        job.refresh_from_db()
+        assert job.phase == f"{killing.__module__}.{killing.__name__}"
+        assert job.finished_at is None
+        monkeypatch.undo()
+        monkeypatch.setattr(clearing, "BATCH", 2)
+    mail.outbox.clear()
+    job = _taken_up_again(job)
+    assert job.finished_at is not None
+    assert _rows_of(ada) == {}
+    assert objects_of(ada.pk) == []
+    assert _redis_keys_of(session) == []
+    assert not Message.objects.filter(session__in=[session]).exists()
+    assert _rows_of(bob) == kept
+    assert _redis_keys_of(others) != []
+    ada.refresh_from_db()
+    assert (ada.username, ada.email, ada.is_active) == (f"erased-{ada.pk}", "", False)
+    assert [letter.to for letter in mail.outbox] == [["ada@example.com"]]
+    assert LogEntry.objects.get().object_id == str(job.pk)
+    assert job.progress["copilot.workspace.clearing.remove_sessions"] > 0
+    erasure.run(job.pk)  # once more: there is nothing to do
+    assert LogEntry.objects.count() == 1
+
+
+def _killed_after_a_batch(step: Callable[[int], int]) -> Callable[[int], int]:
+    """The step does a batch, and then its worker is gone before anybody is told."""
+
+    def dying(user_id: int) -> int:
+        step(user_id)
+        raise Killed
+
+    dying.__module__, dying.__name__ = step.__module__, step.__name__
+    return dying
+
+
+class _Bytes:
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self, size: int = -1, /) -> bytes:
+        content, self._content = self._content, b""
+        return content
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return 0
+
+    def tell(self) -> int:
+        return 0
+
+
+def test_everything_of_an_account_is_shut_at_the_request(
+    django_capture_on_commit_callbacks: Callable[..., Any],
+) -> None:
+    """A-S17.2: shares are dead one second later, with keys, schedules, cookies and what runs; the person is told."""
+    ada = make.ada()
+    session = _everything(ada)
+    old_cookie = rest.person(ada)
+    running = make.turn(session, "running")
+    queued = make.pending(session, "And then?")
+    with django_capture_on_commit_callbacks(execute=True):
+        job = erasure.request(ada, password=make.PASSWORD)
+    assert set(Share.objects.values_list("revoke_reason", flat=True)) == {"owner_gone"}
+    assert {Client().get(f"/share/{share.token}").status_code for share in Share.objects.all()} == {404}
+    assert not ApiKey.objects.exists()
+    assert not Schedule.objects.filter(next_run__isnull=False).exists()
+    assert old_cookie.get("/chat/").status_code == 302
+    running.refresh_from_db()
+    queued.refresh_from_db()
+    assert running.stop_requested_at is not None
+    assert queued.dropped_at is not None
+    assert timedelta(days=6, hours=23) < job.due_at - timezone.now() <= timedelta(days=7)
+    assert "erased on" in mail.outbox[0].body
+    erasure.run(job.pk)  # not due
+    job.refresh_from_db()
+    assert job.started_at is None
+    assert Message.objects.filter(session=session).count() > 5
+
+
+def test_a_turn_that_ends_during_an_erasure_writes_nothing(rig: Rig, model: Model) -> None:
+    """A-S17.3: the worker goes on for a while; not one row comes of it."""
+    session = make.session(make.ada())
+    model.will(cue(1))
+    turn_id = start(session, "A long one, please.")
+    model.reaches(1)
+    job = _requested(make.ada())
+    erasure.run(job.pk)
+    model.give(1)
+    rig.worker.leave()
+    job.refresh_from_db()
+    assert job.finished_at is not None
+    assert not Turn.objects.filter(pk=turn_id).exists()
+    assert not Message.objects.exists()
+    assert _rows_of(make.ada()) == {}
+
+
+def test_an_erasure_waits_for_the_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A-S17.4: storage down → the job says so, waits longer each time, and finishes when it is back."""
+    ada = make.ada()
+    conversation(ada)
+    job = _requested(ada)
+
+    def away(_: str) -> None:
+        raise StorageUnavailable
+
+    monkeypatch.setattr(storage, "remove", away)
+    waits = []
+    for _ in range(3):
+        job = _taken_up_again(job)
+        assert (job.error, job.finished_at) == ("storage_unavailable", None)
+        assert job.phase.endswith("remove_files")
+        assert job.next_try_at is not None
+        waits.append(job.next_try_at - timezone.now())
+    assert waits == sorted(waits)
+    assert WorkspaceFile.objects.filter(owner=ada).exists()
+    erasure.run(job.pk)  # it is not time yet
+    job.refresh_from_db()
+    assert job.attempts == 3
+    monkeypatch.undo()
+    job = _taken_up_again(job)
+    assert (job.error, _rows_of(ada)) == ("", {})
+    assert job.finished_at is not None
+
+
+def test_who_logs_in_on_day_six_keeps_the_account() -> None:
+    """A-S17.5: cancelled, data intact, shares stay revoked; a cookie or a wrong password brings nobody back."""
+    ada = make.ada()
+    session = _everything(ada)
+    before = Message.objects.filter(session__owner=ada).count()
+    old_cookie = rest.person(ada)
+    with transaction.atomic():
+        job = erasure.request(ada, password=make.PASSWORD)
+    ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now() + timedelta(days=1))
+    assert old_cookie.get("/chat/").status_code == 302
+    assert _log_in("wrong").get("/chat/").status_code == 302
+    assert ErasureJob.objects.filter(cancelled_at=None).exists()
+    assert _log_in(make.PASSWORD).get("/chat/").status_code == 200
+    assert old_cookie.get("/chat/").status_code == 302  # logged out everywhere, for good
+    job.refresh_from_db()
+    assert job.cancelled_at is not None
+    assert Message.objects.filter(session__owner=ada).count() == before
+    assert not Share.objects.filter(revoked_at=None).exists()
+    assert queries.session_of(ada.pk, session.pk).title == session.title
+    ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now())
+    erasure.run(job.pk)
+    assert Message.objects.filter(session__owner=ada).count() == before
+    MemoryItem.objects.create(owner=ada, text="Is back.", digest="e")  # and may write again
+
+
+def test_an_erasure_that_began_cannot_be_taken_back() -> None:
+    """S17: after the grace a login finds nobody."""
+    ada = make.ada()
+    job = _requested(ada)
+    ErasureJob.objects.filter(pk=job.pk).update(started_at=timezone.now())
+    assert _log_in(make.PASSWORD).get("/chat/").status_code == 302
+    assert erasure.standing(ada.pk) is not None
+
+
+def test_nothing_is_written_for_an_account_under_erasure() -> None:
+    """S17: new writes are refused, by the database itself, in every table that names an owner."""
+    ada = make.ada()
+    _requested(ada)
+    stays = {"copilot.ErasureJob"}
+    for model in apps.get_app_config("copilot").get_models():
+        owners = [
+            field.name
+            for field in model._meta.get_fields()
+            if isinstance(field, models.ForeignKey) and field.related_model is User
+        ]
+        if model._meta.label in stays or not {"owner", "user"} & set(owners):
+            continue
+        name = "owner_id" if "owner" in owners else "user_id"
+        statement = f"INSERT INTO {model._meta.db_table} ({name}) VALUES (%s)"
+        with pytest.raises(IntegrityError, match="being erased"), transaction.atomic():
+            connection.cursor().execute(statement, [ada.pk])
+    with pytest.raises(IntegrityError):
+        make.session(ada)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_write_comes_before_an_erasure_or_not_at_all() -> None:
+    """S17: a file stored at the moment of the request is erased with the rest, or refused."""
+    for number in range(5):
+        user = make.user(f"ada-{number}")
+        store = partial(files.store, user.pk, name="a.txt", content=b"a", source="upload")
+        stored, job = together(store, partial(erasure.request, user, password=make.PASSWORD))
+        assert isinstance(job, ErasureJob)
+        assert isinstance(stored, WorkspaceFile | IntegrityError)
+        assert WorkspaceFile.objects.filter(owner=user).count() == isinstance(stored, WorkspaceFile)
+        ErasureJob.objects.filter(pk=job.pk).update(due_at=timezone.now())
+        erasure.run(job.pk)
+        assert _rows_of(user) == {}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.asyncio
+async def test_open_sockets_are_closed_at_the_request() -> None:
+    """S17: logged out everywhere, at once; sockets of others stay."""
+    ada, bob = await in_thread(make.ada), await in_thread(make.bob)
+    async with connected(ada) as hers, connected(bob) as his:
+        for socket in (hers, his):
+            await socket.ask("sidebar.subscribe")
+        await in_thread(erasure.request, ada, password=make.PASSWORD)
+        closing = await hers.wire.receive_output(timeout=10)
+        assert (closing["type"], closing["code"]) == ("websocket.close", 4401)
+        assert (await his.ask("ping"))["kind"] == "ack"
+
+
+# --- sessions ----------------------------------------------------------------------------------------
+
+
+def test_a_deleted_session_stops_and_can_be_brought_back_with_its_children(rig: Rig, model: Model) -> None:
+    """S17: gone from lists, shares dead, turns stopped at once; undo before 30 days are over."""
+    ada = make.ada()
+    session = make.session(ada, title="Going")
+    child = Session.objects.create(owner=ada, parent=session, root=session, depth=1)
+    Share.objects.create(kind="conversation", session=session, owner=ada, through_sequence=1)
+    model.will(cue(1))
+    turn_id = start(session, "A long one, please.")
+    model.reaches(1)
+    client = rest.person(ada)
+    assert client.delete(f"{rest.V1}/sessions/{session.pk}").status_code == 204
+    assert ended(turn_id).status == "cancelled"
+    assert client.get(f"{rest.V1}/sessions").json()["items"] == []
+    assert Share.objects.get().revoke_reason == "session_deleted"
+    assert not Session.objects.filter(pk=child.pk, deleted_at=None).exists()
+    assert client.post(f"{rest.V1}/sessions/{session.pk}/restore").status_code == 200
+    assert Session.objects.filter(pk=child.pk, deleted_at=None).exists()
+    assert queries.session_of(ada.pk, session.pk).title == "Going"
+    assert Share.objects.get().revoked_at is not None
+
+
+def test_a_session_is_purged_after_thirty_days() -> None:
+    """S17: with everything said in it, its exports and what Redis knows; files stay in the workspace."""
+    ada = make.ada()
+    session, file = conversation(ada)
+    archived(session)
+    export_key = ExportJob.objects.get().storage_key
+    files.store_tool_output(session.pk, "call-1", "long output")
+    other, _ = conversation(ada, title="Stays")
+    sessions.delete(ada.pk, session.pk)
+    sessions.delete(ada.pk, other.pk)
+    Session.objects.filter(pk=session.pk).update(deleted_at=timezone.now() - timedelta(days=31))
+    with pytest.raises(NotFound):
+        sessions.restore(ada.pk, session.pk)
+    while clearing.purge_sessions(3):
+        pass
+    assert set(Session.objects.values_list("pk", flat=True)) == {other.pk}
+    assert not Turn.objects.filter(session=session.pk).exists()
+    assert _redis_keys_of(session) == []
+    assert export_key not in objects_of(ada.pk)
+    assert not WorkspaceFile.objects.filter(source="tool_output").exists()
+    assert files.get(ada.pk, file.pk).session_id is None
+    assert exports.listed(ada.pk) == []
+    assert keys.log(str(other.pk)) in [key.decode() for key in _redis_keys_of(other)]
+
+
+def test_a_step_that_cannot_be_called_stops_the_boot(settings: LazySettings) -> None:
+    """S20: the names of other apps' steps are looked at before anything starts; those that can be are called."""
+    settings.ERASURE_STEPS = ["copilot.nowhere.erase"]
+    assert [problem.id for problem in erasures_reach_every_app(None)] == ["copilot.E020"]
+    settings.ERASURE_STEPS = settings.ERASURE_CLOSINGS = ["tests.test_erasure.elsewhere"]
+    assert erasures_reach_every_app(None) == []
+    called.clear()
+    erasure.run(_requested(make.ada()).pk)
+    assert called == [User.objects.get().pk]  # named twice, called once in a round
+
+
+called: list[int] = []
+
+
+def elsewhere(user_id: int) -> None:
+    """What another app would erase."""
+    called.append(user_id)

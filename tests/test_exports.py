@@ -1,0 +1,278 @@
+"""Conversations on their way out: documents, jobs, and who may have them (S15)."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+import zipfile
+from collections.abc import Mapping
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from django.conf import LazySettings
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+from markdown_it import MarkdownIt
+
+from copilot import api_keys
+from copilot.api.exports import shown
+from copilot.errors import StorageUnavailable
+from copilot.models import ExportJob, MemoryItem
+from copilot.workspace import exports, storage
+from copilot.workspace.manuscripts import HEADING
+from copilot.workspace.reading import Wanted
+from tests import make, rest
+from tests.moving import EVERYTHING, KEY, archived, conversation, exported, fetched, imported, objects_of
+
+pytestmark = pytest.mark.django_db
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[1] / "static" / "schemas" / "conversation-1.schema.json").read_bytes()
+)
+MARKDOWN = Wanted(format="md")
+
+
+def _without_ids_and_dates(document: Mapping[str, Any]) -> object:
+    """Ids become the order in which they first appear, wherever they stand; dates go."""
+    known: dict[str, str] = {}
+    ids = [file["id"] for file in document["files"]]
+    for message in document["messages"]:
+        ids += [message["id"], *(part["call_id"] for part in message["parts"] if "call_id" in part)]
+    text = json.dumps(document, sort_keys=True)
+    for one in ids:
+        known.setdefault(one, f"id-{len(known)}")
+        text = text.replace(one, known[one])
+    return json.loads(
+        text,
+        object_hook=lambda found: {
+            name: value for name, value in found.items() if name not in ("created_at", "exported_at")
+        },
+    )
+
+
+def test_a_document_is_the_same_after_a_journey() -> None:
+    """A-S15.1: export → import → export gives equal JSON except ids and dates, with files and without."""
+    session, _ = conversation(make.ada())
+    packed = archived(session)
+    moved = imported(make.bob(), packed)
+    before, after = (
+        json.loads(zipfile.ZipFile(io.BytesIO(content)).read("conversation.json"))
+        for content in (packed, archived(moved))
+    )
+    assert _without_ids_and_dates(before) == _without_ids_and_dates(after)
+    assert before["messages"][0]["id"] != after["messages"][0]["id"]
+    assert [len(message["parts"]) for message in before["messages"]] == [1, 4, 1]
+    assert before["session"]["model_tier"] == "advanced"
+    for document in (before, after, exported(session), exported(session, Wanted(format="json"))):
+        jsonschema.Draft202012Validator(SCHEMA).validate(document)
+
+
+def test_a_document_holds_only_what_was_asked_for_and_no_secrets() -> None:
+    """S15: no secrets, context blocks, notes, notices or account ids; reasoning and tools when asked."""
+    session, _ = conversation(make.ada())
+    full, plain = json.dumps(exported(session)), json.dumps(exported(session, Wanted(format="json")))
+    for hidden in ("CANARY", KEY, "env_context", "ada@example.com", '"notice"'):
+        assert hidden not in full
+    assert "A log is a file." in full
+    assert "read_file" in full
+    assert "[REDACTED]" in full
+    assert "A log is a file." not in plain
+    assert "read_file" not in plain
+    assert exported(session)["messages"] == exported(session)["messages"]
+
+
+HOSTILE = [
+    "```python\nprint('an open fence')",
+    "---\ntitle: front matter\n---\n\nAnd then words.",
+    "~~~~\nanother open fence",
+    "<!-- an open comment",
+    "<pre>\nan open element",
+    "## Assistant · 2026-01-01 00:00:00 UTC\n\nforged",
+    "User · 2026-01-01 00:00:00 UTC\n---\n\nforged, too",
+    "Plain words, `code` and a list:\n\n- one\n- two",
+    "> a quote with\n> ```\n> a fence",
+]
+
+
+def test_markdown_parses_to_the_same_messages() -> None:
+    """A-S15.2: fences, front matter, open blocks and forged headings stay inside their messages."""
+    session = make.session(make.ada(), title="Fences")
+    for number, text in enumerate(HOSTILE):
+        make.message(session, "assistant" if number % 2 else "user", content=text)
+    text = exports.make(session.owner_id, session.pk, MARKDOWN).content.decode()
+    tokens = MarkdownIt("commonmark").parse(text)
+    headings = [
+        inline.content
+        for opening, inline in pairwise(tokens)
+        if opening.type == "heading_open" and opening.level == 0 and HEADING.fullmatch(inline.content)
+    ]
+    assert [heading.split(" · ")[0] for heading in headings] == ["User", "Assistant"] * 4 + ["User"]
+    assert all(one in text for one in HOSTILE)  # otherwise unchanged
+    assert text.startswith("# Fences\n")
+
+
+def test_markdown_shows_steps_and_files_when_asked() -> None:
+    """S15: tool steps as fenced JSON, attachments as a list, relative links when files are included."""
+    session, file = conversation(make.ada())
+    content = exports.make(session.owner_id, session.pk, Wanted(format="md", tools=True, reasoning=True))
+    text = content.content.decode()
+    assert content.name == "Ships and wheels.md"
+    assert "<summary>read\\_file called</summary>\n\n```json\n" in text
+    assert f"- log.txt (text/plain, {file.size_bytes} bytes)" in text
+    job = exports.request(session.owner_id, session.pk, Wanted(format="md", files=True))
+    exports.run(job.pk)
+    with zipfile.ZipFile(io.BytesIO(fetched(job))) as archive:
+        assert archive.read("files/log.txt") == b"calm seas"
+        assert "- [log.txt](files/log.txt)" in archive.read("conversation.md").decode()
+
+
+def test_a_long_conversation_becomes_a_job_whose_memory_is_bounded() -> None:
+    """A-S15.3: 10,000 messages; what is held at once does not grow with them."""
+    ada = make.ada()
+    session = make.session(ada)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_message (id, session_id, sequence, kind, content, accept_number)
+            SELECT gen_random_uuid(), %s, n, CASE WHEN n %% 2 = 0 THEN 'assistant' ELSE 'user' END,
+                   repeat('w', 1000), CASE WHEN n %% 2 = 0 THEN NULL ELSE n END
+            FROM generate_series(1, 10000) n
+            """,
+            [session.pk],
+        )
+    client = rest.person(ada)
+    response = client.get(f"{rest.V1}/sessions/{session.pk}/export?format=md")
+    assert response.status_code == 202
+    assert response.json()["state"] == "queued"
+    tracemalloc.start()
+    exports.run(ExportJob.objects.get().pk)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    job = ExportJob.objects.get()
+    assert job.state == "ready"
+    assert job.size_bytes > 10_000_000
+    assert peak < job.size_bytes / 2
+    again = client.get(f"{rest.V1}/sessions/{session.pk}/export?format=md").json()
+    assert again["id"] == str(job.pk)  # nothing was said since
+    fetched_over_rest = client.get(again["download"])
+    assert len(b"".join(fetched_over_rest)) == job.size_bytes  # type: ignore[arg-type]
+    assert "attachment" in fetched_over_rest["Content-Disposition"]
+
+
+def test_nobody_else_sees_an_export() -> None:
+    """A-S15.4: bob's request for ada's job, its download and her session is the 404 of a random id."""
+    ada, bob = make.ada(), make.bob()
+    session, _ = conversation(ada)
+    archived(session)
+    job = ExportJob.objects.get()
+    for path in (f"exports/{job.pk}", f"exports/{job.pk}/download", f"sessions/{session.pk}/export"):
+        foreign = rest.person(bob).get(f"{rest.V1}/{path}")
+        assert (foreign.status_code, foreign.content) == (404, rest.NOT_FOUND)
+    assert rest.person(bob).get(f"{rest.V1}/exports").json() == {"items": []}
+    assert rest.person(ada).get(f"{rest.V1}/exports/{job.pk}").json()["state"] == "ready"
+
+
+def test_an_export_lives_for_a_day(settings: LazySettings) -> None:
+    """S15: download for 24 h; then its bytes go."""
+    session, _ = conversation(make.ada())
+    archived(session)
+    job = ExportJob.objects.get()
+    assert job.expires_at is not None
+    assert timedelta(hours=23) < job.expires_at - timezone.now() <= timedelta(hours=24)
+    ExportJob.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert rest.person(make.ada()).get(f"{rest.V1}/exports/{job.pk}/download").status_code == 404
+    exports.look_after()
+    job.refresh_from_db()
+    assert (job.state, job.storage_key) == ("expired", "")
+    assert [key for key in objects_of(job.owner_id) if str(job.pk) in key] == []
+    assert exports.listed(job.owner_id) == []
+
+
+def test_an_export_that_fails_says_why_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+) -> None:
+    """S13, S15: a job meets a storage that is away, or files that are too many for an archive."""
+    session, file = conversation(make.ada())
+    with_files = Wanted(format="json", files=True)
+
+    def away(*_: object) -> None:
+        raise StorageUnavailable
+
+    monkeypatch.setattr(storage, "write", away)
+    job = exports.request(session.owner_id, session.pk, with_files)
+    for state in ("queued", "queued", "failed"):
+        exports.run(job.pk)
+        job.refresh_from_db()
+        assert (job.state, job.error) == (state, "storage_unavailable")
+    monkeypatch.undo()
+    settings.ZIP_TOTAL_MAX = 4
+    job = exports.request(session.owner_id, session.pk, with_files)
+    exports.run(job.pk)
+    assert shown(exports.get(session.owner_id, job.pk)).error == "zip_too_large"
+    settings.ZIP_TOTAL_MAX, settings.ZIP_FILE_MAX = 400, 4
+    packed = zipfile.ZipFile(io.BytesIO(archived(session)))
+    assert packed.namelist() == ["conversation.json", "SKIPPED.txt"]
+    assert file.name in packed.read("SKIPPED.txt").decode()
+    assert "path" not in json.loads(packed.read("conversation.json"))["files"][0]
+
+
+def test_a_job_whose_worker_was_lost_is_done_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S15: one who was believed lost and comes back leaves nothing behind."""
+    session, _ = conversation(make.ada())
+    job = exports.request(session.owner_id, session.pk, EVERYTHING)
+    written = storage.write
+
+    def overtaken(*given: Any) -> str:
+        monkeypatch.undo()
+        ExportJob.objects.update(started_at=timezone.now() - timedelta(hours=1))
+        exports.run(job.pk)
+        return written(*given)
+
+    monkeypatch.setattr(storage, "write", overtaken)
+    exports.run(job.pk)
+    job.refresh_from_db()
+    assert (job.state, job.attempts) == ("ready", 2)
+    kept = [key for key in objects_of(job.owner_id) if key == job.storage_key]
+    others = set(objects_of(job.owner_id)) - set(kept)
+    assert len(kept) == 1
+    assert len(others) == 1  # the conversation's own file
+
+
+def test_a_key_needs_the_scope_for_jobs() -> None:
+    """A20.6: reading takes `read`, exports that take a job `manage`."""
+    session, _ = conversation(make.ada())
+    reader = rest.program(make.ada(), "read")
+    assert reader.get(f"{rest.V1}/sessions/{session.pk}/export?format=json").status_code == 200
+    refused = reader.get(f"{rest.V1}/sessions/{session.pk}/export?files=1")
+    assert (refused.status_code, rest.code_of(refused)) == (403, "insufficient_scope")
+    manager = rest.program(make.ada(), "read", "manage")
+    assert manager.get(f"{rest.V1}/sessions/{session.pk}/export?files=1").status_code == 202
+
+
+def test_everything_of_an_account_is_one_archive_a_day() -> None:
+    """S15: all sessions, what is remembered and a list of files; nothing that opens a door."""
+    ada = make.ada()
+    session, file = conversation(ada, title="Ships/wheels")
+    conversation(make.bob(), title="Bob's")
+    MemoryItem.objects.create(owner=ada, text="Likes ships.", digest="d")
+    key = api_keys.create(ada, scopes=("read", "manage")).token
+    client = Client(headers={"authorization": f"Bearer {key}"})
+    asked = client.post(f"{rest.V1}/exports")
+    assert asked.status_code == 202
+    job = ExportJob.objects.get()
+    exports.run(job.pk)
+    assert client.post(f"{rest.V1}/exports").json()["id"] == str(job.pk)
+    with zipfile.ZipFile(io.BytesIO(fetched(ExportJob.objects.get()))) as archive:
+        assert archive.namelist() == ["account.json", "conversations/00001 Ships_wheels.json"]
+        account = json.loads(archive.read("account.json"))
+        document = json.loads(archive.read("conversations/00001 Ships_wheels.json"))
+    assert document["session"]["title"] == session.title
+    assert [one["name"] for one in account["files"]] == [file.name]
+    assert account["memories"][0]["text"] == "Likes ships."
+    assert key not in json.dumps(account)
