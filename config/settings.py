@@ -336,7 +336,6 @@ SESSION_TRASH_DAYS = env.integer("SESSION_TRASH_DAYS", 30, least=1)
 ZIP_FILE_MAX = env.size("ZIP_FILE_MAX", 50 * MB)
 ZIP_TOTAL_MAX = env.size("ZIP_TOTAL_MAX", 200 * MB)
 ZIP_FILES_MAX = env.integer("ZIP_FILES_MAX", 200, least=1)
-USER_CONTENT_ORIGIN = env.text("USER_CONTENT_ORIGIN").rstrip("/")  # a cookieless domain; empty: our own
 SHARE_MAX_DAYS = env.integer("SHARE_MAX_DAYS", 365, least=1)
 SHARE_PAYLOAD_MAX_BYTES = env.size("SHARE_PAYLOAD_MAX_BYTES", 5 * MB)
 SHARE_MESSAGES_MAX = env.integer("SHARE_MESSAGES_MAX", 2000, least=1)

@@ -68,6 +68,12 @@ def entry_name(raw: str) -> str:
     return name or NAMELESS
 
 
+def archive_name(title: str) -> str:
+    """What an archive of somebody's files is called; a slash in a title parts no folders."""
+    flat = title.replace("/", "_").replace("\\", "_")
+    return f"{entry_name(flat)}-files.zip"
+
+
 def _unique(name: str, used: set[str]) -> str:
     """The name itself, or `name (2).ext`, `name (3).ext` …"""
     stem, dot, extension = name.rpartition(".")

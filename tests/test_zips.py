@@ -192,7 +192,7 @@ def test_an_archive_is_the_same_whenever_it_is_made() -> None:
     """S13: fixed times; packed types are stored"""
     picture, text = stored(b"\x89PNG\r\n\x1a\n" + b"\0" * 999, "a.png"), stored(b"a" * 9999, "a.txt")
     response = zips.respond(get(), [picture, text], title='My "trip" / 2026')
-    assert response["Content-Disposition"] == 'attachment; filename="2026-files.zip"'
+    assert response["Content-Disposition"] == 'attachment; filename="My _trip_ _ 2026-files.zip"'
     assert (response["Content-Type"], response["X-Content-Type-Options"]) == ("application/zip", "nosniff")
     assert "sandbox" in response["Content-Security-Policy"]
     content = body(response)

@@ -17,7 +17,7 @@ from django.http.response import HttpResponseBase
 from copilot import metrics
 from copilot.errors import NotFound, Refused, StorageUnavailable, TooLarge
 from copilot.models import WorkspaceFile
-from copilot.names import entry_name, entry_names, header_value
+from copilot.names import archive_name, entry_names, header_value
 from copilot.workspace import downloads, files
 from copilot.workspace.quotas import MB
 from copilot.workspace.storage import CHUNK_BYTES
@@ -66,8 +66,8 @@ def respond(
     first = next(parts)  # a storage that gives nothing at all is told of before the response has begun
     metrics.zips.labels("begun").inc()
     response = downloads.Streamed(itertools.chain([first], parts))
-    name = f"{entry_name(title)}-files.zip"
-    return downloads.dressed(response, downloads.ARCHIVE, header_value("attachment", name), public=public)
+    disposition = header_value("attachment", archive_name(title))
+    return downloads.dressed(response, downloads.ARCHIVE, disposition, public=public)
 
 
 def planned(found: Sequence[WorkspaceFile], absent: Sequence[str] = ()) -> Plan:
