@@ -13,7 +13,11 @@ from copilot.events import (
     ArtifactView,
     AutoApproveView,
     ContextCompacted,
+    ContextView,
     Event,
+    GoalContinued,
+    GoalJudged,
+    GoalView,
     MessageAdded,
     MessageView,
     NoticePosted,
@@ -71,6 +75,8 @@ class Transcript:
     approvals: tuple[ApprovalView, ...] = ()
     auto_approve: AutoApproveView = field(default_factory=AutoApproveView)
     artifacts: tuple[ArtifactView, ...] = ()
+    goal: GoalView | None = None
+    context: ContextView = field(default_factory=ContextView)
     title: str = ""
     state: SessionState = "idle"
 
@@ -97,6 +103,8 @@ def from_snapshot(snapshot: SessionSnapshot) -> Transcript:
         approvals=tuple(snapshot.approvals),
         auto_approve=snapshot.auto_approve,
         artifacts=tuple(snapshot.artifacts),
+        goal=snapshot.goal,
+        context=snapshot.context,
         title=snapshot.title,
         state=snapshot.state,
     )
@@ -256,8 +264,22 @@ def _changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript
             if any(known.file_id == event.file_id for known in state.artifacts):
                 return state  # its bytes never change, so neither does its place
             return replace(state, artifacts=(*state.artifacts, _artifact(event)))
+        case GoalJudged() | GoalContinued():
+            return replace(state, goal=_goal(state.goal, event))
         case _:
             return _turn_changed(state, event, turn_id)
+
+
+def _goal(known: GoalView | None, event: GoalJudged | GoalContinued) -> GoalView | None:
+    """A goal that is set or taken up again has all its continuations before it."""
+    known = known or GoalView(text="", state="active")
+    if isinstance(event, GoalContinued):
+        return replace(known, state=event.state, reason=event.reason, continuations=event.number)
+    if event.state == "cleared":
+        return None
+    continuations = 0 if event.state == "active" else known.continuations
+    text = event.text or known.text
+    return GoalView(text=text, state=event.state, reason=event.reason, continuations=continuations)
 
 
 def _artifact(event: ArtifactAdded) -> ArtifactView:
@@ -286,8 +308,10 @@ def _turn_changed(state: Transcript, event: Event, turn_id: str | None) -> Trans
         case TurnPaused():
             return replace(state, state="waiting", turn=replace(_turn(state, turn_id), status="waiting"))
         case TurnSucceeded() | TurnFailed() | TurnCancelled():
-            ended = state.turn is None or turn_id in (None, state.turn.id)
-            return replace(state, state="idle", turn=None, approvals=()) if ended else state
+            if state.turn is not None and turn_id not in (None, state.turn.id):
+                return state
+            context = event.context or state.context
+            return replace(state, state="idle", turn=None, approvals=(), context=context)
         case _:
             return state
 

@@ -47,6 +47,7 @@ from copilot.logged import step_finished as step_finished
 from copilot.models import Approval, Message, Question, Session, Turn
 from copilot.notices import NOTICES
 from copilot.previews import preview_arguments
+from copilot.standing import context_of, goal_of
 
 PAGE_ROWS = 50
 SHOWN_KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary", "notice")
@@ -358,6 +359,8 @@ def snapshot(session_id: UUID, *, reset: bool = False) -> tuple[SessionSnapshot,
         auto_approve=auto_approve_of(session),
         artifacts=artifacts.of_session(session_id),
         todos=[msgspec.convert(item, Todo) for item in session.todos],
+        goal=goal_of(session),
+        context=context_of(session),
         title=session.title,
         state=_state_during(turn, waits=bool(questions)),
         reset=reset,

@@ -295,7 +295,7 @@ def goal_continued(session_id: UUID, goal: str, number: int, why: str) -> bool:
 
 
 def _tell_goal(session: Session, state: GoalState) -> None:
-    judged = GoalJudged(state=state, reason=session.goal_reason)
+    judged = GoalJudged(state=state, reason=session.goal_reason, text=session.goal)
     try:
         stream.publish_now(str(session.pk), [(judged, None)], user_id=session.owner_id)
     except RedisDown:

@@ -493,6 +493,8 @@ def _page(state: folding.Transcript) -> list[str]:
         *(f"asked {question}" for question in state.questions),
         *(f"to approve {approval}" for approval in state.approvals),
         *(f"todo {todo}" for todo in state.todos),
+        f"goal {state.goal}",
+        f"context {state.context}",
         f"{state.state} {state.title!r} turn {state.turn.id if state.turn else None}",
     ]
 

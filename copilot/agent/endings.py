@@ -21,6 +21,7 @@ from copilot.errors import FenceLost, TurnConflict
 from copilot.events import (
     ApprovalDecided,
     ContextUse,
+    ContextView,
     Ending,
     QuestionClosed,
     Tokens,
@@ -54,7 +55,9 @@ async def succeed(run: Run, answered: Answered) -> bool:
         if await _can_pay(run) and await uncut(_go_on(run)):
             return False
         ended = await _end_or_lose(run, turns.SUCCEEDED, taken=taken)
-    event = TurnSucceeded(run_ids=ended.run_ids, summary=taken, limit_code=answered.limit_code)
+    event = TurnSucceeded(
+        run_ids=ended.run_ids, summary=taken, limit_code=answered.limit_code, context=_context_view(run)
+    )
     await _over(run, event, ended, keep_through=None if replies else run.turn.accepted_through)
     full = run.loop is not None and run.loop.shortening.is_due()
     for errand in errands.after(ended, full=full) if replies else ():
@@ -82,7 +85,7 @@ async def fail(run: Run, code: str, details: str = "") -> None:
     notice_id = await run.recorder.notice(code, details)
     await _close_requests(run, by="automatic")
     ended = await _end_or_lose(run, turns.FAILED, failure_code=code)
-    event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id))
+    event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id), context=_context_view(run))
     await _over(run, event, ended, keep_through=EVERYTHING_STAYS)
 
 
@@ -92,7 +95,7 @@ async def stop(run: Run) -> None:
     await run.recorder.notice("stopped")
     ended = await _end_or_lose(run, turns.CANCELLED, reason="user")
     keep_through = EVERYTHING_STAYS if ended.stop_through is None else ended.stop_through
-    event = TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason)
+    event = TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason, context=_context_view(run))
     await _over(run, event, ended, keep_through=keep_through)
 
 
@@ -203,6 +206,11 @@ def _context(run: Run) -> ContextUse | None:
         return None
     use = run.loop.context_use(through=run.recorder.last_place)
     return replace(use, model=run.loop.entry.name, shape=run.shape)
+
+
+def _context_view(run: Run) -> ContextView | None:
+    use = _context(run)
+    return None if use is None else use.view()
 
 
 def summary(run: Run) -> TurnSummary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from copilot.events.views import HealingKind, MessageView, Todo, Tokens
+from copilot.events.views import GoalState, HealingKind, MessageView, Todo, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +107,13 @@ class ContextCompactionFailed:
     kind: Literal["context.compaction_failed"] = "context.compaction_failed"
 
 
-GoalState = Literal["active", "paused", "achieved", "exhausted", "cleared"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class GoalJudged:
     """By a model after a turn, or by the person whose goal it is."""
 
     state: GoalState
     reason: str
+    text: str = ""  # the goal itself; empty where nothing but its state has changed
     kind: Literal["goal.judged"] = "goal.judged"
 
 

@@ -9,6 +9,8 @@ from copilot.events.views import (
     ApprovalView,
     ArtifactView,
     AutoApproveView,
+    ContextView,
+    GoalView,
     MessageView,
     QuestionView,
     QueueItem,
@@ -33,6 +35,8 @@ class SessionSnapshot:
     auto_approve: AutoApproveView = field(default_factory=AutoApproveView)
     artifacts: list[ArtifactView] = field(default_factory=list)
     queue_version: int = 0
+    goal: GoalView | None = None
+    context: ContextView = field(default_factory=ContextView)
     kind: Literal["session.snapshot"] = "session.snapshot"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from copilot.events.views import MessageView, Tokens
+from copilot.events.views import ContextView, MessageView, Tokens
 
 CancelReason = Literal["user", "abandoned", "parent"]
 
@@ -66,6 +66,7 @@ class TurnSucceeded:
     run_ids: list[str]
     summary: TurnSummary
     limit_code: str | None = None
+    context: ContextView | None = None  # as the turn left it; None: it left it alone
     kind: Literal["turn.succeeded"] = "turn.succeeded"
 
 
@@ -74,6 +75,7 @@ class TurnFailed:
     run_ids: list[str]
     code: str
     notice_id: str | None
+    context: ContextView | None = None  # as the turn left it; None: it left it alone
     kind: Literal["turn.failed"] = "turn.failed"
 
 
@@ -81,6 +83,7 @@ class TurnFailed:
 class TurnCancelled:
     run_ids: list[str]
     reason: CancelReason
+    context: ContextView | None = None  # as the turn left it; None: it left it alone
     kind: Literal["turn.cancelled"] = "turn.cancelled"
 
 

@@ -12,6 +12,7 @@ JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 RowKind = Literal["user", "assistant", "reasoning", "tool_call", "tool_result", "note", "summary", "notice"]
 Role = Literal["user", "assistant", "summary", "notice"]
 SessionState = Literal["idle", "running", "waiting"]
+GoalState = Literal["active", "paused", "achieved", "exhausted", "cleared"]
 HealingKind = Literal["effort", "thinking", "signature", "images", "credentials"]
 
 
@@ -141,6 +142,24 @@ class AutoApproveView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GoalView:
+    """What a chat works towards (A30.4)."""
+
+    text: str
+    state: GoalState
+    reason: str = ""
+    continuations: int = 0  # turns the server has started for it so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextView:
+    """How full the model's window was when the last turn ended (A17.8)."""
+
+    used_percent: float | None = None  # None: nothing is known, or the window's size is not
+    estimated: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class TurnView:
     """The turn in flight: its rows, folded into their present parts."""
 
@@ -172,7 +191,10 @@ class ContextUse:
     window: int = 0  # 0 = unknown
     through: int = 0  # the sequence of the last row in it
     estimated: bool = True
-    model: str = ""  # who read it, and …
-    shape: str = (
-        ""  # … a digest of the suffix and the tools that went with it: they begin every request (A15.9)
-    )
+    model: str = ""  # who read it
+    shape: str = ""  # a digest of the suffix and tools that began the requests (A15.9)
+
+    def view(self) -> ContextView:
+        known = self.tokens and self.window
+        percent = round(100 * self.tokens / self.window, 1) if known else None
+        return ContextView(used_percent=percent, estimated=self.estimated)

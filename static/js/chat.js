@@ -268,6 +268,7 @@ byId("older").addEventListener("click", (event) => {
 
 // --- the frame around the transcript ---
 
+const GOAL_STATES = { active: _("Working towards"), paused: _("Goal, paused"), achieved: _("Goal, reached"), exhausted: _("Goal, given up for now") };
 const PHASES = { model: _("Thinking…"), tool: _("Working…"), retry: _("Trying again…"), question: _("Waiting for your answer…"), compaction: _("Summarising…") };
 
 function working() {
@@ -285,18 +286,28 @@ function working() {
 /** How full the model's window is, and how fast it writes; the speed only while it does. */
 function paintMeter() {
   const meter = byId("meter");
-  const percent = state.meter?.context_used_percent;
+  const percent = state.meter?.context_used_percent ?? state.context.used_percent;
+  const guessed = state.meter == null && state.context.estimated;
   const speed = state.turn?.status === "running" && state.meter?.turn_id === state.turn.id ? state.meter.tokens_per_second : null;
   show(meter, percent != null || Boolean(speed));
   show(meter.querySelector("svg"), percent != null);
   slot(meter, "ring").style.strokeDasharray = `${Math.min(percent ?? 0, 100)} 100`;
-  fill(meter, "context", percent == null ? "" : _("{percent} % of context", { percent: Math.round(percent) }));
+  const words = guessed ? _("about {percent} % of context", { percent: Math.round(percent) }) : _("{percent} % of context", { percent: Math.round(percent) });
+  fill(meter, "context", percent == null ? "" : words);
   fill(meter, "speed", speed ? _("{number} tokens/s", { number: Math.round(speed) }) : "");
+}
+
+/** What this chat works towards by itself, and how far that is. */
+function paintGoal() {
+  const goal = state.goal;
+  if (goal) fill(byId("goal"), "text", [`${GOAL_STATES[goal.state]}: ${goal.text}`, goal.reason].filter(Boolean).join(" — "));
+  show(byId("goal"), Boolean(goal));
 }
 
 function paintFrame() {
   const running = Boolean(state.turn);
   paintMeter();
+  paintGoal();
   composer.setRunning(running);
   app.toggleAttribute("data-running", running);
   const words = working();

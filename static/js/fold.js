@@ -15,6 +15,8 @@ export function emptyState() {
     approvals: [], // calls that wait for a person
     autoApprove: { enabled: false, cap_microdollars: null },
     todos: [],
+    goal: null, // {text, state, reason, continuations}
+    context: { used_percent: null, estimated: true }, // how full the window was when the last turn ended
     artifacts: [], // files the agent made, oldest first: {file_id, name, type, size, created_at, call_id}
     calls: new Map(), // call id → {tool, state, progress} of the turn in flight
     title: "",
@@ -58,6 +60,14 @@ const STEPS = {
   },
   "todos.changed": (state, event) => {
     state.todos = event.items;
+  },
+  "goal.judged": (state, event) => {
+    const known = state.goal ?? { text: "", continuations: 0 };
+    const continuations = event.state === "active" ? 0 : known.continuations;
+    state.goal = event.state === "cleared" ? null : { text: event.text || known.text, state: event.state, reason: event.reason, continuations };
+  },
+  "goal.continued": (state, event) => {
+    state.goal = { text: state.goal?.text ?? "", state: event.state, reason: event.reason, continuations: event.number };
   },
   "artifact.added": (state, { file_id, name, type, size, created_at, call_id }) => {
     if (state.artifacts.some((known) => known.file_id === file_id)) return; // its bytes never change, so neither does its place
@@ -154,6 +164,8 @@ function takeSnapshot(state, event) {
   state.approvals = event.approvals ?? [];
   state.autoApprove = event.auto_approve ?? state.autoApprove;
   state.todos = event.todos;
+  state.goal = event.goal ?? null;
+  state.context = event.context ?? state.context;
   state.artifacts = event.artifacts ?? [];
   state.title = event.title;
   state.state = event.state;
@@ -187,6 +199,8 @@ function endTurn(state, event) {
   state.state = "idle";
   state.approvals = [];
   state.calls.clear();
+  state.context = event.context ?? state.context;
+  state.meter = null; // from here on the context is what the turn left
   state.ended = event;
   for (const id of state.order.slice(-RECENT)) if (state.rows.get(id).turn_id === event.turn_id) state.changed.add(id);
 }

@@ -26,7 +26,7 @@ FOLD = """async ({snapshot, events}) => {
         const {points, ...row} = state.rows.get(id);
         return row;
     });
-    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, artifacts: state.artifacts, approvals: state.approvals, auto_approve: state.autoApprove, title: state.title,
+    return {rows, queue: state.queue, todos: state.todos, questions: state.questions, artifacts: state.artifacts, approvals: state.approvals, auto_approve: state.autoApprove, title: state.title, goal: state.goal, context: state.context,
             state: state.state, turn: state.turn && [state.turn.id, state.turn.status, state.turn.attempt]};
 }"""
 
@@ -140,6 +140,9 @@ def whole_turn() -> list[Event]:
         artifact("two"),
         artifact("one"),
         events.TitleChanged(title="Waves", origin="auto"),
+        events.GoalJudged(state="active", reason="", text="Calm sea"),
+        events.GoalContinued(state="active", reason="still wavy", number=1, most=10),
+        events.GoalJudged(state="paused", reason="stopped"),
         events.SessionChanged(
             title="Waves",
             pinned=False,
@@ -163,7 +166,9 @@ def whole_turn() -> list[Event]:
                 tokens=events.Tokens(),
                 model="m",
             ),
+            context=events.ContextView(used_percent=12.5, estimated=False),
         ),
+        events.GoalJudged(state="cleared", reason=""),
     ]
 
 
@@ -194,6 +199,8 @@ def expected(folded: folding.Transcript) -> object:
         "artifacts": folded.artifacts,
         "approvals": folded.approvals,
         "auto_approve": folded.auto_approve,
+        "goal": folded.goal,
+        "context": folded.context,
         "title": folded.title,
         "state": folded.state,
         "turn": [turn.id, turn.status, turn.attempt] if turn else None,

@@ -16,6 +16,8 @@ from copilot.events import (
     ArtifactView,
     AttachmentView,
     AutoApproveView,
+    ContextView,
+    GoalView,
     MessageView,
     QuestionView,
     QueueItem,
@@ -77,6 +79,8 @@ SAMPLES: dict[str, object] = {
     "todos": [Todo(text="Sail", status="in_progress")],
     "tokens": TOKENS,
     "summary": SUMMARY,
+    "goal": GoalView(text="Sail", state="paused", reason="No wind.", continuations=2),
+    "context": ContextView(used_percent=12.5, estimated=False),
     "auto_approve": AutoApproveView(enabled=True, cap_microdollars=1_000_000),
     "artifacts": [
         ArtifactView(

@@ -1,0 +1,51 @@
+"""A reload shows what the page showed before it: the goal and how full the context is (A17.8, A33.c5)."""
+
+from __future__ import annotations
+
+from copilot import sessions
+from copilot.events import ContextView, GoalView, Tokens
+from copilot.providers.scripted import Text, Usage
+from tests import make
+from tests.engine import assert_same_page, ended, folded, fresh, quiet, start
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.test_compaction import asks
+
+
+def seen_live(session):
+    """By somebody who watched from the beginning."""
+    return folded(fresh(make.session()), session)
+
+
+def test_the_context_is_shown_as_the_last_turn_left_it_and_an_estimate_is_flagged(rig, model):
+    """A17.8: counted by the provider, then estimated after a summary, until the next real reply"""
+    session = make.session()
+    model.will(Text("Long. " * 50), Usage(Tokens(input=49_000, cache_read=900, output=100)))
+    ended(start(session, "Tell me"))
+    quiet(session)
+    assert fresh(session).context == ContextView(used_percent=25.0, estimated=False)
+    assert_same_page(seen_live(session), fresh(session))
+    model.will(Text("A summary."))
+    asks(session.owner, session)
+    quiet(session)
+    assert fresh(session).context.estimated
+    assert_same_page(seen_live(session), fresh(session))
+    model.will(Text("Short."), Usage(Tokens(input=1_900, output=100)))
+    ended(start(session, "Go on"))
+    quiet(session)
+    assert (
+        seen_live(session).context == fresh(session).context == ContextView(used_percent=1.0, estimated=False)
+    )
+
+
+def test_the_goal_is_shown_as_it_stands(rig, model):
+    """A33.c5, A30.4: set, paused with its reason, taken up again, cleared"""
+    session = make.session()
+    sessions.set_goal(session.owner_id, session.pk, "Paint the boat")
+    sessions.pause_goal(session.owner_id, session.pk, "Rain.")
+    assert fresh(session).goal == GoalView(text="Paint the boat", state="paused", reason="Rain.")
+    assert_same_page(seen_live(session), fresh(session))
+    sessions.resume_goal(session.owner_id, session.pk)
+    assert_same_page(seen_live(session), fresh(session))
+    sessions.clear_goal(session.owner_id, session.pk)
+    assert seen_live(session).goal is fresh(session).goal is None
