@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from billing import usage as billing_usage
+from billing.usage import UsageCall
 from copilot.agent.live_metering import LiveMeter
 from copilot.events import Tokens, UsageMetered
-from copilot.providers.scripted import Text
+from copilot.providers.scripted import Call, Text
 from tests import make
-from tests.engine import cue, ended, rigged, start, told, until
+from tests.engine import Errand, add_tools, cue, ended, rigged, start, told, until
 
 
 class Running:
@@ -55,3 +60,29 @@ def test_a_running_turn_tells_its_figures_and_an_idle_session_none(transactional
         figures = told(session.pk, "usage.metered")
         assert all(isinstance(one, UsageMetered) and one.context_used_percent is not None for one in figures)
         assert told(session.pk)[-1].kind != "usage.metered"
+
+
+def test_a_turn_that_goes_on_tells_how_much_of_the_limit_is_used(transactional_db, settings, monkeypatch):
+    """A19.7: of the fuller window, as of the last recorded call, and without amounts"""
+    settings.METER_SECONDS = 0.05
+    with rigged() as rig:
+        rig.start_worker()
+        session = make.session()
+        errand = Errand("wait", waits=True)
+        add_tools(monkeypatch, errand)
+        billing_usage.record(
+            UsageCall(
+                call_id=uuid4(),
+                user_id=session.owner_id,
+                occurred_at=datetime.now(UTC),
+                provider="openai_chat",
+                model="m",
+                tokens=None,
+                reported="0.25",
+            )
+        )
+        rig.model.will(Call("wait"))
+        turn_id = start(session)
+        until(lambda: [one.limit_used_percent for one in told(session.pk, "usage.metered")][-1:] == [25.0])
+        errand.cue.give()
+        ended(turn_id)

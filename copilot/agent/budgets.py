@@ -11,7 +11,11 @@ from copilot import usage
 from copilot.agent.commits import retried
 from copilot.agent.ports import Spending
 from copilot.agent.recorder import Recorder
+from copilot.agent.services import Services
+from copilot.bridge import in_thread
 from copilot.turns import Claimed
+
+LOOK_SECONDS = 10.0  # between two looks at the user's windows
 
 
 class TurnBudget:
@@ -42,6 +46,37 @@ class TurnBudget:
         except LimitReached as reached:
             return reached.message
         return ""
+
+
+class LimitUsed:
+    """How much of the user's fuller window is used, as of the last recorded call (A19.7).
+
+    Looked up beside a turn that goes on after a call, and seldom: one that answers at once asks for nothing.
+    """
+
+    def __init__(self, turn: Claimed, recorder: Recorder, services: Services) -> None:
+        self._turn = turn
+        self._calls = recorder.calls
+        self._services = services
+        self._percent: float | None = None
+        self._looked_at = float("-inf")
+        self._calls_seen = 0
+
+    def percent(self, now: float) -> float | None:
+        """As known now; a newer figure is on its way when calls were recorded since."""
+        if self._calls.recorded_number > self._calls_seen and now - self._looked_at >= LOOK_SECONDS:
+            self._calls_seen, self._looked_at = self._calls.recorded_number, now
+            self._services.in_background(self._look())
+        return self._percent
+
+    async def _look(self) -> None:
+        self._percent = await in_thread(used_percent, self._turn.user_id)
+
+
+def used_percent(user_id: int) -> float | None:
+    """Of the fuller window; None where no limit binds."""
+    view = billing_queries.usage(user_id)
+    return max((one.percent_used for one in (view.daily, view.weekly) if one is not None), default=None)
 
 
 def smallest(*bounds: int) -> int:

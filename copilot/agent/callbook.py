@@ -30,6 +30,7 @@ class CallBook:
         self._sent = 0  # the number of the last call whose request went out
         self._recordings: list[asyncio.Task[None]] = []
         self._warned = False
+        self.recorded_number = 0  # calls of this run whose cost is recorded
 
     async def begin(self, call: ModelCallStarted) -> None:
         self._sent = call.number
@@ -57,6 +58,7 @@ class CallBook:
 
     async def _record(self, spent: usage.Spent) -> None:
         self._note_absent(spent, await recorded(spent))
+        self.recorded_number += 1
         self._publish(UsageRecorded(purpose=spent.purpose, tokens=spent.tokens))
 
     def _note_absent(self, spent: usage.Spent, source: str) -> None:

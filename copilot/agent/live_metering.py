@@ -20,7 +20,9 @@ class LiveMeter:
         self._samples: deque[tuple[float, int]] = deque()  # when, and characters generated until then
         self._told_at = float("-inf")
 
-    def look(self, asker: Asker, now: float) -> UsageMetered | None:
+    def look(
+        self, asker: Asker, now: float, *, limit_used_percent: float | None = None
+    ) -> UsageMetered | None:
         """The figures now; None when they were told a moment ago and nothing has come since."""
         characters = asker.characters
         grew = not self._samples or characters > self._samples[-1][1]
@@ -35,6 +37,7 @@ class LiveMeter:
             context_used_percent=asker.context_used_percent,
             tokens=replace(asker.tokens, output=asker.tokens.output + estimate(asker.characters_under_way)),
             estimated=True,
+            limit_used_percent=limit_used_percent,
         )
 
     def _rate(self) -> float | None:

@@ -14,7 +14,7 @@ from django.conf import settings
 from copilot import context, offering, usage
 from copilot.agent import endings, interruptions, pausing, prefixes, prompt, taking
 from copilot.agent.approving import TurnApprovals
-from copilot.agent.budgets import TurnBudget
+from copilot.agent.budgets import LimitUsed, TurnBudget
 from copilot.agent.commits import retried, uncut
 from copilot.agent.compaction import TurnCompactor
 from copilot.agent.fullness import remembered
@@ -57,6 +57,7 @@ class TurnRun(Run):
         self._prepared = prepared
         self.began_at = time.monotonic()
         self._live_meter = LiveMeter()
+        self._limit_used = LimitUsed(turn, self.recorder, services)
         self.progressed_at = self.told_at = self.began_at
 
     # --- from outside ----------------------------------------------------------------------------
@@ -86,7 +87,8 @@ class TurnRun(Run):
         """Called twice a second; the figures go out with whatever goes out next (A19.7)."""
         if self.loop is None or self.over:
             return
-        if (figures := self._live_meter.look(self.loop.asker, now)) is not None:
+        used = self._limit_used.percent(now)
+        if (figures := self._live_meter.look(self.loop.asker, now, limit_used_percent=used)) is not None:
             self.services.publisher.add(self.outbox, figures)
 
     # --- the run ---------------------------------------------------------------------------------
