@@ -85,6 +85,44 @@ def test_text_goes_on_in_the_same_row_without_gap_or_repetition(session, model, 
     assert shown(session) == "Once upon a time there was a ship."
 
 
+def test_a_text_that_was_whole_needs_nothing_added_though_the_log_is_gone(session, model, rig):
+    """A3.9, A2.5: its worker died before the reply's end was recorded, and Redis lost what it had told"""
+    model.will(Text("All is said. " * 400), cue(1))  # enough for a checkpoint
+    model.will()
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: Message.objects.filter(turn=turn_id, kind="assistant", content__endswith="said. ").exists())
+    stored = answer(turn_id)
+    rig.worker.kill()
+    blocking().delete(keys.log(str(session.pk)))
+    rig.start_worker()
+    until(lambda: reaper.probe() == 1)
+    turn = ended(turn_id)
+    quiet(session)
+    assert (turn.status, turn.attempts, notices(session)) == ("succeeded", 2, [])
+    assert answer(turn_id) == stored
+    assert kinds(session) == ["user", "assistant"]
+    assert len(model.requests) == 2
+
+
+def test_a_lost_summary_on_request_is_made_by_another_worker(session, model, rig):
+    """A3.9, A17.6: the turn is still for a summary, and for nothing else"""
+    ended(start(session, "Paint it"))
+    quiet(session)
+    model.will(cue(1), Text("never heard"))
+    model.will(Text("So far: paint."))
+    assert dispatch.compact(session.owner_id, session.pk, focus="the colour")
+    model.reaches(1)
+    turn_id = Turn.objects.get(session=session, purpose="compaction").pk
+    lose(rig, turn_id)
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, turn.attempts, turn.purpose) == ("succeeded", 2, "compaction")
+    assert kinds(session) == ["user", "assistant", "summary"]
+    assert "the colour" in model.said_to()
+    purposes = ModelCall.objects.filter(turn=turn_id).order_by("number").values_list("purpose", "aborted")
+    assert list(purposes) == [("compaction", True), ("compaction", False)]
+
+
 def test_a_tool_result_that_stands_is_not_made_again(session, model, rig, monkeypatch):
     """A3.c1: killed after the result's row, before the next model call"""
     errand = Errand("fetch")

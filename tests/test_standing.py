@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copilot import sessions
+from copilot import dispatch, sessions
 from copilot.events import ContextView, GoalView, Tokens
 from copilot.providers.scripted import Text, Usage
 from tests import make
@@ -49,3 +49,15 @@ def test_the_goal_is_shown_as_it_stands(rig, model):
     assert_same_page(seen_live(session), fresh(session))
     sessions.clear_goal(session.owner_id, session.pk)
     assert seen_live(session).goal is fresh(session).goal is None
+
+
+def test_an_undone_turn_pauses_the_goal_it_worked_for(rig, model):
+    """A30.4, A30.5: what was judged is gone, so the person has the next word"""
+    session = make.session()
+    ended(start(session, "Paint it"))
+    quiet(session)
+    sessions.set_goal(session.owner_id, session.pk, "Paint the boat")
+    dispatch.undo(session.owner_id, session.pk)
+    goal = fresh(session).goal
+    assert (goal.state, goal.reason) == ("paused", "The last turn was undone.")
+    assert_same_page(seen_live(session), fresh(session))

@@ -17,6 +17,7 @@ from copilot.live.tail import Tail
 from copilot.models import Message, Session, Turn
 from copilot.permissions import UNRESTRICTED, Permissions
 from copilot.providers.scripted import Call, Fail, Text
+from copilot.tools import children, get_sub_session_result, run_agent, run_sub_session, view_agent_output
 from copilot.tools.get_sub_session_result import GetSubSessionResult
 from copilot.tools.run_sub_session import RunSubSession
 from tests import make
@@ -24,6 +25,7 @@ from tests.engine import Errand, add_tools, cue, ended, endings, fresh, quiet, s
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.rest import V1, program
+from tests.test_tool_policies import CONTEXT
 
 RUN, GET = "run_sub_session", "get_sub_session_result"
 
@@ -195,6 +197,17 @@ def test_no_end_is_missed_between_looking_and_listening(session, model, monkeypa
     model.will(cue(1), Text("Just then."))
     assert result(ended(start(session)))["text"] == "Just then."
     assert not left[0]._sessions
+
+
+@pytest.mark.parametrize("tool", [run_sub_session, get_sub_session_result, run_agent, view_agent_output])
+def test_a_wait_is_clamped_so_that_the_call_ends_in_time(tool):
+    """A32.c1: wait + 10 over 300, for each tool that waits"""
+    given = {"session_id": "x", "prompt": "x", "agent_id": "x", "run_id": "x", "wait_seconds": 9_999}
+    kind = tool.TOOL.arguments
+    asked = kind.model_validate({name: given[name] for name in kind.model_fields if name in given})
+    assert asked.wait_seconds == 300
+    assert children.waiting_seconds(CONTEXT, asked.wait_seconds) == 290
+    assert children.waiting_seconds(CONTEXT, 7) == 7
 
 
 # --- limits ------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def stop(
     """Stop what the session accepted before now; a message accepted later is never affected (T7)."""
     session = queries.session_of(user_id, session_id)
     if session.goal_state == session.Goal.ACTIVE:
-        _pause_goal(user_id, session_id)
+        pause_goal(user_id, session_id, "The turn was stopped.")
     stopping = turns.request_stop(session_id, turn_id, by=by)
     if stopping is None and turn_id is None:
         stopping = _between_turns(session_id)
@@ -91,10 +91,10 @@ def stop_children(turn_id: UUID) -> None:
             _carry_out(session_id, stopping)
 
 
-def _pause_goal(user_id: int, session_id: UUID) -> None:
+def pause_goal(user_id: int, session_id: UUID, why: str) -> None:
     """At once, for between two turns of a goal there is nothing else that a stop could reach (A30.4)."""
     try:
-        sessions.pause_goal(user_id, session_id, "The turn was stopped.")
+        sessions.pause_goal(user_id, session_id, why)
     except Conflict:
         return  # it was achieved or changed just now
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from copilot import history, queries
 from copilot.agent import prefixes
 from copilot.dispatch.holding import hold
-from copilot.dispatch.stopping import stop
+from copilot.dispatch.stopping import pause_goal, stop
 from copilot.dispatch.telling import publish_page
 from copilot.live import stream
 from copilot.models import Turn
@@ -29,7 +29,7 @@ class Undone:
 
 def undo(user_id: int, session_id: UUID) -> Undone:
     """Rows of the last shown turn are marked undone and kept; a turn that waits for approval is cancelled first."""
-    queries.session_of(user_id, session_id)
+    session = queries.session_of(user_id, session_id)
     paused = Turn.objects.filter(session=session_id, status=Turn.Status.WAITING).first()
     if paused is not None:
         stop(user_id, session_id, turn_id=paused.pk)
@@ -37,6 +37,8 @@ def undo(user_id: int, session_id: UUID) -> Undone:
     try:
         undone = history.undo(session_id)
         prefixes.broken("undo", session_id)
+        if session.goal_state == session.Goal.ACTIVE:
+            pause_goal(user_id, session_id, "The last turn was undone.")
         publish_page(session_id)
         cursor = stream.last_cursor(str(session_id))
     finally:
