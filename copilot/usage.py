@@ -59,10 +59,10 @@ def call_id(turn_id: UUID, number: int) -> UUID:
 
 
 # Part of the statement that claims turns: each that has made no call yet gets the row of its first one. Reads
-# `claimed` (id, tier, calls, stopped); its parameters are `first_calls`.
+# `claimed` (id, tier, calls, stopped, purpose); its parameters are `first_calls`.
 BEGIN_FIRST = """
-INSERT INTO copilot_modelcall (id, turn_id, number, provider, model)
-SELECT one.call_id, claimed.id, 1, model.provider, model.model
+INSERT INTO copilot_modelcall (id, turn_id, number, provider, model, purpose)
+SELECT one.call_id, claimed.id, 1, model.provider, model.model, claimed.purpose
 FROM claimed
 JOIN unnest(%(turn_ids)s::uuid[], %(call_ids)s::uuid[]) AS one (turn_id, call_id) ON one.turn_id = claimed.id
 JOIN unnest(%(tiers)s::text[], %(providers)s::text[], %(models)s::text[]) AS model (tier, provider, model)

@@ -34,7 +34,7 @@ def prepare(turn: Claimed) -> Prepared:
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
     number = turn.calls + (0 if mended.pending_calls else 1)  # tools first, then perhaps no call at all
     if not mended.answered and not mended.pending_calls and not turn.begun:
-        usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model)
+        usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model, turn.purpose)
     servers = mcp.usable(turn.user_id, turn.permissions) if turn.has_servers else ()
     images = pictures.load(mended.rows, turn.user_id, chain)
     return Prepared(
