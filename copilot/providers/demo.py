@@ -186,7 +186,9 @@ def _answer(
     if isinstance(last, ToolGroup):
         if "delete_file" in offered and _still_to_delete(messages, last):
             return "The file stands. Deleting it is not mine to decide.\n", DELETING, [_call("delete_file")]
-        return "The results are in. I sum them up.\n", _after_tools(last), []
+        asked_once = sum(isinstance(message, UserMessage) for message in messages) == 1
+        opening = INTRODUCTION if asked_once else ""
+        return "The results are in. I sum them up.\n", opening + _after_tools(last), []
     asked = _said(last.text) if isinstance(last, UserMessage) else ""
     first = not any(isinstance(message, AssistantMessage) for message in messages)
     opening = INTRODUCTION if first else ""
@@ -202,7 +204,7 @@ def _answer(
         names = ", ".join(f"`{tool}`" for tool in wanted)
         return (
             thought,
-            f"{opening}I call {names} for you.\n",
+            f"I call {names} for you.\n",  # the answer is what follows
             [_call(tool, asked) for tool in wanted],
         )
     return thought, opening + _echo(asked) + MENU, []
