@@ -145,16 +145,6 @@ def test_the_first_chat_page_is_small_and_asks_nobody_else(ada: Visitor, site: S
     assert len(sockets) == 1
 
 
-@pytest.mark.parametrize("width", [360, 768, 1400, 2560])
-@pytest.mark.parametrize("path", ["/", "/accounts/login/", "/accounts/signup/", "/accounts/password/reset/"])
-def test_no_page_scrolls_sideways(browser: Browser, site: Site, path: str, width: int) -> None:
-    """W4.1."""
-    page = browser.new_page(viewport={"width": width, "height": 700})
-    page.goto(site.url + path)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.close()
-
-
 def test_a_page_that_does_not_exist_says_so_kindly(browser: Browser, site: Site) -> None:
     page = browser.new_page()
     answer = page.goto(site.url + "/nowhere/")
