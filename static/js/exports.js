@@ -25,6 +25,7 @@ export class Exports {
 
   /** `export.finished`: news for its owner, whichever chat is open. */
   finished({ export_id: id, state, name }) {
+    this.waiting?.(); // the promise is kept
     if (state !== "ready") return toast(_("An export could not be made."));
     const fetchIt = () => location.assign(`/api/v1/exports/${id}/download`);
     toast(_("“{name}” is ready.", { name }), { label: _("Download"), act: fetchIt, seconds: 60 });
@@ -54,7 +55,7 @@ export class Exports {
 
   #wait(job) {
     if (job.state === "ready") return this.finished({ export_id: job.id, state: "ready", name: job.name });
-    toast(_("Your export is being made. You will be told here when it is ready; it is also on the page “Your data”."));
+    this.waiting = toast(_("Your export is being made. You will be told here when it is ready; it is also on the page “Your data”."), { seconds: 10 });
   }
 
   #problem(words) {

@@ -37,6 +37,8 @@ FOR_ADA = {
     "tools": "/settings/tools/",
     "mcp": "/settings/mcp/",
     "keys": "/settings/keys/",
+    "data": "/settings/account/",
+    "delete account": "/settings/account/delete/",
     "password": "/accounts/password/change/",
     "email": "/accounts/email/",
     "logout": "/accounts/logout/",
