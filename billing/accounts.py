@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from billing import counters, policies
+from billing import counters, lifting, policies
 from billing.models import Account
 
 
@@ -26,6 +26,7 @@ def set_overrides(
         weekly_limit_override_microdollars=weekly_limit_microdollars,
     )
     entitlement_changed(account_id)
+    lifting.limit_lifted(Account.objects.values_list("user_id", flat=True).get(pk=account_id))
 
 
 def entitlement_changed(account_id: int) -> None:

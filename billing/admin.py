@@ -1,8 +1,7 @@
-"""Staff pages of billing: policy, tiers and prices are written here; use is only looked at."""
+"""Staff pages of billing: policy and tiers are written here; the ledger, use and plans are only looked at."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.contrib import admin
@@ -11,38 +10,22 @@ from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 
-from billing import accounts, queries
-from billing.models import Account, LimitPolicy, ModelPrice, TierPolicy, UsageRecord, UsageWindow
+from billing import account_admin as account_admin  # registers the pages of accounts
+from billing import catalogue_admin as catalogue_admin  # … and of prices
+from billing import policies, pricing
+from billing.models import (
+    LedgerAllocation,
+    LedgerEntry,
+    LimitPolicy,
+    PlanChange,
+    TierPolicy,
+    UsageRecord,
+    UsageReset,
+    UsageWindow,
+)
+from billing.showing import AnyAdmin, ViewOnly, dollars, dollars_of_cents
 
-if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
-    AnyAdmin = admin.ModelAdmin[Model]
-    PriceAdmin = admin.ModelAdmin[ModelPrice]
-    UserAccountAdmin = admin.ModelAdmin[Account]
-else:
-    AnyAdmin = PriceAdmin = UserAccountAdmin = admin.ModelAdmin
-
-
-def dollars(microdollars: int | None) -> str:
-    """`$1.234567 (1,234,567)`: for people first, the stored number beside it."""
-    if microdollars is None:
-        return "-"
-    whole, rest = divmod(microdollars, 1_000_000)
-    return f"${whole:,}.{rest:06d} ({microdollars:,})"
-
-
-class ViewOnly(AnyAdmin):
-    """What code alone writes is looked at here, even by superusers (B18.4)."""
-
-    show_full_result_count = False  # counting a large table costs more than it tells
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+USER_SEARCH = ["=account__user__username", "=account__user__email"]
 
 
 class PolicyAdmin(AnyAdmin):
@@ -56,7 +39,7 @@ class PolicyAdmin(AnyAdmin):
 
     def save_model(self, request: HttpRequest, obj: Model, form: ModelForm[Model], change: bool) -> None:
         super().save_model(request, obj, form, change)
-        transaction.on_commit(queries.forget_policy)
+        transaction.on_commit(policies.forget)
 
 
 @admin.register(LimitPolicy)
@@ -79,89 +62,25 @@ class TierPolicyAdmin(PolicyAdmin):
     ordering = ["multiplier"]
 
 
-@admin.register(ModelPrice)
-class ModelPriceAdmin(PriceAdmin):
-    """A price in use is superseded by a new row, not edited: old calls keep theirs."""
+class BySource(admin.SimpleListFilter):
+    """From the closed set: looking for the distinct values of a large table would take longer than the list."""
 
-    list_display = ["provider", "model", "kind", "input_price", "output_price", "effective_from"]
-    list_filter = ["provider", "kind"]
-    search_fields = ["provider", "model"]
-    ordering = ["provider", "model", "-effective_from"]
-    save_as = True
+    title = "cost source"
+    parameter_name = "cost_source"
 
-    @admin.display(description="1M input tokens")
-    def input_price(self, row: ModelPrice) -> str:
-        return dollars(row.input_per_million_microdollars)
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return [(source, source.lower()) for source in pricing.SOURCES]
 
-    @admin.display(description="1M output tokens")
-    def output_price(self, row: ModelPrice) -> str:
-        return dollars(row.output_per_million_microdollars)
-
-    def has_change_permission(self, request: HttpRequest, obj: ModelPrice | None = None) -> bool:
-        return super().has_change_permission(request, obj) and not _in_use(obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: ModelPrice | None = None) -> bool:
-        return super().has_delete_permission(request, obj) and not _in_use(obj)
-
-    def save_model(
-        self, request: HttpRequest, obj: ModelPrice, form: ModelForm[ModelPrice], change: bool
-    ) -> None:
-        super().save_model(request, obj, form, change)
-        transaction.on_commit(queries.forget_policy)
-
-
-def _in_use(price: ModelPrice | None) -> bool:
-    return price is not None and UsageRecord.objects.filter(price=price).exists()
-
-
-@admin.register(Account)
-class AccountAdmin(UserAccountAdmin):
-    """Only the two overrides are set by hand; the rest has writers of its own."""
-
-    list_display = ["user", "tier", "granted_tier", "daily_override", "weekly_override", "created_at"]
-    list_filter = ["tier"]
-    list_select_related = ["user"]
-    search_fields = ["user__email", "user__username", "=user__id", "=stripe_customer_id"]
-    readonly_fields = [
-        "user",
-        "tier",
-        "granted_tier",
-        "credit_balance_cents",
-        "debt_cents",
-        "stripe_customer_id",
-        "trial_used_at",
-        "created_at",
-    ]
-    fields = ["daily_limit_override_microdollars", "weekly_limit_override_microdollars", *readonly_fields]
-
-    @admin.display(description="daily override")
-    def daily_override(self, account: Account) -> str:
-        return dollars(account.daily_limit_override_microdollars)
-
-    @admin.display(description="weekly override")
-    def weekly_override(self, account: Account) -> str:
-        return dollars(account.weekly_limit_override_microdollars)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Account | None = None) -> bool:
-        return False
-
-    def save_model(self, request: HttpRequest, obj: Account, form: ModelForm[Account], change: bool) -> None:
-        accounts.set_overrides(
-            obj.pk,
-            daily_limit_microdollars=obj.daily_limit_override_microdollars,
-            weekly_limit_microdollars=obj.weekly_limit_override_microdollars,
-        )
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        return queryset.filter(cost_source=self.value()) if self.value() else queryset
 
 
 @admin.register(UsageRecord)
 class UsageRecordAdmin(ViewOnly):
     list_display = ["occurred_at", "user", "provider", "model", "purpose", "cost", "cost_source", "aborted"]
-    list_filter = ["cost_source", "provider", "aborted", "estimated"]
+    list_filter = [BySource, "aborted", "estimated"]
     list_select_related = ["account__user"]
-    search_fields = ["=account__user__username", "=account__user__email"]
+    search_fields = USER_SEARCH
     search_help_text = "Call id, user name or e-mail, in full."
     ordering = ["-occurred_at"]
 
@@ -188,7 +107,7 @@ class UsageWindowAdmin(ViewOnly):
     list_display = ["starts_on", "kind", "user", "used", "updated_at"]
     list_filter = ["kind"]
     list_select_related = ["account__user"]
-    search_fields = ["=account__user__username", "=account__user__email"]
+    search_fields = USER_SEARCH
     ordering = ["-starts_on", "kind"]
 
     def user(self, window: UsageWindow) -> str:
@@ -197,3 +116,61 @@ class UsageWindowAdmin(ViewOnly):
     @admin.display(ordering="used_microdollars")
     def used(self, window: UsageWindow) -> str:
         return dollars(window.used_microdollars)
+
+
+@admin.register(UsageReset)
+class UsageResetAdmin(ViewOnly):
+    list_display = ["created_at", "user", "kind", "state", "day_forgiven", "week_forgiven", "actor", "reason"]
+    list_filter = ["kind", "state"]
+    list_select_related = ["account__user", "actor"]
+    search_fields = USER_SEARCH
+    ordering = ["-created_at"]
+
+    def user(self, reset: UsageReset) -> str:
+        return reset.account.user.get_username()
+
+    @admin.display(description="of the day")
+    def day_forgiven(self, reset: UsageReset) -> str:
+        return dollars(reset.daily_forgiven_microdollars)
+
+    @admin.display(description="of the week")
+    def week_forgiven(self, reset: UsageReset) -> str:
+        return dollars(reset.weekly_forgiven_microdollars)
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(ViewOnly):
+    list_display = ["created_at", "user", "kind", "amount", "balance_after", "reason", "expires_at", "actor"]
+    list_filter = ["kind"]
+    list_select_related = ["account__user", "actor"]
+    search_fields = [*USER_SEARCH, "=idempotency_key", "=reference"]
+    ordering = ["-id"]
+
+    def user(self, entry: LedgerEntry) -> str:
+        return entry.account.user.get_username()
+
+    def amount(self, entry: LedgerEntry) -> str:
+        return dollars_of_cents(entry.amount_cents)
+
+    def balance_after(self, entry: LedgerEntry) -> str:
+        return dollars_of_cents(entry.balance_after_cents)
+
+
+@admin.register(LedgerAllocation)
+class LedgerAllocationAdmin(ViewOnly):
+    list_display = ["id", "entry", "lot", "cents", "created_at"]
+    list_select_related = ["entry", "lot"]
+    search_fields = ["=entry__id", "=lot__id"]
+    ordering = ["-id"]
+
+
+@admin.register(PlanChange)
+class PlanChangeAdmin(ViewOnly):
+    list_display = ["created_at", "user", "kind", "from_tier", "to_tier", "state", "actor", "reason"]
+    list_filter = ["kind", "state"]
+    list_select_related = ["account__user", "actor"]
+    search_fields = USER_SEARCH
+    ordering = ["-created_at"]
+
+    def user(self, change: PlanChange) -> str:
+        return change.account.user.get_username()

@@ -20,6 +20,8 @@ class BillingConfig(AppConfig):
     verbose_name = "Billing and limits"
 
     def ready(self) -> None:
+        from billing import checks  # noqa: F401 - checks register themselves
+
         post_migrate.connect(make_default_rows, sender=self)
 
 

@@ -131,6 +131,21 @@ def entitlement_of(account: Account) -> plans.Entitlement:
     )
 
 
+def price_of(row: ModelPrice) -> pricing.Price:
+    return pricing.Price(
+        id=row.pk,
+        provider=row.provider,
+        model=row.model,
+        flat_rate=row.kind == ModelPrice.Kind.FLAT_RATE,
+        effective_from=row.effective_from,
+        input_per_million_microdollars=row.input_per_million_microdollars,
+        output_per_million_microdollars=row.output_per_million_microdollars,
+        cache_read_per_million_microdollars=row.cache_read_per_million_microdollars,
+        cache_write_5m_per_million_microdollars=row.cache_write_5m_per_million_microdollars,
+        cache_write_1h_per_million_microdollars=row.cache_write_1h_per_million_microdollars,
+    )
+
+
 def publish_changes() -> int:
     """Entitlements that changed of late, to those copies that still say otherwise; how many there were."""
     recent = Account.objects.filter(entitlement_changed_at__gt=Now() - RECENT_CHANGES)
@@ -173,21 +188,7 @@ def _load_overrides() -> dict[int, plans.Entitlement] | None:
 
 
 def _load_prices() -> tuple[pricing.Price, ...]:
-    return tuple(
-        pricing.Price(
-            id=row.pk,
-            provider=row.provider,
-            model=row.model,
-            flat_rate=row.kind == ModelPrice.Kind.FLAT_RATE,
-            effective_from=row.effective_from,
-            input_per_million_microdollars=row.input_per_million_microdollars,
-            output_per_million_microdollars=row.output_per_million_microdollars,
-            cache_read_per_million_microdollars=row.cache_read_per_million_microdollars,
-            cache_write_5m_per_million_microdollars=row.cache_write_5m_per_million_microdollars,
-            cache_write_1h_per_million_microdollars=row.cache_write_1h_per_million_microdollars,
-        )
-        for row in ModelPrice.objects.all()
-    )
+    return tuple(price_of(row) for row in ModelPrice.objects.all())
 
 
 _complaint = Seldom(COMPLAIN_EVERY_SECONDS)

@@ -6,7 +6,7 @@ import logging
 
 from celery import shared_task
 
-from billing import policies, usage
+from billing import ledger, policies, usage
 
 logger = logging.getLogger(__name__)
 
@@ -23,3 +23,9 @@ def verify_windows() -> None:
     """Every night: rows that do not add up are for people to look at (B5.7)."""
     for one in usage.broken():
         logger.error("%s from %s of account %s does not add up.", one.kind, one.starts_on, one.account_id)
+
+
+@shared_task(name="billing.tasks.expire_credits", ignore_result=True, time_limit=600)
+def expire_credits() -> None:
+    """Every hour: credit whose time is over (B9.5)."""
+    ledger.expire_due()

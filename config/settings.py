@@ -154,6 +154,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 60.0,
         "options": {"expires": 55},
     },
+    "expire credits": {
+        "task": "billing.tasks.expire_credits",
+        "schedule": 3600.0,
+        "options": {"expires": 3600},
+    },
     "verify windows": {"task": "billing.tasks.verify_windows", "schedule": crontab(hour=3, minute=17)},
 }
 CELERY_TIMEZONE = "UTC"
@@ -241,8 +246,20 @@ ARTIFACT_SCRIPT_HOSTS = env.words("ARTIFACT_SCRIPT_HOSTS", [])  # https origins 
 REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "copilot.api.schema.Schema",
+    "EXCEPTION_HANDLER": "copilot.api.errors.handle",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+}
+# Doors of apps below copilot are entered like its own, which they cannot import. By name, when they are asked for:
+# the framework itself would load them before it is ready.
+REST_DOORS = {
+    "authenticators": [
+        "copilot.api.authentication.KeyAuthentication",
+        "copilot.api.authentication.CookieAuthentication",
+    ],
+    "permissions": ["copilot.api.authentication.HasScope"],
+    "throttles": ["copilot.api.authentication.PerCaller"],
+    "negotiators": ["copilot.api.doors.ByAccept"],
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Pilothouse",

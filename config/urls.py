@@ -8,7 +8,9 @@ from django.urls import include, path
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),
+    path("api/v1/billing/", include("billing.api.urls")),
     path("api/", include("copilot.api.urls")),
     path("", include("diagnostics.urls")),
+    path("", include("billing.urls")),
     path("", include("copilot.urls")),
 ]

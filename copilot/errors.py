@@ -31,7 +31,7 @@ class CopilotError(Exception):
 class Refused(CopilotError):
     """A request that was understood and cannot be served as it is."""
 
-    status: ClassVar[int] = 400
+    status: int = 400
     default_code: ClassVar[str] = "invalid_request"
 
     def __init__(

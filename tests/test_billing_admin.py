@@ -13,7 +13,7 @@ from django.http import HttpResponseForbidden
 from django.test.utils import CaptureQueriesContext
 from django.urls import path, reverse
 
-from billing import accounts, pricing, queries, usage
+from billing import accounts, policies, pricing, queries, usage
 from billing.models import Account, LimitPolicy, ModelPrice, TierPolicy, UsageRecord, UsageWindow
 from copilot.models import ApiKey, Message, ModelCall, Session, Turn, WorkerBeat, WorkspaceFile
 from tests import make
@@ -30,11 +30,13 @@ pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 SECRETS = ("hash-of-the-key", "storage-key-", "opaque-replay", "5ec2e700-0000-4000-8000-000000000000")
 VIEWED = [Session, Turn, Message, ModelCall, WorkspaceFile, ApiKey, WorkerBeat, UsageRecord, UsageWindow]
+INLINES = ["subscription", "usage_resets", "plan_changes"]
 ALL = [*VIEWED, Account, LimitPolicy, TierPolicy, ModelPrice]
 
 
 @pytest.fixture(autouse=True)
-def _policy_of_this_test_alone():
+def _policy_of_this_test_alone(monkeypatch):
+    monkeypatch.setattr(policies, "KEPT_SECONDS", 600)
     queries.forget_policy()
     yield
     queries.forget_policy()
@@ -161,6 +163,8 @@ def test_b18_1_staff_set_and_clear_overrides_and_nothing_else(staff):
         "daily_limit_override_microdollars": "10",
         "weekly_limit_override_microdollars": "",
         "tier": "PRO",
+        "reason": "asked for it",
+        **{f"{name}-{count}_FORMS": 0 for name in INLINES for count in ("TOTAL", "INITIAL")},
     }
     assert staff.post(address(Account, "change", account.pk), form).status_code == 302
     account.refresh_from_db()

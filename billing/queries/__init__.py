@@ -2,7 +2,10 @@
 
 from billing.policies import forget as forget_policy
 from billing.policies import prices, rules
+from billing.queries.catalogue import Met, models_of_unknown_cost, unpriced_models
 from billing.queries.credits import (
+    MOST_ENTRIES,
+    PAGE_ENTRIES,
     Balance,
     Credits,
     Entry,
@@ -11,9 +14,10 @@ from billing.queries.credits import (
     Statement,
     balance,
     credits,  # noqa: A004 - the product's own word
+    entry_chunks,
     expiring,
     statement,
-    stream_entries,
+    top_ups,
 )
 from billing.queries.standings import Meter, Standing, standing, standings
 from billing.queries.views import (
@@ -34,11 +38,14 @@ from billing.queries.views import (
 )
 
 __all__ = [
+    "MOST_ENTRIES",
+    "PAGE_ENTRIES",
     "Balance",
     "Credits",
     "Entry",
     "Expiring",
     "Filters",
+    "Met",
     "Meter",
     "Plan",
     "PlanOffer",
@@ -49,8 +56,10 @@ __all__ = [
     "WindowView",
     "balance",
     "credits",
+    "entry_chunks",
     "expiring",
     "forget_policy",
+    "models_of_unknown_cost",
     "plan",
     "plan_offers",
     "prices",
@@ -62,7 +71,8 @@ __all__ = [
     "standing",
     "standings",
     "statement",
-    "stream_entries",
+    "top_ups",
+    "unpriced_models",
     "usage",
     "usage_of",
     "user_by_email",

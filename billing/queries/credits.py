@@ -14,11 +14,13 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from billing.errors import InvalidRequest
-from billing.models import Account, LedgerEntry
+from billing.models import Account, LedgerEntry, TopUp
 
 PAGE_ENTRIES = 50
 MOST_ENTRIES = 200
 CSV_ENTRIES = 100_000
+CHUNK_ENTRIES = 1_000
+TOP_UPS_SHOWN = 20
 EXPIRING_SOON = timedelta(days=30)
 
 
@@ -131,11 +133,21 @@ def statement(
     return Statement(results=page, next=_sealed(page[-1].id) if len(found) > limit else None)
 
 
-def stream_entries(user_id: int, filters: Filters) -> Iterator[Entry]:
-    """The same entries in the same order, a few at a time: memory does not grow with their number."""
-    rows = _entries(user_id, filters).values(*_COLUMNS)[:CSV_ENTRIES]
-    for row in rows.iterator(chunk_size=1_000):
-        yield Entry(**row)
+def entry_chunks(user_id: int, filters: Filters) -> Iterator[list[Entry]]:
+    """The same entries in the same order, some at a time: memory does not grow with their number."""
+    rows, left, before = _entries(user_id, filters).values(*_COLUMNS), CSV_ENTRIES, None
+    while left > 0:
+        following = rows if before is None else rows.filter(pk__lt=before)
+        chunk = [Entry(**row) for row in following[: min(left, CHUNK_ENTRIES)]]
+        if not chunk:
+            return
+        yield chunk
+        left, before = left - len(chunk), chunk[-1].id
+
+
+def top_ups(user_id: int) -> list[TopUp]:
+    """The last purchases, whatever became of them."""
+    return list(TopUp.objects.filter(account__user=user_id).order_by("-created_at")[:TOP_UPS_SHOWN])
 
 
 def _entries(user_id: int, filters: Filters) -> QuerySet[LedgerEntry]:

@@ -2,11 +2,13 @@
 
 from billing.usage.limits import admit, check, renew, settle
 from billing.usage.recording import Recorded, UsageCall, record
+from billing.usage.resets import Reset, reset, staff_reset
 from billing.usage.windows import Broken, broken, publish_recent, repair
 
 __all__ = [
     "Broken",
     "Recorded",
+    "Reset",
     "UsageCall",
     "admit",
     "broken",
@@ -15,5 +17,7 @@ __all__ = [
     "record",
     "renew",
     "repair",
+    "reset",
     "settle",
+    "staff_reset",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
@@ -9,6 +11,7 @@ from django.http import Http404, HttpResponse, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions as rest
 
+from billing import errors as billing
 from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, TooLarge, Unavailable
 from copilot.live.client import RedisDown
 
@@ -40,8 +43,22 @@ class UnsupportedMediaType(Refused):
     default_code = "unsupported_media_type"
 
 
+class PaymentRefused(Refused):
+    """What billing refuses, in the same form (B16.3)."""
+
+    def __init__(self, refusal: billing.Refused) -> None:
+        super().__init__(
+            refusal.message,
+            code=refusal.code,
+            retry_after_seconds=refusal.retry_after_seconds(datetime.now(UTC)),
+        )
+        self.details = {**refusal.details()}
+        self.status = refusal.status
+
+
 NAMED = (
     Refused,
+    billing.Refused,
     rest.APIException,
     Http404,
     PermissionDenied,
@@ -61,6 +78,8 @@ def refusal_for(problem: Exception) -> Refused | None:
     match problem:
         case Refused():
             return problem
+        case billing.Refused():
+            return PaymentRefused(problem)
         case rest.APIException():
             return _of_framework(problem)
         case Http404():

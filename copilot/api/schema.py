@@ -38,6 +38,7 @@ class Error:
 REFUSALS = {
     400: "The request is malformed; `code` says how.",
     401: "No credentials, or bad ones.",
+    402: "Not enough credits.",
     403: "Not allowed: a missing scope, CSRF, an inactive account, or a tier that the plan does not include.",
     404: "Unknown, deleted or somebody else's.",
     405: "Method not allowed.",

@@ -1,0 +1,311 @@
+"""Accounts for staff: who has what, and the few things staff do to them, each with a reason (B18.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.auth.models import User
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+
+from billing import accounts, ledger, plans, policies, subscriptions, usage
+from billing.models import TIER_CHOICES, Account, PlanChange, Subscription, UsageReset, UsageWindow
+from billing.showing import dollars, dollars_of_cents
+
+if TYPE_CHECKING:  # Django's own classes take no parameters when they run
+    UserAccountAdmin = admin.ModelAdmin[Account]
+    AccountModelForm = forms.ModelForm[Account]
+    Rows = admin.TabularInline[Any, Account]
+else:
+    UserAccountAdmin, AccountModelForm, Rows = admin.ModelAdmin, forms.ModelForm, admin.TabularInline
+
+LAST = 10  # of each kind of row on an account's page
+
+
+class Reasoned(forms.Form):
+    """Whatever staff do to an account has a reason."""
+
+    reason = forms.CharField(max_length=500, widget=forms.TextInput(attrs={"size": 60}))
+
+
+class TierForm(Reasoned):
+    tier = forms.ChoiceField(choices=TIER_CHOICES)
+    field_order = ["tier", "reason"]
+
+
+class OverridesForm(Reasoned):
+    daily_limit_microdollars = forms.IntegerField(
+        min_value=0, required=False, help_text="Empty = by tier, 0 = unlimited."
+    )
+    weekly_limit_microdollars = forms.IntegerField(
+        min_value=0, required=False, help_text="Empty = by tier, 0 = unlimited."
+    )
+    field_order = ["daily_limit_microdollars", "weekly_limit_microdollars", "reason"]
+
+
+class GrantForm(Reasoned):
+    cents = forms.IntegerField(min_value=1, max_value=10_000_000)
+    expires_on = forms.DateField(
+        required=False, widget=forms.DateInput(attrs={"type": "date"}), help_text="Empty = never."
+    )
+    key = forms.UUIDField(widget=forms.HiddenInput, initial=uuid4)  # the same form sent twice grants once
+    field_order = ["cents", "expires_on", "reason"]
+
+
+class AccountForm(AccountModelForm):
+    reason = forms.CharField(max_length=500, required=False, help_text="Needed when a limit is changed.")
+
+    class Meta:
+        model = Account
+        fields = ["daily_limit_override_microdollars", "weekly_limit_override_microdollars"]
+
+    def clean(self) -> dict[str, Any] | None:
+        cleaned = super().clean()
+        if set(self.changed_data) - {"reason"} and not self.cleaned_data.get("reason"):
+            self.add_error("reason", "Say why.")
+        return cleaned
+
+
+class Seen(Rows):
+    """Rows that are looked at beside their account."""
+
+    extra = 0
+    can_delete = False
+    show_change_link = False
+
+    def has_add_permission(self, request: HttpRequest, obj: Account | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Account | None = None) -> bool:
+        return False
+
+
+class SubscriptionSeen(Seen):
+    model = Subscription
+    readonly_fields = [
+        "status",
+        "tier",
+        "period_end",
+        "cancel_at_period_end",
+        "schedule_id",
+        "trial_end",
+        "grace_until",
+    ]
+    fields = [*readonly_fields]
+
+
+class LastSeen(Seen):
+    """The last ones of the account whose page it is."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        match = request.resolver_match
+        of_account = rows.filter(account=match.kwargs.get("object_id") if match else None)
+        return rows.filter(pk__in=of_account.order_by("-created_at").values("pk")[:LAST])
+
+
+class ResetsSeen(LastSeen):
+    model = UsageReset
+    ordering = ["-created_at"]
+    verbose_name_plural = "last resets"
+    readonly_fields = [
+        "created_at",
+        "kind",
+        "state",
+        "daily_forgiven_microdollars",
+        "weekly_forgiven_microdollars",
+        "actor",
+        "reason",
+    ]
+    fields = [*readonly_fields]
+
+
+class PlanChangesSeen(LastSeen):
+    model = PlanChange
+    ordering = ["-created_at"]
+    verbose_name_plural = "last plan changes"
+    readonly_fields = ["created_at", "kind", "from_tier", "to_tier", "state", "error", "actor", "reason"]
+    fields = [*readonly_fields]
+
+
+@admin.register(Account)
+class AccountAdmin(UserAccountAdmin):
+    form = AccountForm
+    list_display = [
+        "user", "tier", "granted_tier", "day_use", "week_use", "balance", "subscription_status", "grace",
+    ]  # fmt: skip
+    list_filter = ["tier"]
+    list_select_related = ["user", "subscription"]
+    search_fields = ["user__email", "user__username", "=user__id", "=stripe_customer_id"]
+    readonly_fields = [
+        "user", "tier", "granted_tier", "day_use", "week_use", "balance", "debt", "stripe_customer_id",
+        "trial_used_at", "created_at",
+    ]  # fmt: skip
+    fields = [
+        "daily_limit_override_microdollars", "weekly_limit_override_microdollars", "reason", *readonly_fields
+    ]  # fmt: skip
+    inlines = [SubscriptionSeen, ResetsSeen, PlanChangesSeen]
+    actions = ["set_tier", "set_overrides", "reset_day", "reset_day_and_week", "grant_credits"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Account]:
+        now = timezone.now()
+        used = {
+            name: Subquery(
+                UsageWindow.objects.filter(
+                    account=OuterRef("pk"), kind=window.kind, starts_on=window.starts_on
+                ).values("used_microdollars")
+            )
+            for name, window in (("day_used", plans.day_of(now)), ("week_used", plans.week_of(now)))
+        }
+        return super().get_queryset(request).annotate(**used)
+
+    @admin.display(description="today")
+    def day_use(self, account: Account) -> str:
+        return _use(account, 0)
+
+    @admin.display(description="this week")
+    def week_use(self, account: Account) -> str:
+        return _use(account, 1)
+
+    @admin.display(description="credits", ordering="credit_balance_cents")
+    def balance(self, account: Account) -> str:
+        return dollars_of_cents(account.credit_balance_cents)
+
+    @admin.display(description="debt")
+    def debt(self, account: Account) -> str:
+        return dollars_of_cents(account.debt_cents)
+
+    @admin.display(description="subscription")
+    def subscription_status(self, account: Account) -> str:
+        return account.subscription.status if hasattr(account, "subscription") else "-"
+
+    @admin.display(description="grace until")
+    def grace(self, account: Account) -> datetime | None:
+        return account.subscription.grace_until if hasattr(account, "subscription") else None
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Account | None = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Account, form: Any, change: bool) -> None:
+        accounts.set_overrides(
+            obj.pk,
+            daily_limit_microdollars=obj.daily_limit_override_microdollars,
+            weekly_limit_microdollars=obj.weekly_limit_override_microdollars,
+        )
+
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> Any:
+        """The audit trail of overrides is Django's own: who, when, and why."""
+        return f"Limits: {form.instance.daily_limit_override_microdollars} a day, " + (
+            f"{form.instance.weekly_limit_override_microdollars} a week. {form.cleaned_data.get('reason', '')}"
+        )
+
+    # --- what staff do ---
+
+    @admin.action(description="Set tier…", permissions=["change"])
+    def set_tier(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
+        def act(account: Account, given: dict[str, Any]) -> str:
+            subscriptions.set_tier(
+                account.pk, given["tier"], actor_id=_staff(request), reason=given["reason"]
+            )
+            return f"Tier {given['tier']}. {given['reason']}"
+
+        return self._asked(request, chosen, TierForm, act)
+
+    @admin.action(description="Set or clear limits…", permissions=["change"])
+    def set_overrides(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
+        def act(account: Account, given: dict[str, Any]) -> str:
+            limits = {name: given[f"{name}_limit_microdollars"] for name in ("daily", "weekly")}
+            accounts.set_overrides(
+                account.pk,
+                daily_limit_microdollars=limits["daily"],
+                weekly_limit_microdollars=limits["weekly"],
+            )
+            return f"Limits: {limits['daily']} a day, {limits['weekly']} a week. {given['reason']}"
+
+        return self._asked(request, chosen, OverridesForm, act)
+
+    @admin.action(description="Reset day…", permissions=["change"])
+    def reset_day(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
+        return self._asked(request, chosen, Reasoned, self._resetting(request, weekly=False))
+
+    @admin.action(description="Reset day and week…", permissions=["change"])
+    def reset_day_and_week(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
+        return self._asked(request, chosen, Reasoned, self._resetting(request, weekly=True))
+
+    def _resetting(self, request: HttpRequest, *, weekly: bool) -> Callable[[Account, dict[str, Any]], str]:
+        def act(account: Account, given: dict[str, Any]) -> str:
+            told = usage.staff_reset(
+                account.user_id, weekly=weekly, actor_id=_staff(request), reason=given["reason"]
+            )
+            if not told:
+                messages.warning(request, f"Redis is away: {account.user} may go on within a minute.")
+            return f"Reset of the day{' and the week' if weekly else ''}. {given['reason']}"
+
+        return act
+
+    @admin.action(description="Grant credits…", permissions=["change"])
+    def grant_credits(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
+        def act(account: Account, given: dict[str, Any]) -> str:
+            ends = given["expires_on"]
+            ledger.grant(
+                account.user_id,
+                given["cents"],
+                key=f"grant:{given['key']}:{account.pk}",
+                reason=given["reason"],
+                expires_at=datetime.combine(ends, time.max, tzinfo=UTC) if ends else None,
+                actor_id=_staff(request),
+            )
+            return f"Granted {given['cents']} cents. {given['reason']}"
+
+        return self._asked(request, chosen, GrantForm, act)
+
+    def _asked(
+        self,
+        request: HttpRequest,
+        chosen: QuerySet[Account],
+        form_class: type[Reasoned],
+        act: Callable[[Account, dict[str, Any]], str],
+    ) -> HttpResponse | None:
+        """First the form, then the act on every chosen account; each leaves its line in the account's history."""
+        form = form_class(request.POST if "apply" in request.POST else None)
+        if form.is_valid():
+            for account in chosen:
+                self.log_change(request, account, act(account, form.cleaned_data))
+            self.message_user(request, f"Done for {chosen.count()} accounts.", messages.SUCCESS)
+            return None
+        name = request.POST["action"]
+        context = {
+            **self.admin_site.each_context(request),
+            "title": getattr(self, name).short_description.rstrip("…"),
+            "opts": self.opts,
+            "form": form,
+            "chosen": chosen,
+            "action": name,
+            "checkbox": ACTION_CHECKBOX_NAME,
+        }
+        return render(request, "admin/billing/account/act.html", context)
+
+
+def _use(account: Account, window: int) -> str:
+    """`used / limit`; what an account has not used yet has no row."""
+    used: int = getattr(account, ("day_used", "week_used")[window]) or 0
+    limit = policies.rules().limits_microdollars(policies.entitlement_of(account))[window]
+    return f"{dollars(used)} / {dollars(limit) if limit else 'no limit'}"
+
+
+def _staff(request: HttpRequest) -> int:
+    assert isinstance(request.user, User)
+    return request.user.pk

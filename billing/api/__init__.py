@@ -1,0 +1,1 @@
+"""Billing over REST (B16)."""

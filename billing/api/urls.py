@@ -1,0 +1,23 @@
+"""Paths under /api/v1/billing/ (B16.1)."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from billing.api.credits import BillingCreditsView, BillingStatementFileView, BillingStatementView
+from billing.api.notices import BillingNoticeDismissView, BillingNoticesView
+from billing.api.staff import BillingStaffLimitsView, BillingStaffResetView
+from billing.api.usage import BillingPlansView, BillingUsageResetView, BillingUsageView
+
+urlpatterns = [
+    path("usage", BillingUsageView.as_view()),
+    path("usage/reset", BillingUsageResetView.as_view()),
+    path("plans", BillingPlansView.as_view()),
+    path("credits", BillingCreditsView.as_view()),
+    path("credits/statement", BillingStatementView.as_view()),
+    path("credits/statement.csv", BillingStatementFileView.as_view()),
+    path("notices", BillingNoticesView.as_view()),
+    path("notices/<int:notice_id>/dismiss", BillingNoticeDismissView.as_view()),
+    path("admin/limits", BillingStaffLimitsView.as_view()),
+    path("admin/limits/reset", BillingStaffResetView.as_view()),
+]

@@ -1,0 +1,102 @@
+"""What must hold of billing's settings before anything starts; each finding names its variable (B19.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import Warning as CheckWarning
+from django.db.models import Q
+from django.utils.module_loading import import_string
+
+STRIPE = "https://api.stripe.com"
+
+
+@register
+def payments_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    key: str = settings.STRIPE_SECRET_KEY
+    found: list[CheckMessage] = []
+    if key and not settings.STRIPE_WEBHOOK_SECRETS:
+        text = (
+            "STRIPE_SECRET_KEY is set without STRIPE_WEBHOOK_SECRETS: nothing that is paid would ever arrive."
+        )
+        found.append(Error(text, id="billing.E001"))
+    if not _is_stripes_or_local(settings.STRIPE_API_BASE):
+        text = "STRIPE_API_BASE must be Stripe's own address, or this machine's."
+        found.append(Error(text, id="billing.E002"))
+    if _is(key, "live") and settings.DEBUG:
+        found.append(CheckWarning("STRIPE_SECRET_KEY is a live key, and DEBUG is on.", id="billing.W001"))
+    if _is(key, "test") and settings.SITE_URL.startswith("https://") and not _is_local(settings.SITE_URL):
+        text = "STRIPE_SECRET_KEY is a test key, and SITE_URL is public."
+        found.append(CheckWarning(text, id="billing.W002"))
+    return found
+
+
+@register
+def origins_can_be_read(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    return [
+        Error(
+            f"BILLING_REDIRECT_ORIGINS: {origin!r} is no origin like https://example.com.", id="billing.E003"
+        )
+        for origin in settings.BILLING_REDIRECT_ORIGINS
+        if not _is_origin(origin)
+    ]
+
+
+@register
+def hooks_are_known(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    for name in settings.BILLING_LIMIT_LIFTED_HOOKS:
+        try:
+            import_string(name)
+        except ImportError:
+            found.append(
+                Error(f"BILLING_LIMIT_LIFTED_HOOKS: there is no function {name}.", id="billing.E004")
+            )
+    return found
+
+
+@register(Tags.database)
+def plans_have_prices(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: object
+) -> list[CheckMessage]:
+    """Only where the database is asked for (`check --database default`)."""
+    from billing.models import TierPolicy
+
+    if not databases or not settings.STRIPE_SECRET_KEY:
+        return []
+    sold = TierPolicy.objects.filter(selectable=True, tier__in=["PRO", "BUSINESS"])
+    return [
+        CheckWarning(f"The tier {row.tier} is selectable and has no STRIPE price.", id="billing.W003")
+        for row in sold.filter(Q(stripe_price_id=None) | Q(stripe_price_id=""))
+    ]
+
+
+def _is(key: str, mode: str) -> bool:
+    return key.startswith((f"sk_{mode}_", f"rk_{mode}_"))
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = (parts.path, parts.query, parts.fragment, parts.username) == ("", "", "", None)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and port != 0
+
+
+def _is_stripes_or_local(address: str) -> bool:
+    return address == STRIPE or (_is_origin(address) and _is_local(address))
+
+
+def _is_local(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

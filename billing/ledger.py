@@ -1,0 +1,274 @@
+"""Prepaid credits: the only writer of LedgerEntry, LedgerAllocation and the two balance columns (B9).
+
+Every write is one transaction under the account's row lock: lots whose time is over expire, the entry and what it uses
+up are added, the balance moves. A key that comes again returns its first entry; with other content it is a Conflict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from django.db import IntegrityError, connection, transaction
+from django.db.models import F, Sum
+from django.utils import timezone
+
+from billing import accounts, metrics
+from billing.errors import Conflict, InsufficientCredits, RefundTooLarge
+from billing.models import Account, LedgerAllocation, LedgerEntry
+
+Kind = LedgerEntry.Kind
+REFUND_LIFE = timedelta(days=30)  # what comes back can be used at least this long (B9.6)
+NEVER = datetime.max.replace(tzinfo=UTC)
+EXPIRE_ACCOUNTS = 500  # in one run of the task; the rest in the next
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What an entry is to say; `cents` is what is asked for, whatever it turns out to move."""
+
+    kind: LedgerEntry.Kind
+    cents: int
+    reason: str = ""
+    reference: str = ""
+    expires_at: datetime | None = None
+    actor_id: int | None = None
+
+
+# --- what is done with credits --------------------------------------------------------------------------
+
+
+def grant(
+    user_id: int,
+    cents: int,
+    *,
+    key: str,
+    reason: str = "",
+    expires_at: datetime | None = None,
+    actor_id: int | None = None,
+) -> LedgerEntry:
+    """A gift; it may expire, and pays no debt."""
+    wanted = Wanted(kind=Kind.GRANT, cents=cents, reason=reason, expires_at=expires_at, actor_id=actor_id)
+    return _write(_account_of(user_id), key, wanted)
+
+
+def top_up(user_id: int, cents: int, *, key: str, reason: str = "", reference: str = "") -> LedgerEntry:
+    """Bought credit; what is owed is paid from it at once, by an entry of its own (B9.7)."""
+    wanted = Wanted(kind=Kind.TOP_UP, cents=cents, reason=reason, reference=reference)
+    return _write(_account_of(user_id), key, wanted)
+
+
+def spend(user_id: int, cents: int, *, key: str, reason: str = "", reference: str = "") -> LedgerEntry:
+    """All or nothing."""
+    return _write(
+        _account_of(user_id), key, Wanted(kind=Kind.SPEND, cents=cents, reason=reason, reference=reference)
+    )
+
+
+def refund(spent: LedgerEntry, cents: int, *, key: str, reason: str = "") -> LedgerEntry:
+    """Gives back of a SPEND; all refunds of one never exceed it (B9.6)."""
+    wanted = Wanted(kind=Kind.REFUND, cents=cents, reason=reason, reference=str(spent.pk))
+    return _write(spent.account_id, key, wanted)
+
+
+def reverse(user_id: int, cents: int, *, key: str, reason: str = "", reference: str = "") -> LedgerEntry:
+    """A payment was taken back; what is not there any more is owed (B9.7)."""
+    wanted = Wanted(kind=Kind.REVERSAL, cents=cents, reason=reason, reference=reference)
+    return _write(_account_of(user_id), key, wanted)
+
+
+def reinstate(user_id: int, cents: int, *, key: str, reason: str = "", reference: str = "") -> LedgerEntry:
+    """A reversal was undone: debt first, then credit."""
+    wanted = Wanted(kind=Kind.REINSTATEMENT, cents=cents, reason=reason, reference=reference)
+    return _write(_account_of(user_id), key, wanted)
+
+
+def expire_due() -> int:
+    """Lots whose time is over and of which something is left; how many accounts had some (B9.5)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT DISTINCT lot.account_id FROM billing_ledgerentry AS lot
+            LEFT JOIN LATERAL (
+                SELECT sum(cents) AS cents FROM billing_ledgerallocation WHERE lot_id = lot.id
+            ) AS used ON true
+            WHERE lot.expires_at <= %s AND lot.amount_cents > coalesce(used.cents, 0)
+            LIMIT %s
+            """,
+            [timezone.now(), EXPIRE_ACCOUNTS],
+        )
+        due = [row[0] for row in cursor.fetchall()]
+    for account_id in due:
+        with transaction.atomic():
+            Book(account_id)
+    return len(due)
+
+
+def _account_of(user_id: int) -> int:
+    return accounts.get_or_create(user_id).pk
+
+
+# --- one write ------------------------------------------------------------------------------------------
+
+
+def _write(account_id: int, key: str, wanted: Wanted) -> LedgerEntry:
+    if wanted.cents <= 0:
+        raise ValueError("an entry moves at least one cent")
+    try:
+        with transaction.atomic():
+            book = Book(account_id)
+            return book.known(key, wanted) or book.enter(key, wanted)
+    except (
+        IntegrityError
+    ) as problem:  # what others committed at the same moment, and the last word on balances
+        if "a_balance_is_never_negative" in str(problem):
+            raise InsufficientCredits from problem
+        raise Conflict(f"the key {key} was used for something else") from problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lot:
+    """A credit of which something is left."""
+
+    id: int
+    left_cents: int
+    expires_at: datetime | None
+
+
+class Book:
+    """One account's ledger, locked until the transaction ends; what is over has expired."""
+
+    def __init__(self, account_id: int) -> None:
+        self.account = Account.objects.select_for_update(no_key=True).get(pk=account_id)
+        self._lots = _open_lots(account_id)
+        now = timezone.now()
+        for lot in [lot for lot in self._lots if lot.expires_at and lot.expires_at <= now]:
+            self._add(f"expiry:{lot.id}", Wanted(kind=Kind.EXPIRY, cents=lot.left_cents), -lot.left_cents)
+
+    def known(self, key: str, wanted: Wanted) -> LedgerEntry | None:
+        """The entry that this key made before."""
+        entry = LedgerEntry.objects.filter(idempotency_key=key).first()
+        if entry is not None and (entry.account_id, _said(entry)) != (self.account.pk, _comparable(wanted)):
+            raise Conflict(f"the key {key} was used for something else")
+        return entry
+
+    def enter(self, key: str, wanted: Wanted) -> LedgerEntry:
+        balance_cents, debt_cents = self.account.credit_balance_cents, self.account.debt_cents
+        match wanted.kind:
+            case Kind.SPEND:
+                return self._add(key, wanted, -wanted.cents)
+            case Kind.REVERSAL:
+                taken_cents = min(balance_cents, wanted.cents)
+                return self._add(key, wanted, -taken_cents, wanted.cents - taken_cents)
+            case Kind.REINSTATEMENT:
+                paid_cents = min(debt_cents, wanted.cents)
+                return self._add(key, wanted, wanted.cents - paid_cents, -paid_cents)
+            case Kind.REFUND:
+                return self._add(key, self._refund(wanted), wanted.cents)
+            case _:
+                entry = self._add(key, wanted, wanted.cents)
+                if wanted.kind == Kind.TOP_UP and debt_cents:
+                    paid_cents = min(debt_cents, wanted.cents)
+                    paying = Wanted(
+                        kind=Kind.REVERSAL, cents=paid_cents, reason="Paid debt", reference=wanted.reference
+                    )
+                    self._add(f"{key}:debt", paying, -paid_cents, -paid_cents)
+                return entry
+
+    def _refund(self, wanted: Wanted) -> Wanted:
+        """As long-lived as the best of what the spend had used up, and at least a month (B9.6)."""
+        spent = LedgerEntry.objects.get(pk=wanted.reference, account=self.account, kind=Kind.SPEND)
+        given = LedgerEntry.objects.filter(
+            account=self.account, kind=Kind.REFUND, reference=wanted.reference
+        ).aggregate(cents=Sum("amount_cents", default=0))
+        if given["cents"] + wanted.cents > -spent.amount_cents:
+            raise RefundTooLarge
+        expiries = [use.lot.expires_at for use in spent.allocations.select_related("lot")]
+        known = [expiry for expiry in expiries if expiry is not None]
+        if len(known) < len(expiries):
+            return wanted
+        return replace(wanted, expires_at=max(*known, timezone.now() + REFUND_LIFE))
+
+    def _add(self, key: str, wanted: Wanted, amount_cents: int, debt_delta_cents: int = 0) -> LedgerEntry:
+        if self.account.credit_balance_cents + amount_cents < 0:
+            raise InsufficientCredits
+        self.account.credit_balance_cents += amount_cents
+        self.account.debt_cents += debt_delta_cents
+        entry = LedgerEntry.objects.create(
+            account=self.account,
+            kind=wanted.kind,
+            amount_cents=amount_cents,
+            debt_delta_cents=debt_delta_cents,
+            balance_after_cents=self.account.credit_balance_cents,
+            idempotency_key=key,
+            reason=wanted.reason,
+            reference=wanted.reference,
+            expires_at=wanted.expires_at,
+            actor_id=wanted.actor_id,
+        )
+        self._use_lots(entry)
+        Account.objects.filter(pk=self.account.pk).update(
+            credit_balance_cents=F("credit_balance_cents") + amount_cents,
+            debt_cents=F("debt_cents") + debt_delta_cents,
+        )
+        transaction.on_commit(metrics.ledger_entries.labels(wanted.kind).inc)
+        return entry
+
+    def _use_lots(self, entry: LedgerEntry) -> None:
+        """A debit uses up what expires first, then the oldest; a credit is a lot more (B9.4)."""
+        if entry.amount_cents > 0:
+            lot = Lot(id=entry.pk, left_cents=entry.amount_cents, expires_at=entry.expires_at)
+            self._lots = sorted([*self._lots, lot], key=_order)
+            return
+        missing_cents, left = -entry.amount_cents, []
+        for lot in self._lots:
+            taken_cents = min(lot.left_cents, missing_cents)
+            missing_cents -= taken_cents
+            if taken_cents:
+                LedgerAllocation.objects.create(entry=entry, lot_id=lot.id, cents=taken_cents)
+            if lot.left_cents > taken_cents:
+                left.append(replace(lot, left_cents=lot.left_cents - taken_cents))
+        self._lots = left
+
+
+def _open_lots(account_id: int) -> list[Lot]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT lot.id, (lot.amount_cents - coalesce(used.cents, 0))::bigint, lot.expires_at
+            FROM billing_ledgerentry AS lot
+            LEFT JOIN LATERAL (
+                SELECT sum(cents) AS cents FROM billing_ledgerallocation WHERE lot_id = lot.id
+            ) AS used ON true
+            WHERE lot.account_id = %s AND lot.amount_cents > 0 AND lot.amount_cents > coalesce(used.cents, 0)
+            """,
+            [account_id],
+        )
+        lots = [Lot(id=key, left_cents=left, expires_at=ends) for key, left, ends in cursor.fetchall()]
+    return sorted(lots, key=_order)
+
+
+def _order(lot: Lot) -> tuple[datetime, int]:
+    """The order of use."""
+    return lot.expires_at or NEVER, lot.id
+
+
+def _said(entry: LedgerEntry) -> Wanted:
+    """What an entry was asked to be."""
+    kind = Kind(entry.kind)
+    moved_cents = abs(entry.amount_cents) + abs(entry.debt_delta_cents)
+    return _comparable(
+        Wanted(
+            kind=kind,
+            cents=moved_cents,
+            reason=entry.reason,
+            reference=entry.reference,
+            expires_at=entry.expires_at,
+        )
+    )
+
+
+def _comparable(wanted: Wanted) -> Wanted:
+    """Who asked is not content; a refund's end follows from the moment it was made."""
+    expires_at = wanted.expires_at if wanted.kind == Kind.GRANT else None
+    return replace(wanted, expires_at=expires_at, actor_id=None)

@@ -1,0 +1,44 @@
+"""How staff pages show money, and what nobody changes there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+
+if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
+    AnyAdmin = admin.ModelAdmin[Model]
+else:
+    AnyAdmin = admin.ModelAdmin
+
+
+def dollars(microdollars: int | None) -> str:
+    """`$1.234567 (1,234,567)`: for people first, the stored number beside it."""
+    if microdollars is None:
+        return "-"
+    whole, rest = divmod(microdollars, 1_000_000)
+    return f"${whole:,}.{rest:06d} ({microdollars:,})"
+
+
+def dollars_of_cents(cents: int | None) -> str:
+    if cents is None:
+        return "-"
+    whole, rest = divmod(abs(cents), 100)
+    return f"{'-' if cents < 0 else ''}${whole:,}.{rest:02d}"
+
+
+class ViewOnly(AnyAdmin):
+    """What code alone writes is looked at here, even by superusers (B18.4)."""
+
+    show_full_result_count = False  # counting a large table costs more than it tells
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False

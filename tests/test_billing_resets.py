@@ -1,0 +1,224 @@
+"""B8: what a user sees of his use, and how a day is bought anew without ever costing anything for nothing."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connections
+
+from billing import accounts, counters, ledger, plans, queries, usage
+from billing.errors import LimitReached, Refused, ResetUnavailable
+from billing.models import LedgerEntry, LimitPolicy, UsageReset, UsageWindow
+from tests import make
+from tests.test_billing_counters import _pool_of, record, seen
+
+pytestmark = pytest.mark.django_db(transaction=True)
+lifted: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _hooked(settings):
+    queries.forget_policy()
+    settings.BILLING_LIMIT_LIFTED_HOOKS = [f"{__name__}.note_lifted"]
+    lifted.clear()
+    yield
+    queries.forget_policy()
+
+
+def note_lifted(user_id):
+    lifted.append(user_id)
+
+
+@pytest.fixture
+def ada():
+    """Has used up her day, and has credit."""
+    user = make.user("ada")
+    ledger.grant(user.pk, 5_000, key="grant:1")
+    record(user, 1_000_000)
+    return user
+
+
+def use(user):
+    stands = queries.standing(user.pk, datetime.now(UTC))
+    return stands.daily.used_microdollars, stands.weekly.used_microdollars
+
+
+def set_use(user, day, week):
+    for kind, amount in (("DAY", day), ("WEEK", week)):
+        UsageWindow.objects.filter(account__user=user, kind=kind).update(used_microdollars=amount)
+
+
+def code_of(act):
+    try:
+        act()
+    except Refused as refusal:
+        return refusal.code
+    return "done"
+
+
+def at_once(acts):
+    barrier = threading.Barrier(len(acts))
+
+    def go(act):
+        barrier.wait()
+        try:
+            return code_of(act)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(go, acts))
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "percent"),
+    [
+        (499, 1_000_000, 0.0),
+        (500, 1_000_000, 0.1),
+        (999_999, 1_000_000, 99.9),
+        (1_000_000, 1_000_000, 100.0),
+        (3_000_000, 1_000_000, 100.0),
+        (5, 0, None),
+    ],
+)
+def test_percent(used, limit, percent):
+    """B8.c1: 100.0 exactly when nothing is left, and no limit is null."""
+    assert plans.percent_used(used, limit) == percent
+
+
+def test_a_reset_charges_forgives_and_lets_the_user_go_on(ada):
+    """B8.2: day 0, the week lowered by the daily limit, hooks called, the fresh view in the answer."""
+    with pytest.raises(LimitReached) as refused:
+        usage.check(ada.pk)
+    assert (refused.value.can_reset, refused.value.reset_cost_cents) == (True, 500)
+    made = usage.reset(ada.pk)
+    assert (made.credits_charged_cents, made.balance_cents) == (500, 4_500)
+    assert (made.usage.daily.percent_used, made.usage.resets_left_today) == (0.0, 4)
+    assert use(ada) == (0, 0)
+    assert lifted == [ada.pk]
+    usage.check(ada.pk)
+    assert not list(usage.broken())  # B5.7 holds
+
+
+def test_of_ten_resets_at_once_one_succeeds(ada):
+    """B8.c3: one SPEND, the others are refused."""
+    answers = at_once([lambda n=n: usage.reset(ada.pk, key=f"key-{n}") for n in range(10)])
+    assert answers.count("done") == 1
+    assert set(answers) <= {"done", "reset_in_progress", "not_over_limit"}
+    assert LedgerEntry.objects.filter(kind="SPEND").count() == 1
+
+
+def test_a_key_buys_one_reset(ada):
+    """B8.c4: twice in parallel and once more later: one charge, one answer."""
+    answers = at_once([lambda: usage.reset(ada.pk, key="k")] * 2)
+    assert set(answers) <= {"done", "reset_in_progress"}
+    assert usage.reset(ada.pk, key="k").credits_charged_cents == 500
+    assert usage.reset(ada.pk, key="k").balance_cents == 4_500
+    assert LedgerEntry.objects.filter(kind="SPEND").count() == 1
+
+
+def test_a_reset_that_cannot_be_told_is_undone(ada, monkeypatch):
+    """B8.c5: Redis fails between spend and publish: 503, everything as before, SPEND and REFUND."""
+    usage_before, publish = use(ada), counters.publish
+
+    def fail(copies):
+        monkeypatch.setattr(counters, "publish", publish)
+        monkeypatch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+        record(ada, 7)  # meanwhile: it stays counted
+        publish(copies)
+
+    monkeypatch.setattr(counters, "publish", fail)
+    with pytest.raises(ResetUnavailable) as refused:
+        usage.reset(ada.pk, key="k")
+    assert refused.value.details() == {"refunded": True}
+    assert use(ada) == (usage_before[0] + 7, usage_before[1] + 7)
+    assert queries.balance(ada.pk).balance_cents == 5_000
+    assert [entry.kind for entry in LedgerEntry.objects.order_by("pk")] == ["GRANT", "SPEND", "REFUND"]
+    assert UsageReset.objects.get().state == "REFUNDED"
+    assert not list(usage.broken())
+    assert code_of(lambda: usage.reset(ada.pk, key="k")) == "reset_unavailable"  # as then
+
+
+def test_a_reset_must_help(ada):
+    """B8.c6: week 5,000,000 becomes 4,000,000; of 6,500,000 too much would stay."""
+    set_use(ada, 1_000_000, 6_500_000)
+    assert code_of(lambda: usage.reset(ada.pk)) == "weekly_limit_reached"
+    assert not LedgerEntry.objects.filter(kind="SPEND").exists()
+    set_use(ada, 1_000_000, 5_000_000)
+    usage.reset(ada.pk)
+    assert use(ada) == (0, 4_000_000)
+
+
+def test_every_refusal_of_a_reset_has_its_code(ada, monkeypatch):
+    """B8.2: in its order, and none of them costs anything."""
+    bob = make.user("bob")
+    assert code_of(lambda: usage.reset(bob.pk)) == "not_over_limit"
+    record(bob, 1_000_000)
+    assert code_of(lambda: usage.reset(bob.pk)) == "insufficient_credits"
+    account = accounts.get_or_create(bob.pk)
+    accounts.set_overrides(account.pk, daily_limit_microdollars=0, weekly_limit_microdollars=None)
+    assert code_of(lambda: usage.reset(bob.pk)) == "no_daily_limit"
+    LimitPolicy.objects.update(max_paid_resets_per_day=0)
+    queries.forget_policy()
+    assert code_of(lambda: usage.reset(ada.pk)) == "too_many_resets"
+    LimitPolicy.objects.update(reset_cost_cents=0)
+    queries.forget_policy()
+    assert code_of(lambda: usage.reset(ada.pk)) == "reset_not_available"
+    LimitPolicy.objects.update(reset_cost_cents=500)
+    queries.forget_policy()
+    monkeypatch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+    assert code_of(lambda: usage.reset(ada.pk)) == "reset_unavailable"
+    assert queries.balance(ada.pk).balance_cents == 5_000
+
+
+def test_a_reset_whose_request_died_is_effective(ada, redis_clean):
+    """B8.3: charged and valid, though Redis still says otherwise."""
+    with pytest.raises(LimitReached):
+        usage.check(ada.pk)
+    stale = {key: redis_clean.get(key) for key in redis_clean.keys("billing:cost:*")}
+    usage.reset(ada.pk)
+    for key, value in stale.items():
+        redis_clean.set(key, value)
+    usage.check(ada.pk)
+    assert seen(ada).daily.used_microdollars == 0
+
+
+def test_resets_and_recordings_at_once_lose_nothing(ada):
+    """B20.7: reset against recording, in both orders, without waiting for each other in a circle."""
+    for _ in range(8):
+        UsageWindow.objects.filter(account__user=ada, kind="DAY").update(used_microdollars=1_000_000)
+        at_once(
+            [
+                lambda: usage.staff_reset(ada.pk, weekly=False, actor_id=None, reason="r"),
+                *[lambda: record(ada, 3)] * 3,
+            ]
+        )
+    week = sum(UsageReset.objects.values_list("weekly_forgiven_microdollars", flat=True))
+    assert week == 0
+    assert use(ada)[1] == 1_000_000 + 8 * 3 * 3
+
+
+def test_staff_forgive_the_day_and_the_week_if_asked(ada):
+    """B8.c7: free, audited, not counted; the week only on request."""
+    grace = make.grace()
+    set_use(ada, 500_000, 3_000_000)
+    assert usage.staff_reset(ada.pk, weekly=False, actor_id=grace.pk, reason="an outage")
+    assert use(ada) == (0, 3_000_000)
+    usage.staff_reset(ada.pk, weekly=True, actor_id=grace.pk, reason="an outage")
+    assert use(ada) == (0, 0)
+    assert {(one.actor_id, one.reason, one.kind) for one in UsageReset.objects.all()} == {
+        (grace.pk, "an outage", "STAFF")
+    }
+    assert queries.usage(ada.pk).resets_left_today == 5
+    assert lifted == [ada.pk, ada.pk]
+
+
+def test_a_failing_hook_undoes_nothing(ada, settings, caplog):
+    """B2.4: it is logged."""
+    settings.BILLING_LIMIT_LIFTED_HOOKS = ["no.such.hook"]
+    usage.reset(ada.pk)
+    assert use(ada) == (0, 0)
+    assert "no.such.hook" in caplog.text
