@@ -6,17 +6,19 @@ up are added, the balance moves. A key that comes again returns its first entry;
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from django.db import IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import F, Sum
 from django.utils import timezone
 
 from billing import accounts, metrics
-from billing.errors import Conflict, InsufficientCredits, RefundTooLarge
+from billing.errors import BillingError, Conflict, InsufficientCredits, RefundTooLarge
 from billing.models import Account, LedgerAllocation, LedgerEntry
 
+logger = logging.getLogger(__name__)
 Kind = LedgerEntry.Kind
 REFUND_LIFE = timedelta(days=30)  # what comes back can be used at least this long (B9.6)
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -63,6 +65,23 @@ def spend(user_id: int, cents: int, *, key: str, reason: str = "", reference: st
     return _write(
         _account_of(user_id), key, Wanted(kind=Kind.SPEND, cents=cents, reason=reason, reference=reference)
     )
+
+
+def charge_delivered(user_id: int, cents: int, *, key: str, reason: str = "", reference: str = "") -> bool:
+    """For what the user has already: he keeps it if this fails, and we write down what leaked (B9.8)."""
+    try:
+        spend(user_id, cents, key=key, reason=reason, reference=reference)
+    except InsufficientCredits:
+        return _leaked("insufficient_balance", user_id, cents, key)
+    except (BillingError, DatabaseError):
+        return _leaked("unexpected_error", user_id, cents, key)
+    return True
+
+
+def _leaked(leak_type: str, user_id: int, cents: int, key: str) -> bool:
+    metrics.leaks.labels(leak_type).inc()
+    logger.error("billing_leak leak_type=%s user=%s cents=%s key=%s", leak_type, user_id, cents, key)
+    return False
 
 
 def refund(spent: LedgerEntry, cents: int, *, key: str, reason: str = "") -> LedgerEntry:

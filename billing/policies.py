@@ -62,6 +62,10 @@ class Kept(Generic[T]):
         self._value = value, self._clock() + KEPT_SECONDS
         return value
 
+    def last_known(self) -> T | None:
+        """Without reading anything, however old it is: for those who must not wait."""
+        return self._value[0] if self._value else None
+
     def forget(self) -> None:
         self._value = None
 
@@ -109,6 +113,12 @@ class Rules:
 def rules() -> Rules:
     _keep_reading()
     return _rules.get()
+
+
+def holds_money() -> bool:
+    """Whether running turns hold money, as far as this process knows; asked where nothing may be read (B6.7)."""
+    known = _rules.last_known()
+    return known is not None and known.policy.turn_hold_microdollars > 0
 
 
 def prices() -> tuple[pricing.Price, ...]:

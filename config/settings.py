@@ -337,7 +337,7 @@ STRIPE_API_BASE = env.text("STRIPE_API_BASE", "https://api.stripe.com").rstrip("
 BILLING_CURRENCY = env.text("BILLING_CURRENCY", "usd").lower()
 BILLING_REDIRECT_ORIGINS = env.words("BILLING_REDIRECT_ORIGINS", [SITE_URL])
 # Called with a user's id after commit, when one who may have been kept waiting can go on (B2.4).
-BILLING_LIMIT_LIFTED_HOOKS = env.words("BILLING_LIMIT_LIFTED_HOOKS", [])
+BILLING_LIMIT_LIFTED_HOOKS = env.words("BILLING_LIMIT_LIFTED_HOOKS", ["copilot.dispatch.limit_lifted"])
 
 # --- files, shares, exports (S20) --------------------------------------------------------------------
 MB = 2**20

@@ -207,7 +207,9 @@ def of_owner(user_id: int, approval_ids: Collection[UUID]) -> dict[UUID, Approva
     return found
 
 
-def decide(user_id: int, decisions: Sequence[Decision], *, may_resume: Callable[[], None]) -> list[Resumed]:
+def decide(
+    user_id: int, decisions: Sequence[Decision], *, may_resume: Callable[[UUID], None]
+) -> list[Resumed]:
     """Take all decisions or none; turns with nothing left to decide go on. `may_resume` raises to refuse (B7)."""
     rows = of_owner(user_id, [one.approval_id for one in decisions])
     resumed = []
@@ -219,7 +221,7 @@ def decide(user_id: int, decisions: Sequence[Decision], *, may_resume: Callable[
         for paused in held.values():
             assert paused is not None  # else the first of its decisions was a conflict
             if not Approval.objects.filter(turn=paused.turn_id, state=REQUESTED).exists():
-                may_resume()
+                may_resume(paused.turn_id)
                 fence = turns.resume(paused.turn_id, paused.fence)
                 resumed.append(
                     Resumed(

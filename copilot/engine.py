@@ -16,6 +16,7 @@ from celery.exceptions import Reject
 from django.conf import settings
 from django.db import DatabaseError, Error
 
+from billing import usage as billing_usage
 from copilot import providers, turns, workers
 from copilot.agent import side
 from copilot.agent.claiming import claim_and_prepare
@@ -34,6 +35,7 @@ from copilot.tools import registry
 log = logging.getLogger(__name__)
 
 RENEW_SECONDS = 10.0
+HOLD_RENEW_SECONDS = 240.0  # a hold lives fifteen minutes (B6.7)
 MARK_POLL_SECONDS = 0.5  # a lost broadcast costs half a second (A1.4)
 WATCH_SECONDS = 1.0
 BATCH_TURNS = 32
@@ -118,6 +120,7 @@ class Engine:
         self._keep(services.publisher.run())
         self._keep(self._every(CHECKPOINT_SECONDS, services.checkpoint))
         self._keep(self._every(RENEW_SECONDS, self._renew))
+        self._keep(self._every(HOLD_RENEW_SECONDS, self._renew_holds))
         self._keep(self._every(MARK_POLL_SECONDS, self._poll_marks))
         self._keep(self._every(WATCH_SECONDS, self._watch))
         if settings.METER_SECONDS:
@@ -233,6 +236,8 @@ class Engine:
             await self._end_broken(run)
         finally:
             run.recorder.abandon()
+            if run.over and billing_usage.holds_money():
+                self._keep(in_thread(billing_usage.settle, run.turn.user_id, str(run.turn.turn_id)))
             if self._runs.get(str(run.turn.turn_id)) is run:  # else taken over, and by this very process
                 del self._runs[str(run.turn.turn_id)]
             self._slots.release()
@@ -274,6 +279,11 @@ class Engine:
         missing = [run for run, answer in zip(runs, answers, strict=True) if answer != "renewed"]
         if missing:
             await self._restore(missing)
+
+    async def _renew_holds(self) -> None:
+        if billing_usage.holds_money():
+            for run in tuple(self._runs.values()):
+                await in_thread(billing_usage.renew, run.turn.user_id, str(run.turn.turn_id))
 
     async def _restore(self, runs: list[TurnRun]) -> None:
         """Leases that Redis lost are made anew if the rows say so; the others' turns are no longer ours."""

@@ -19,6 +19,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from billing import usage as billing_usage
 from copilot import approvals, dispatch, history, queries, sessions, tasks, turns, usage, workers
 from copilot.errors import TurnConflict
 from copilot.events import Ending, TurnCancelled, TurnFailed, TurnRecovering, TurnSucceeded, TurnSummary
@@ -146,6 +147,7 @@ def _give_up(turn: Turn, fence: int) -> None:
     except TurnConflict:
         return
     happened = dispatch.closed(turn.session_id, turn.pk, LOST)
+    billing_usage.settle(turn.session.owner_id, str(turn.pk))
     notice_id = history.post_notice(turn.session_id, turn.pk, "worker_lost")
     happened += [
         (queries.notice_posted(notice_id, "worker_lost"), str(turn.pk)),
@@ -281,23 +283,9 @@ def _send_again(forgotten: tuple[UUID, UUID]) -> bool:
     return True
 
 
-_STRANDED = """
-SELECT DISTINCT m.session_id FROM copilot_message m
-WHERE m.sequence IS NULL AND m.dropped_at IS NULL AND m.created_at < now() - %s * interval '1 second'
-  AND NOT EXISTS (SELECT 1 FROM copilot_turn t WHERE t.session_id = m.session_id
-                  AND t.status IN ('queued', 'running', 'waiting'))
-  AND (m.run_id IS NOT NULL OR COALESCE(
-        (SELECT t.status = 'succeeded' OR t.ended_at < m.created_at OR COALESCE(t.stop_through < m.accept_number, false)
-         FROM copilot_turn t WHERE t.session_id = m.session_id ORDER BY t.created_at DESC LIMIT 1), true))
-LIMIT 200
-"""
-
-
 def stranded_sessions() -> list[UUID]:
     """Sessions whose messages wait although nothing runs that they could wait for (D3)."""
-    with connection.cursor() as cursor:
-        cursor.execute(_STRANDED, [STRANDED_SECONDS])
-        return [row[0] for row in cursor.fetchall()]
+    return history.stranded_sessions(seconds=STRANDED_SECONDS)
 
 
 # --- what Redis forgot -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ PROBE_SECONDS = 0.5  # how often a tick asks whether workers' locks are free (D2
 SWEEP_LOCK = 0x72656170
 MASS_DEATH = 10  # this many at once, and more than half, is first taken for a fault of the monitoring
 SLOW_SWEEP_SECONDS = 30.0
-STRANDED_RETRY_SECONDS = 60.0
+STRANDED_RETRY_SECONDS = 55.0  # what a limit kept goes out at most a minute after its reset (B7.3)
 
 
 @dataclass

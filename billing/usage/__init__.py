@@ -1,5 +1,6 @@
 """Use: recording it, bounding it, forgiving it; the only writer of UsageRecord, UsageWindow and UsageReset."""
 
+from billing.policies import holds_money
 from billing.usage.limits import admit, check, renew, settle
 from billing.usage.recording import Recorded, UsageCall, record
 from billing.usage.resets import Reset, reset, staff_reset
@@ -13,6 +14,7 @@ __all__ = [
     "admit",
     "broken",
     "check",
+    "holds_money",
     "publish_recent",
     "record",
     "renew",

@@ -79,6 +79,15 @@ def used_percent(user_id: int) -> float | None:
     return max((one.percent_used for one in (view.daily, view.weekly) if one is not None), default=None)
 
 
+def may_prolong(turn: Claimed) -> bool:
+    """Whether the user's limit lets the turn go on with what is queued, whatever binds it while it runs (B7)."""
+    try:
+        billing_usage.admit(turn.user_id, str(turn.turn_id))
+    except LimitReached:
+        return False
+    return True
+
+
 def smallest(*bounds: int) -> int:
     """Of those that bind; 0 is no bound."""
     return min((bound for bound in bounds if bound), default=0)

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from copilot import approvals, questions, turns
 from copilot.agent import errands, taking
+from copilot.agent.budgets import may_prolong
 from copilot.agent.commits import retried, uncut
 from copilot.agent.parts import Answered
 from copilot.agent.runs import Run
@@ -67,7 +68,8 @@ async def succeed(run: Run, answered: Answered) -> bool:
 
 async def _can_pay(run: Run) -> bool:
     """A spent budget is this turn's: what is queued gets a turn, and a budget, of its own (A10.4)."""
-    return run.loop is not None and await run.loop.can_pay()
+    paid = run.loop is not None and await run.loop.can_pay()
+    return paid and await in_thread(may_prolong, run.turn)
 
 
 async def _go_on(run: Run) -> bool:

@@ -13,7 +13,7 @@ from copilot.dispatch.branching import Switched, resend, switch_branch
 from copilot.dispatch.compacting import Compacting, compact, compact_after
 from copilot.dispatch.continuing import expire
 from copilot.dispatch.deciding import Decided, decide
-from copilot.dispatch.following import after_turn, follow, restore, start_stranded
+from copilot.dispatch.following import after_turn, follow, limit_lifted, restore, start_stranded
 from copilot.dispatch.obeying import Obeyed, hear
 from copilot.dispatch.pursuing import Goal, change_goal, goal_of, set_goal
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
@@ -55,6 +55,7 @@ __all__ = [
     "goal_of",
     "halt",
     "hear",
+    "limit_lifted",
     "move_queued",
     "publish",
     "publish_page",

@@ -15,7 +15,7 @@ from copilot.dispatch.choosing import choose
 from copilot.dispatch.continuing import give_way
 from copilot.dispatch.families import room_for
 from copilot.dispatch.following import after_turn, restore
-from copilot.dispatch.limits import check_limit
+from copilot.dispatch.limits import admit, check_limit, let_go
 from copilot.dispatch.repetition import first_outcome, outcome_of
 from copilot.dispatch.telling import announce, publish
 from copilot.errors import InvalidRequest, TooMany, Unavailable
@@ -169,10 +169,17 @@ def _start(
     """Open the turn on the claimed session; None when Postgres says one is unfinished there."""
     session_id = str(opening.session_id)
     try:
+        admit(user_id, opening.turn_id)
         opened = turns.open_turn(opening)
+    except TooMany:
+        lease.give_back(session_id, str(opening.token))
+        _take_back(opening)
+        raise
     except IntegrityError:
+        let_go(user_id, opening.turn_id)
         return _beside(opening, member, user_id, view, ignored)
     except DatabaseError as problem:
+        let_go(user_id, opening.turn_id)
         lease.give_back(session_id, str(opening.token))
         _take_back(opening)
         raise Unavailable from problem
@@ -188,6 +195,7 @@ def _opened(
     ignored: list[str],
 ) -> Started | Queued:
     if opened is None:  # an earlier turn took the message while this request was slow, or others go first
+        let_go(user_id, opening.turn_id)
         lease.reorder(str(opening.session_id), {member: float(member.accept_number)})
         after_turn(opening.session_id, opening.token, None)
         return outcome_of(Message.objects.get(pk=opening.message_id)) or _taken(opening, ignored)

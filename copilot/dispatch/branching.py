@@ -15,7 +15,7 @@ from copilot.dispatch.admission import recall
 from copilot.dispatch.answers import Started
 from copilot.dispatch.choosing import choose
 from copilot.dispatch.holding import Hold, busy, hold
-from copilot.dispatch.limits import check_limit
+from copilot.dispatch.limits import admit, check_limit, let_go
 from copilot.dispatch.repetition import first_outcome
 from copilot.dispatch.telling import announce, publish_page
 from copilot.errors import Conflict, InvalidRequest, Unavailable
@@ -89,9 +89,11 @@ def _start(
     ignored: list[str],
 ) -> Started:
     message_id = uuid4()
+    admit(message.user_id, held.turn_id)
     try:
         opening, opened = _opened(held, original_id, message_id, message, attachments)
     except IntegrityError as problem:  # somebody else's turn is unfinished here
+        let_go(message.user_id, held.turn_id)
         raise busy() from problem
     except DatabaseError as problem:
         raise Unavailable from problem

@@ -11,7 +11,7 @@ from django.db import IntegrityError
 
 from copilot import history, queries, tasks, turns
 from copilot.dispatch.holding import Hold, busy, hold
-from copilot.dispatch.limits import check_limit
+from copilot.dispatch.limits import admit, check_limit, let_go
 from copilot.dispatch.telling import publish
 from copilot.errors import Conflict, TooMany, Unavailable
 from copilot.events import SessionChanged, TurnQueued
@@ -58,6 +58,7 @@ def compact_after(turn_id: UUID) -> None:
 def _start(held: Hold, user_id: int, *, focus: str, origin: str) -> str:
     session_id = held.session_id
     try:
+        admit(user_id, held.turn_id)
         opened = turns.open_compaction(
             held.turn_id,
             held.token,
@@ -66,7 +67,11 @@ def _start(held: Hold, user_id: int, *, focus: str, origin: str) -> str:
             focus=focus,
             accepted_through=held.keep_through,
         )
+    except TooMany:
+        held.let_go()
+        raise
     except IntegrityError as problem:
+        let_go(user_id, held.turn_id)
         lease.give_back(str(session_id), str(held.token))
         raise busy() from problem
     running = SessionChanged(

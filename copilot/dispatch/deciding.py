@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from copilot import approvals, queries, tasks
 from copilot.approvals import Decision, Resumed
 from copilot.commands import Decide, clean_text
 from copilot.context import channel_of
-from copilot.dispatch.limits import check_account, check_limit
+from copilot.dispatch.limits import admit, check_account, check_limit
 from copilot.dispatch.telling import publish
 from copilot.errors import InvalidRequest
 from copilot.events import JSON, ApprovalDecided, Event, SessionChanged, TurnQueued
@@ -48,12 +49,18 @@ def decide(user_id: int, decisions: Sequence[Decide]) -> Decided:
     check_account(user_id)
     rows = approvals.of_owner(user_id, ids)
     checked = [_checked(one, rows[one.approval_id]) for one in decisions]
-    resumed = approvals.decide(user_id, checked, may_resume=lambda: check_limit(user_id))
+    resumed = approvals.decide(user_id, checked, may_resume=partial(_readmit, user_id))
     told = [_told(one) for one in checked]
     _tell(user_id, rows, told, resumed)
     for one in resumed:
         tasks.send(one.turn_id)
     return Decided(approvals=told, resumed=[one.turn_id for one in resumed])
+
+
+def _readmit(user_id: int, turn_id: UUID) -> None:
+    """A pause has let go of what was held for the turn (B6.7)."""
+    check_limit(user_id)
+    admit(user_id, turn_id)
 
 
 # --- what was given ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 from django.db import IntegrityError
 
 from copilot import history, queries, turns
-from copilot.dispatch.limits import may_go_on
+from copilot.dispatch.limits import let_go, may_go_on
 from copilot.dispatch.telling import announce
 from copilot.live import lease, stop
 from copilot.live.lease import Member
@@ -15,7 +15,7 @@ from copilot.models import Message, Session, Turn
 from copilot.permissions import Permissions
 
 
-def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
+def after_turn(session_id: UUID, token: UUID, keep_through: int | None, *, again: bool = False) -> None:
     """The last act of a turn: let the session go, or start what must follow at once (T4.4, T6.3, T7.4)."""
     while True:
         next_turn, next_token = uuid4(), uuid4()
@@ -28,7 +28,7 @@ def after_turn(session_id: UUID, token: UUID, keep_through: int | None) -> None:
                 next_token=str(next_token),
             )
         )
-        if verdict != "kept" or _start_next(session_id, next_turn, next_token, keep_through):
+        if verdict != "kept" or _start_next(session_id, next_turn, next_token, keep_through, again=again):
             return
         token = next_token
 
@@ -39,7 +39,9 @@ def follow(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | Non
         after_turn(session_id, token, keep_through)
 
 
-def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None) -> bool:
+def _start_next(
+    session_id: UUID, turn_id: UUID, token: UUID, keep_through: int | None, *, again: bool = False
+) -> bool:
     """Open a turn for the head of the queue; False when the queue turned out to hold nothing to start."""
     pending = history.pending(session_id)
     covered = stop.covered(str(session_id))
@@ -53,7 +55,7 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
         restore_queue(session_id)
         return False
     owner_id, is_active = _account_of(session_id)
-    if not is_active or not may_go_on(session_id, owner_id, len(pending)):
+    if not is_active or not may_go_on(session_id, owner_id, turn_id, len(pending), again=again):
         lease.give_back(str(session_id), str(token))
         return True
     message = Message.objects.get(pk=head.id)
@@ -74,9 +76,11 @@ def _start_next(session_id: UUID, turn_id: UUID, token: UUID, keep_through: int 
     try:
         opened = turns.open_turn(opening)
     except IntegrityError:
+        let_go(owner_id, turn_id)
         lease.give_back(str(session_id), str(token))
         return True  # another turn is unfinished here: what is queued waits behind it
     if opened is None:
+        let_go(owner_id, turn_id)
         restore_queue(session_id)
         return False
     lease.forget(str(session_id), [member_of(head)])
@@ -102,8 +106,14 @@ def start_stranded(session_id: UUID) -> bool:
     if not isinstance(verdict, lease.Claimed):
         return False
     restore_queue(session_id)
-    after_turn(session_id, token, None)
+    after_turn(session_id, token, None, again=True)
     return True
+
+
+def limit_lifted(user_id: int) -> None:
+    """Billing's hook: what a limit kept waiting goes out now (B7.3)."""
+    for session_id in history.stranded_sessions(owner_id=user_id):
+        start_stranded(session_id)
 
 
 def restore(session_id: UUID) -> None:

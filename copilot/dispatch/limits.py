@@ -8,6 +8,7 @@ from uuid import UUID
 from django.contrib.auth.models import User
 
 from billing import errors as billing_errors
+from billing import notices
 from billing import usage as billing_usage
 from copilot import queries
 from copilot.dispatch.telling import publish
@@ -42,14 +43,54 @@ def refused(reached: billing_errors.LimitReached) -> TooMany:
     )
 
 
-def may_go_on(session_id: UUID, owner_id: int, waiting: int) -> bool:
-    """Whether the owner's limit lets queued messages start; if not, they stay and clients are told (B7)."""
+def admit(user_id: int, turn_id: UUID) -> None:
+    """A turn is about to open, and the check has just passed: where turns hold money, this one's is held (B7.1)."""
     try:
-        billing_usage.check(owner_id)
+        billing_usage.admit(user_id, str(turn_id), checked=True)
     except billing_errors.LimitReached as reached:
-        told = LimitReached(
-            window=reached.window, resets_at=queries.instant(reached.resets_at), queued=waiting
-        )
-        publish(session_id, owner_id, [(told, None)])
+        raise refused(reached) from reached
+
+
+def let_go(user_id: int, turn_id: UUID) -> None:
+    """A turn ended without a worker, or never opened: nothing is held for it."""
+    billing_usage.settle(user_id, str(turn_id))
+
+
+def may_go_on(session_id: UUID, owner_id: int, turn_id: UUID, waiting: int, *, again: bool) -> bool:
+    """Whether the owner's limit lets queued messages start; if not, they stay and clients are told (B7.2).
+
+    `again`: they were kept before, and whoever looks once a minute tells it once.
+    """
+    try:
+        billing_usage.admit(owner_id, str(turn_id))
+    except billing_errors.LimitReached as reached:
+        _tell(session_id, owner_id, reached, waiting, again=again)
         return False
     return True
+
+
+def _tell(
+    session_id: UUID, owner_id: int, reached: billing_errors.LimitReached, waiting: int, *, again: bool
+) -> None:
+    told = LimitReached(
+        window=reached.window,
+        resets_at=queries.instant(reached.resets_at),
+        queued=waiting,
+        reset_cost_cents=reached.reset_cost_cents,
+        can_reset=reached.can_reset,
+    )
+    news = notices.post(
+        owner_id,
+        "limit_reached",
+        dedupe_key=f"limit:{reached.window}:{told.resets_at}",
+        data={
+            "window": reached.window,
+            "resets_at": told.resets_at,
+            "reason": reached.reason,
+            "queued": waiting,
+            "reset_cost_cents": reached.reset_cost_cents,
+            "can_reset": reached.can_reset,
+        },
+    )
+    if news or not again:
+        publish(session_id, owner_id, [(told, None)])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from billing import usage as billing_usage
 from copilot import approvals, history, queries, questions, sessions, tasks, turns, usage
 from copilot.agent import mending
 from copilot.events import (
@@ -97,7 +98,9 @@ def publish_queue(session_id: UUID) -> None:
 def announce_cancelled(
     session_id: UUID, turn_id: UUID, ended: turns.Ended, requests: Sequence[Approval] = ()
 ) -> None:
-    """The notice and the ending of a turn that was stopped without its worker; nothing is left open."""
+    """The notice and the ending of a turn that was stopped without its worker; nothing is left open or held."""
+    owner_id = owner_of(session_id)
+    billing_usage.settle(owner_id, str(turn_id))
     happened = closed(session_id, turn_id, STOPPED)
     happened += [(_cancelled(row), str(turn_id)) for row in requests]
     notice_id = history.post_notice(session_id, turn_id, "stopped")
@@ -106,7 +109,7 @@ def announce_cancelled(
         (TurnCancelled(run_ids=ended.run_ids, reason=ended.cancel_reason), str(turn_id)),
         *((news, None) for news in ended.news()),
     ]
-    publish(session_id, owner_of(session_id), happened)
+    publish(session_id, owner_id, happened)
 
 
 def closed(session_id: UUID, turn_id: UUID, result: str) -> list[tuple[Event, str | None]]:

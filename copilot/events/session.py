@@ -80,9 +80,13 @@ class ArtifactAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitReached:
+    """Queued messages wait for a cost limit (B7.2)."""
+
     window: str
     resets_at: str
     queued: int
+    reset_cost_cents: int = 0
+    can_reset: bool = False
     kind: Literal["limit.reached"] = "limit.reached"
 
 

@@ -25,6 +25,7 @@ from copilot.history.waiting import (
     pending,
     pending_for,
     start_of,
+    stranded_sessions,
     take,
 )
 from copilot.history.writing import (
@@ -84,6 +85,7 @@ __all__ = [
     "rows_named",
     "save",
     "start_of",
+    "stranded_sessions",
     "switch",
     "take",
     "undo",

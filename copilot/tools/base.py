@@ -36,6 +36,11 @@ class ToolOutput:
     media: tuple[ImagePart, ...] = ()
     cost_microdollars: int | None = None  # of a billable call, where it is known; else its estimate counts
     session_id: str | None = None  # a conversation that people may open from here
+    dry_run: bool = False  # nothing was delivered: a priced tool costs nothing (B9.8)
+
+
+def _nothing_happens() -> None:
+    """Most tools cost nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,9 @@ class Invocation:
     context: TurnContext
     call_id: str
     emit: Callable[[Event], None]  # the row behind the event already stands
+    delivered: Callable[[], None] = (
+        _nothing_happens  # a priced tool that streams says it at its first output (B9.8)
+    )
 
     def progress(self, message: str) -> None:
         from copilot.events import ToolProgressed
@@ -89,6 +97,7 @@ class AnyTool(ABC):
         "never"  # the last asks whatever the settings are (A11.12)
     )
     billable: bool = False  # costs money of its own; runs unasked only within a session's cap (A11.11)
+    price_cents: int = 0  # of its user's credits, for a call that delivers something (B9.8)
 
     @abstractmethod
     def specification(self) -> ToolSpecification: ...

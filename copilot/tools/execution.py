@@ -24,6 +24,7 @@ from copilot.redaction import redact
 from copilot.tools import calls as answers
 from copilot.tools import registry, results
 from copilot.tools.base import AnyTool, Bound, CallOutcome, Invocation, ToolFailed, ToolOutput
+from copilot.tools.charging import Charge
 
 RUNNING_AT_ONCE = 8
 ABANDONED_AFTER_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included (A1.7, A1.c5)
@@ -131,7 +132,14 @@ class _Group:
 
     async def _perform(self, call: ToolCall, prepared: _Prepared) -> results.Result:
         limit = min(prepared.tool.timeout_seconds, settings.MAX_TOOL_WAIT_SECONDS)
-        invocation = Invocation(context=self._context, call_id=call.call_id, emit=self._send)
+        charge = Charge(prepared.tool, self._context, call.call_id)
+        try:
+            await charge.can_be_paid()
+        except ToolFailed as refusal:
+            return results.failure(f"Error {refusal.code}: {refusal.message}")
+        invocation = Invocation(
+            context=self._context, call_id=call.call_id, emit=self._send, delivered=charge.delivered
+        )
         work = asyncio.create_task(_awaited(prepared.bound, invocation))
         try:
             await asyncio.wait({work}, timeout=limit)
@@ -139,6 +147,9 @@ class _Group:
             finished = work.done()
             if not finished:
                 await _let_go(work)
+            elif _has_delivered(work):
+                charge.delivered()
+            await charge.settle()
         if not finished:
             return results.failure(_too_slow(limit))
         return _judged(call, work)
@@ -175,6 +186,13 @@ async def _let_go(work: asyncio.Task[ToolOutput]) -> None:
         _abandoned.add(work)
         work.add_done_callback(_abandoned.discard)
         work.add_done_callback(_look_away)
+
+
+def _has_delivered(work: asyncio.Task[ToolOutput]) -> bool:
+    if work.cancelled() or work.exception() is not None:
+        return False
+    output = work.result()
+    return output.success and not output.dry_run
 
 
 def _look_away(work: asyncio.Task[ToolOutput]) -> None:

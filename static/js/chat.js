@@ -142,6 +142,7 @@ async function send(message) {
     const { text, attachments, tier, mode } = message;
     const ack = await command("message.send", { text, attachments, tier, mode });
     outbox.accepted(entry, ack.message_id);
+    if (!state.limit) dock.limit.paint(null); // it was reached by an earlier try
     if (frozen !== undefined) return location.assign(`/chat/${sessionId}/`);
     if (ack.ignored_attachments?.length) toast(_("Some attachments could not be used."));
     if (ack.hint) toast(ack.hint);
@@ -151,7 +152,8 @@ async function send(message) {
       return;
     }
     outbox.remove(entry);
-    notSent(entry, problem.message);
+    if (problem.code.startsWith("limit_")) refusedByLimit(entry, problem);
+    else notSent(entry, problem.message);
   }
   transcript.schedule();
 }
@@ -175,6 +177,13 @@ async function obey(name, message) {
   if (ack.session_id !== sessionId) return location.assign(`/chat/${ack.session_id}/`);
   if (name !== "btw") toast(ack.message);
   if (ack.text && !byId("text").value) composer.put(ack.text);
+}
+
+function refusedByLimit(entry, problem) {
+  composer.giveBack(entry);
+  dock.limit.paint(problem.fields);
+  announce(problem.message);
+  transcript.schedule();
 }
 
 function notSent(entry, words) {
@@ -328,6 +337,7 @@ if (sessionId && frozen === undefined) socket.subscribe(sessionId, known ? app.d
 socket.subscribeSidebar();
 socket.connect();
 transcript.paint();
+dock.limit.look(state).catch(() => {});
 steps.reveal(transcript.elements.get(at));
 if (at) scroll.toRow(transcript.elements.get(at));
 else scroll.toEnd();

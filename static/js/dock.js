@@ -1,7 +1,7 @@
 // What stands above the composer: todos, open questions, and messages that wait for the running turn.
 
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
-import { clock } from "./rows.js";
+import { Limit } from "./limit.js";
 import { _ } from "./words.js";
 
 const MARKS = { pending: "○", in_progress: "◐", completed: "●" };
@@ -13,6 +13,7 @@ export class Dock {
     this.answer = answer;
     this.queue = byId("queue");
     this.questions = byId("questions");
+    this.limit = new Limit();
     this.seen = { limit: null }; // what was painted last, by identity
     this.editing = null;
     delegate(this.queue, {
@@ -60,9 +61,7 @@ export class Dock {
   }
 
   #paintLimit(limit) {
-    const line = byId("limit");
-    if (limit) line.textContent = _("Usage limit reached. Messages wait until {time}.", { time: clock(limit.resets_at) });
-    show(line, Boolean(limit));
+    this.limit.paint(limit);
   }
 
   // --- queue ---

@@ -1,0 +1,67 @@
+"""Limits and credits in a real browser (B17)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.flows.conftest import Visitor, send
+
+pytestmark = pytest.mark.browser
+Stored = Callable[[Callable[[], object]], object]
+
+
+def _exhaust(email: str, *, credits_cents: int) -> None:
+    from django.contrib.auth.models import User
+
+    from billing import ledger, pricing, usage
+
+    user_id = User.objects.get(email=email).pk
+    if credits_cents:
+        ledger.grant(user_id, credits_cents, key=f"grant:{uuid.uuid4()}", reason="Welcome")
+    usage.record(
+        usage.UsageCall(
+            call_id=uuid.uuid4(), user_id=user_id, occurred_at=datetime.now(UTC), provider="acme",
+            model="glow-1", tokens=pricing.Tokens(input=1), reported="1.0",
+        )
+    )  # fmt: skip
+
+
+def test_a_limit_is_told_reset_and_gone(ada: Visitor, stored: Stored) -> None:
+    """B17.c1: exhaust → notice → reset → send; the draft is kept, and nothing has to be written twice"""
+    page = ada.log_in()
+    stored(lambda: _exhaust(ada.email, credits_cents=1_000))
+    send(page, "Hello there")
+    limit = page.locator("#limit")
+    expect(limit).to_contain_text("You have reached your daily limit.")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Hello there")
+    limit.get_by_role("button", name="Reset for $5.00").click()
+    dialog = page.get_by_role("dialog", name="Reset your daily limit?")
+    expect(dialog).to_contain_text("$5.00 will be left")
+    dialog.get_by_role("button", name="Reset").click()
+    expect(limit).to_be_hidden()
+    page.get_by_label("Message", exact=True).press("Enter")
+    expect(page.locator(".row.answer .prose").last).not_to_be_empty()
+    expect(limit).to_be_hidden()
+
+
+def test_pages_of_billing_without_payments(ada: Visitor, stored: Stored) -> None:
+    """B17.c1: payments off: plans are shown, nothing is sold; use, its reset and the statement are there"""
+    page = ada.log_in()
+    stored(lambda: _exhaust(ada.email, credits_cents=1_000))
+    page.locator(".me summary").click()
+    page.get_by_role("link", name="Usage and plan").click()
+    expect(page.get_by_text("Limit reached")).to_be_visible()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Reset for $5.00").click()
+    expect(page.get_by_text("Your daily limit was reset.")).to_be_visible()
+    expect(page.get_by_text("0.0 % used").first).to_be_visible()
+    page.get_by_role("link", name="History").click()
+    expect(page.get_by_role("row", name="Reset of the daily limit")).to_contain_text("−$5.00")
+    page.get_by_role("navigation", name="Billing").get_by_role("link", name="Plan").click()
+    expect(page.get_by_text("Payments are not set up on this installation.")).to_be_visible()
+    expect(page.locator(".plan.current")).to_contain_text("Your plan")

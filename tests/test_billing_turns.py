@@ -1,0 +1,218 @@
+"""B7, B9.8: where limits bind a conversation, what waits meanwhile, and what priced tools cost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from billing import counters, ledger, queries, usage
+from billing.models import BillingNotice, LedgerEntry, LimitPolicy
+from copilot import dispatch, history
+from copilot.errors import TooMany
+from copilot.models import Message, Turn
+from copilot.providers.base import ToolCall
+from copilot.providers.scripted import Text
+from copilot.tools import execution
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput
+from tests import make
+from tests.engine import cue, ended, lease_of, queue, say, start, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.test_billing_counters import _pool_of, record
+
+
+@pytest.fixture(autouse=True)
+def _policy_of_this_test_alone():
+    queries.forget_policy()
+    yield
+    queries.forget_policy()
+
+
+@pytest.fixture
+def session(rig):
+    return make.session()
+
+
+def waiting(session):
+    return [one.text for one in history.pending(session.pk)]
+
+
+@pytest.fixture
+def kept(session, model):
+    """B7.c2: two messages were queued behind a turn whose cost exhausts the limit."""
+    ledger.grant(session.owner_id, 1_000, key="grant:1")
+    model.will(Text("Talking"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    for text in ("First", "Second"):
+        queue(session, text)
+    record(session.owner, 1_000_000)
+    model.give(1)
+    ended(turn_id)
+    until(lambda: told(session.pk, "limit.reached"))
+    until(lambda: not lease_of(session))
+    return session
+
+
+def test_a_follow_up_is_refused_while_the_turn_goes_on(session, model):
+    """B7.c1: 429, the queue is as it was, and the running turn ends normally."""
+    model.will(Text("Talking"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    record(session.owner, 1_000_000)
+    with pytest.raises(TooMany) as refused:
+        say(session, "And this?")
+    assert refused.value.code == "limit_reached"
+    assert waiting(session) == []
+    model.give(1)
+    assert ended(turn_id).status == "succeeded"
+
+
+def test_what_is_queued_stays_when_the_limit_is_reached(kept):
+    """B7.c2: nothing goes on, nothing starts, both wait in order, and one notice says so."""
+    assert Turn.objects.get().status == "succeeded"
+    assert waiting(kept) == ["First", "Second"]
+    notice = BillingNotice.objects.get()
+    assert (notice.kind, notice.data["queued"], notice.data["window"], notice.data["can_reset"]) == (
+        "limit_reached",
+        2,
+        "daily",
+        True,
+    )
+    dispatch.start_stranded(kept.pk)  # the sweep looks again, and says nothing new
+    assert waiting(kept) == ["First", "Second"]
+    assert BillingNotice.objects.count() == len(told(kept.pk, "limit.reached")) == 1
+
+
+def test_a_reset_sends_what_waited(kept, model):
+    """B7.c3: one continuation with both messages, and the queue is empty."""
+    model.will(Text("Go on"))
+    usage.reset(kept.owner_id)
+    until(lambda: Turn.objects.filter(session=kept, status="succeeded").count() == 2)
+    assert waiting(kept) == []
+    second = Turn.objects.filter(session=kept).latest("created_at")
+    said = Message.objects.filter(turn=second, kind="user").order_by("sequence")
+    assert [row.content for row in said] == ["First", "Second"]
+
+
+def test_unreadable_counters_keep_nothing_waiting(session, model, monkeypatch):
+    """B7.c4: the continuation runs."""
+    model.will(Text("Talking"), cue(1))
+    model.will(Text("Go on"))
+    turn_id = start(session)
+    model.reaches(1)
+    queue(session, "First")
+    record(session.owner, 1_000_000)
+    monkeypatch.setattr(counters.client(), "connection_pool", _pool_of("redis://127.0.0.1:1"))
+    model.give(1)
+    ended(turn_id)
+    until(lambda: waiting(session) == [])
+
+
+def test_a_running_turn_holds_money_until_it_ends(session, model):
+    """B7.1, B6.7: the second start is refused, of it nothing stays; after the end there is room again."""
+    LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
+    queries.forget_policy()
+    record(session.owner, 400_000)
+    other = make.session()
+    model.will(Text("Talking"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    with pytest.raises(TooMany) as refused:
+        say(other, "Me too")
+    assert refused.value.code == "limit_held"
+    assert not Message.objects.filter(session=other).exists()
+    assert not lease_of(other)
+    model.give(1)
+    ended(turn_id)
+    until(lambda: not counters.client().hgetall(counters.holds_key(session.owner_id)))
+    model.will(Text("Now"))
+    assert ended(start(other)).status == "succeeded"
+
+
+# --- priced tools ---------------------------------------------------------------------------------------
+
+
+class Nothing(Arguments):
+    pass
+
+
+def priced(run, seconds=60):
+    return Tool(
+        name="oracle", description="", arguments=Nothing, run=run, timeout_seconds=seconds, price_cents=5
+    )
+
+
+async def answer(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+    return ToolOutput(value="42")
+
+
+async def silent(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+    raise ValueError("nothing came")
+
+
+async def dry(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+    return ToolOutput(value="it would say 42", dry_run=True)
+
+
+async def slow(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+    invocation.delivered()
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def consult(session, turn, run, seconds=60, call_id="call_1"):
+    from copilot.context import CHANNELS, TurnContext
+    from copilot.permissions import UNRESTRICTED
+
+    context = TurnContext(
+        session_id=str(session.pk), turn_id=str(turn.pk), user_id=session.owner_id, fence=turn.fence, origin="web",
+        permissions=UNRESTRICTED, channel=CHANNELS["web"],
+    )  # fmt: skip
+
+    async def go():
+        call = ToolCall(call_id=call_id, tool="oracle", arguments={})
+        group = execution.run_group(
+            [call], context=context, emit=lambda event: None, outside=[priced(run, seconds)]
+        )
+        return [outcome async for outcome in group]
+
+    [outcome] = asyncio.run(go())
+    return outcome
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("run", "spent"), [(answer, 5), (silent, 0), (dry, 0), (slow, 5)])
+def test_a_priced_tool_costs_what_it_delivers(run, spent):
+    """B9.c5: one output, also before a time-out: one SPEND; no output or a dry run: none."""
+    session = make.session()
+    ledger.grant(session.owner_id, 100, key="grant:1")
+    turn = make.turn(session, "running")
+    for _ in range(2):  # the same call again
+        consult(session, turn, run, seconds=1 if run is slow else 60)
+    entries = LedgerEntry.objects.filter(kind="SPEND")
+    assert -sum(entry.amount_cents for entry in entries) == spent
+    assert entries.count() == bool(spent)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_cannot_be_charged_any_more_is_kept_and_written_down(monkeypatch, caplog):
+    """B9.c5: with balance 0 the output is delivered, and one `billing_leak` is logged."""
+    session = make.session()
+    ledger.grant(session.owner_id, 5, key="grant:1")
+
+    async def meanwhile(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+        from copilot.bridge import in_thread
+
+        await in_thread(lambda: ledger.spend(session.owner_id, 5, key="elsewhere"))
+        return ToolOutput(value="42")
+
+    outcome = consult(session, make.turn(session, "running"), meanwhile)
+    assert outcome.success
+    leaks = [entry for entry in caplog.records if "billing_leak" in entry.getMessage()]
+    assert [entry.levelno for entry in leaks] == [logging.ERROR]
+    assert "leak_type=insufficient_balance" in leaks[0].getMessage()
+    refused = consult(session, make.turn(make.session(), "running"), answer, call_id="call_2")
+    assert "insufficient_credits" in refused.content
