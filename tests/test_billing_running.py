@@ -1,0 +1,155 @@
+"""B1, B2, B19: what holds of the whole: Redis is disposable, modules keep to their places, settings are checked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from billing import accounts, checks, ledger, queries, subscriptions, usage
+from billing.models import Subscription, TierPolicy
+from tests import make
+from tests.test_billing_usage import call
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def ids(found):
+    return [one.id for one in found]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_flush_of_redis_changes_nothing_that_counts(redis_clean):
+    """B1.c2: balances, use, pending changes and rights read the same."""
+    ada = make.ada()
+    account = accounts.get_or_create(ada.pk)
+    usage.record(call(ada, at=datetime.now(UTC), reported="0.5"))
+    ledger.grant(ada.pk, 1_000, key="grant:1")
+    subscriptions.set_tier(account.pk, "PRO", actor_id=None, reason="a friend")
+    ends = datetime.now(UTC) + timedelta(days=9)
+    Subscription.objects.create(
+        account=account, stripe_id="sub_1", status="active", tier="PRO", period_end=ends,
+        cancel_at_period_end=True, synced_at=datetime.now(UTC),
+    )  # fmt: skip
+    usage.check(ada.pk)
+
+    def everything():
+        return (
+            queries.usage(ada.pk), queries.balance(ada.pk), queries.plan(ada.pk), queries.staff_limits(ada.pk),
+            Subscription.objects.values().get(),
+        )  # fmt: skip
+
+    before = everything()
+    redis_clean.flushdb()
+    assert everything() == before
+    usage.check(ada.pk)
+    assert everything() == before
+
+
+@pytest.mark.slow
+def test_imports_out_of_place_are_found(tmp_path):
+    """B2.c1: stripe outside gateway, redis outside counters, Django in pure modules, copilot in billing."""
+    for app in ("config", "diagnostics", "copilot", "billing"):
+        shutil.copytree(
+            ROOT / app, tmp_path / app, ignore=lambda _, names: [n for n in names if n == "__pycache__"]
+        )
+    shutil.copy(ROOT / ".importlinter", tmp_path)
+    violations = {
+        "billing/ledger.py": "import stripe",
+        "billing/notices.py": "import redis",
+        "billing/plans.py": "import django",
+        "billing/accounts.py": "from copilot import errors",
+    }
+    for file, line in violations.items():
+        with (tmp_path / file).open("a") as text:
+            text.write(f"\n{line}\n")
+    lint = Path(sys.executable).with_name("lint-imports")
+    told = subprocess.run(
+        [lint, "--no-logo", "--no-cache"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 1
+    for importer, imported in [
+        ("billing.ledger", "stripe"),
+        ("billing.notices", "redis"),
+        ("billing.plans", "django"),
+        ("billing.accounts", "copilot.errors"),
+    ]:
+        assert f"{importer} -> {imported}" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, []),
+        ({"STRIPE_SECRET_KEY": "sk_test_1"}, ["billing.E001"]),
+        ({"STRIPE_API_BASE": "https://stripe.evil.test"}, ["billing.E002"]),
+        ({"STRIPE_API_BASE": "http://127.0.0.1:12111"}, []),
+        (
+            {"STRIPE_SECRET_KEY": "sk_live_1", "STRIPE_WEBHOOK_SECRETS": ["w"], "DEBUG": True},
+            ["billing.W001"],
+        ),
+        (
+            {
+                "STRIPE_SECRET_KEY": "rk_test_1",
+                "STRIPE_WEBHOOK_SECRETS": ["w"],
+                "SITE_URL": "https://chat.example",
+            },
+            ["billing.W002"],
+        ),
+    ],
+)
+def test_payment_settings_that_contradict_each_other_are_named(settings, given, found):
+    """B19.c2: an error stops the boot, a warning names the variable."""
+    for name, value in given.items():
+        setattr(settings, name, value)
+    messages = checks.payments_agree(None)
+    assert ids(messages) == found
+    assert all("STRIPE" in one.msg for one in messages)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "example.com",
+        "https://",
+        "https://a b",
+        "ftp://example.com",
+        "https://example.com/path",
+        "https://x:y",
+    ],
+)
+def test_an_origin_that_is_none_is_named(settings, origin):
+    """B19.c2"""
+    settings.BILLING_REDIRECT_ORIGINS = ["https://example.com", "http://localhost:8000", origin]
+    [found] = checks.origins_can_be_read(None)
+    assert found.id == "billing.E003"
+    assert "BILLING_REDIRECT_ORIGINS" in found.msg
+
+
+def test_a_hook_that_does_not_exist_is_named(settings):
+    """B19.c2: the default one exists."""
+    assert checks.hooks_are_known(None) == []
+    settings.BILLING_LIMIT_LIFTED_HOOKS = ["copilot.dispatch.no_such"]
+    [found] = checks.hooks_are_known(None)
+    assert (found.id, "BILLING_LIMIT_LIFTED_HOOKS" in found.msg) == ("billing.E004", True)
+
+
+@pytest.mark.django_db
+def test_a_tier_for_sale_without_a_price_is_named(settings):
+    """B19.c2: where there is a key, and the database is looked at."""
+    assert checks.plans_have_prices(None, databases=["default"]) == []
+    settings.STRIPE_SECRET_KEY = "sk_test_1"
+    TierPolicy.objects.filter(tier="BUSINESS").update(stripe_price_id="price_1")
+    [found] = checks.plans_have_prices(None, databases=["default"])
+    assert (found.id, "PRO" in found.msg) == ("billing.W003", True)
+    assert checks.plans_have_prices(None) == []
