@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from django.db.models import Q
 from django.utils.module_loading import import_string
 
 STRIPE = "https://api.stripe.com"
+_HOST = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]+")
 
 
 @register
@@ -87,7 +89,12 @@ def _is_origin(text: str) -> bool:
     except ValueError:
         return False
     plain = (parts.path, parts.query, parts.fragment, parts.username) == ("", "", "", None)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and port != 0
+    return (
+        parts.scheme in ("http", "https")
+        and bool(_HOST.fullmatch(parts.hostname or ""))
+        and plain
+        and port != 0
+    )
 
 
 def _is_stripes_or_local(address: str) -> bool:
