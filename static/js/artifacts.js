@@ -4,6 +4,7 @@ import { byId, clone, delegate, fill, show } from "./dom.js";
 import { labelOf, sizeText } from "./kinds.js";
 import { codeBlock, ownFile } from "./sources.js";
 import { toast } from "./toast.js";
+import { _ } from "./words.js";
 
 export class Artifacts {
   constructor(state, transcript, { session }) {
@@ -89,7 +90,7 @@ export class Artifacts {
       const { Panel } = await import("./panel.js");
       this.panel ??= new Panel({ onClose: () => this.#dismissed(), sourceOf: (one) => one.source ?? ownFile(one) });
     } catch {
-      return toast("The panel could not be loaded.");
+      return toast(_("The panel could not be loaded."));
     }
     this.panel.update(this.#pieces());
     this.panel.open({ focus });

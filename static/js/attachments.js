@@ -3,6 +3,7 @@
 import { upload } from "./api.js";
 import { byId, clone, delegate, fill, show, slot } from "./dom.js";
 import { sizeText } from "./kinds.js";
+import { _ } from "./words.js";
 
 const MOST = 20; // per message (T11)
 const THUMBNAILS = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
@@ -59,8 +60,8 @@ export class Attachments {
     const small = files.filter((file) => file.size <= this.limit);
     const tooLarge = files.filter((file) => file.size > this.limit).map((file) => `${file.name} (${sizeText(file.size)})`);
     const words = [];
-    if (tooLarge.length) words.push(`A file may have ${sizeText(this.limit)}. Too large: ${tooLarge.join(", ")}.`);
-    if (small.length > room) words.push(`At most ${MOST} files go with a message; ${small.length - room} were left out.`);
+    if (tooLarge.length) words.push(_("A file may have {size}. Too large: {names}.", { size: sizeText(this.limit), names: tooLarge.join(", ") }));
+    if (small.length > room) words.push(_("At most {number} files go with a message; {left} were left out.", { number: MOST, left: small.length - room }));
     this.problem(words.join(" "));
     for (const file of small.slice(0, room)) this.#begin(file);
   }

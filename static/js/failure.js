@@ -2,15 +2,16 @@
 
 import { element } from "./dom.js";
 import { sizeText } from "./kinds.js";
+import { _ } from "./words.js";
 
 const WORDS = {
-  0: "It could not be loaded. Is the connection up?",
-  403: "This file is in quarantine.",
-  404: "This file was deleted or is not available.",
-  409: "This file is being scanned. Please try again in a moment.",
-  413: "This file is too large to be shown.",
-  429: "Too many requests. Please try again in a moment.",
-  503: "The file store does not answer. Please try again in a moment.",
+  0: _("It could not be loaded. Is the connection up?"),
+  403: _("This file is in quarantine."),
+  404: _("This file was deleted or is not available."),
+  409: _("This file is being scanned. Please try again in a moment."),
+  413: _("This file is too large to be shown."),
+  429: _("Too many requests. Please try again in a moment."),
+  503: _("The file store does not answer. Please try again in a moment."),
 };
 
 export function failureCard(source, problem, retry) {
@@ -20,19 +21,19 @@ export function failureCard(source, problem, retry) {
     `error: ${problem?.name ?? "Error"}: ${problem?.message ?? problem}`,
     problem?.stack ?? "",
   ].join("\n");
-  const copy = element("button", { type: "button", className: "button", textContent: "Copy details" });
+  const copy = element("button", { type: "button", className: "button", textContent: _("Copy details") });
   copy.addEventListener("click", async () => {
     await navigator.clipboard.writeText(details);
-    copy.textContent = "Copied";
+    copy.textContent = _("Copied");
   });
-  const again = element("button", { type: "button", className: "button primary", textContent: "Try again" });
+  const again = element("button", { type: "button", className: "button primary", textContent: _("Try again") });
   again.addEventListener("click", retry);
-  const download = element("a", { className: "button", href: source.download, download: source.name, textContent: "Download" });
+  const download = element("a", { className: "button", href: source.download, download: source.name, textContent: _("Download") });
   return element(
     "div",
     { className: "failure", role: "alert" },
-    element("p", { className: "failure-words", textContent: WORDS[problem?.status] ?? "This could not be shown." }),
+    element("p", { className: "failure-words", textContent: WORDS[problem?.status] ?? _("This could not be shown.") }),
     element("div", { className: "failure-acts" }, again, download, copy),
-    element("details", {}, element("summary", { textContent: "Details" }), element("pre", { textContent: details, tabIndex: 0 })),
+    element("details", {}, element("summary", { textContent: _("Details") }), element("pre", { textContent: details, tabIndex: 0 })),
   );
 }

@@ -1,5 +1,7 @@
 // What a file is to a reader: which renderer shows it, what it is called, which language colours it (S14).
 
+import { _ } from "./words.js";
+
 const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
 const MEDIA = ["audio/mpeg", "audio/ogg", "audio/wav", "audio/flac", "audio/mp4", "video/mp4", "video/webm", "video/ogg"];
 const KINDS = {
@@ -20,7 +22,7 @@ const LANGUAGES = {
   svg: "xml", swift: "swift", toml: "ini", ts: "typescript", tsx: "typescript", xhtml: "html", xml: "xml", yaml: "yaml", yml: "yaml",
 };
 const LABELS = {
-  image: "Image", svg: "SVG", pdf: "PDF", html: "Web page", markdown: "Markdown", table: "Table", json: "JSON", text: "Text", code: "Code", other: "File",
+  image: _("Image"), svg: "SVG", pdf: "PDF", html: _("Web page"), markdown: "Markdown", table: _("Table"), json: "JSON", text: _("Text"), code: _("Code"), other: _("File"),
 };
 
 const extension = (name) => (name.includes(".") ? name.split(".").pop().toLowerCase() : "");
@@ -45,9 +47,9 @@ export const languageOf = ({ name }) => LANGUAGES[extension(name)] ?? "";
 
 export function labelOf(file) {
   const kind = kindOf(file);
-  if (kind === "media") return file.type.startsWith("audio/") ? "Audio" : "Video";
+  if (kind === "media") return file.type.startsWith("audio/") ? _("Audio") : _("Video");
   if (kind === "code" && extension(file.name)) return extension(file.name).toUpperCase();
-  if (kind === "other" && extension(file.name)) return `${extension(file.name).toUpperCase()} file`;
+  if (kind === "other" && extension(file.name)) return _("{kind} file", { kind: extension(file.name).toUpperCase() });
   return LABELS[kind];
 }
 

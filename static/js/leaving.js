@@ -1,6 +1,7 @@
 // A link out of an artifact: its address is shown before it is opened, in a tab that knows nothing of ours.
 
 import { element } from "./dom.js";
+import { _ } from "./words.js";
 
 const LONGEST = 2048;
 
@@ -13,15 +14,15 @@ export function addressOf(href) {
 
 export function askToLeave(address) {
   if (document.querySelector("dialog[open]")) return; // one at a time
-  const stay = element("button", { className: "button", textContent: "Stay here", autofocus: true });
-  const go = element("a", { className: "button primary", href: address, target: "_blank", rel: "noopener noreferrer nofollow", textContent: "Open in a new tab" });
+  const stay = element("button", { className: "button", textContent: _("Stay here"), autofocus: true });
+  const go = element("a", { className: "button primary", href: address, target: "_blank", rel: "noopener noreferrer nofollow", textContent: _("Open in a new tab") });
   const dialog = element(
     "dialog",
     { className: "confirm" },
     element(
       "form",
       { method: "dialog" },
-      element("h2", { id: "leave-title", textContent: "Open this address?" }),
+      element("h2", { id: "leave-title", textContent: _("Open this address?") }),
       element("p", { className: "leave-address", textContent: address }),
       element("p", { className: "confirm-acts" }, stay, go),
     ),

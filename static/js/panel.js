@@ -7,6 +7,7 @@ import { clock } from "./rows.js";
 import { read } from "./sources.js";
 import { toast } from "./toast.js";
 import { Viewer } from "./viewer.js";
+import { _ } from "./words.js";
 
 export class Panel {
   /** `onClose()` after it was closed by a person; `sourceOf(artifact)` says where its bytes are. */
@@ -99,7 +100,7 @@ export class Panel {
 
   #paintHead() {
     const { box, shown } = this;
-    fill(box, "name", shown ? shown.piece.name : "Artifacts");
+    fill(box, "name", shown ? shown.piece.name : _("Artifacts"));
     fill(box, "about", shown ? [labelOf(shown.piece), sizeText(shown.piece.size), clock(shown.piece.created_at)].filter(Boolean).join(" · ") : "");
     show(slot(box, "list"), !shown);
     show(slot(box, "viewer"), Boolean(shown));
@@ -134,7 +135,7 @@ export class Panel {
     const { piece } = this.shown;
     const versions = this.pieces.filter((one) => one.name === piece.name);
     const select = slot(this.box, "versions");
-    const options = versions.map((one, index) => element("option", { value: one.key, textContent: `Version ${index + 1} of ${versions.length}` }));
+    const options = versions.map((one, index) => element("option", { value: one.key, textContent: _("Version {number} of {all}", { number: index + 1, all: versions.length }) }));
     select.replaceChildren(...options.reverse());
     select.value = piece.key;
     show(select, versions.length > 1);
@@ -156,7 +157,7 @@ export class Panel {
     const item = clone("panel-piece");
     item.querySelector("button").dataset.key = piece.key;
     fill(item, "name", piece.name);
-    const about = [labelOf(piece), sizeText(piece.size), clock(piece.created_at), versions > 1 ? `version ${versions}` : ""];
+    const about = [labelOf(piece), sizeText(piece.size), clock(piece.created_at), versions > 1 ? _("version {number}", { number: versions }) : ""];
     fill(item, "about", about.filter(Boolean).join(" · "));
     return item;
   }

@@ -1,10 +1,12 @@
 // Where a file's bytes are, for its owner and for the readers of a shared page; renderers know no addresses.
 
+import { _ } from "./words.js";
+
 const again = (path, retry) => (retry ? `${path}${path.includes("?") ? "&" : "?"}_retry=${retry}` : path);
 
 export class LoadProblem extends Error {
   constructor(status) {
-    super(status ? `The server answered with status ${status}.` : "The server could not be reached.");
+    super(status ? _("The server answered with status {status}.", { status }) : _("The server could not be reached."));
     this.name = "LoadProblem";
     this.status = status;
   }

@@ -6,6 +6,7 @@
 import { element } from "./dom.js";
 import { failureCard } from "./failure.js";
 import { isScripted, kindOf } from "./kinds.js";
+import { _ } from "./words.js";
 
 const RENDER_MAX = 10 * 2 ** 20; // bytes that our own script takes on
 
@@ -96,5 +97,5 @@ function guarded(act, fail) {
 
 function skeleton() {
   const lines = Array.from({ length: 6 }, () => element("span"));
-  return element("div", { className: "skeleton", role: "status", ariaLabel: "Loading" }, ...lines);
+  return element("div", { className: "skeleton", role: "status", ariaLabel: _("Loading") }, ...lines);
 }

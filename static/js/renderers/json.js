@@ -3,6 +3,7 @@
 import { element } from "../dom.js";
 import { read } from "../sources.js";
 import { render as renderCode } from "./code.js";
+import { _ } from "../words.js";
 
 const AT_ONCE = 200; // children; more are a click away
 
@@ -19,7 +20,7 @@ export async function render(stage, source, tools) {
   try {
     value = JSON.parse(text, (key, one, context) => (typeof one === "number" && context?.source && String(one) !== context.source ? new Exact(context.source) : one));
   } catch (problem) {
-    stage.append(element("p", { className: "viewer-note", textContent: `Not valid JSON: ${problem.message}` }));
+    stage.append(element("p", { className: "viewer-note", textContent: _("Not valid JSON: {problem}", { problem: problem.message }) }));
     return renderCode(stage, { ...source, text }, tools);
   }
   const tree = element("div", { className: "tree", tabIndex: 0 }, node("", value, true, tools.guard));
@@ -42,7 +43,7 @@ function grow(branch, entries, from, guard) {
   branch.append(...entries.slice(from, from + AT_ONCE).map(([name, value]) => node(name, value, false, guard)));
   const left = entries.length - from - AT_ONCE;
   if (left <= 0) return;
-  const more = element("button", { type: "button", className: "quiet", textContent: `Show more (${left.toLocaleString()} left)` });
+  const more = element("button", { type: "button", className: "quiet", textContent: _("Show more ({number} left)", { number: left.toLocaleString() }) });
   more.addEventListener("click", guard(() => (more.remove(), grow(branch, entries, from + AT_ONCE, guard))));
   branch.append(more);
 }

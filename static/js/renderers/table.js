@@ -2,6 +2,7 @@
 
 import { element } from "../dom.js";
 import { read } from "../sources.js";
+import { _ } from "../words.js";
 
 export const MOST_ROWS = 1000;
 export const MOST_COLUMNS = 100;
@@ -11,7 +12,7 @@ export async function render(stage, source, { retry, signal, guard }) {
   const text = await read(source, { retry, signal });
   const tabs = source.type === "text/tab-separated-values" || source.name.toLowerCase().endsWith(".tsv");
   const { rows, more } = parse(text, tabs ? "\t" : separatorOf(text));
-  if (!rows.length) return stage.append(element("p", { className: "viewer-note", textContent: "This table is empty." }));
+  if (!rows.length) return stage.append(element("p", { className: "viewer-note", textContent: _("This table is empty.") }));
   const columns = Math.max(...rows.map((row) => row.length));
   const shown = Math.min(columns, MOST_COLUMNS);
   const [head, ...body] = rows;
@@ -21,9 +22,9 @@ export async function render(stage, source, { retry, signal, guard }) {
 
 function note(rows, more, shown, columns) {
   const parts = [];
-  if (more) parts.push(`the first ${rows.toLocaleString()} rows`);
-  if (columns > shown) parts.push(`${shown} of ${columns} columns`);
-  return `Showing ${parts.join(" and ")}. The file holds everything.`;
+  if (more) parts.push(_("the first {number} rows", { number: rows.toLocaleString() }));
+  if (columns > shown) parts.push(_("{number} of {all} columns", { number: shown, all: columns }));
+  return _("Showing {parts}. The file holds everything.", { parts: parts.join(", ") });
 }
 
 /** A spreadsheet in a country of decimal commas parts its values by semicolons. */
@@ -72,11 +73,11 @@ function tableOf(head, body, columns, guard) {
   }
   paint(body);
   const table = element("table", { className: "grid" }, element("thead", {}, element("tr", {}, ...headings)), list);
-  return element("div", { className: "grid-scroll", tabIndex: 0, role: "region", ariaLabel: "Table" }, table);
+  return element("div", { className: "grid-scroll", tabIndex: 0, role: "region", ariaLabel: _("Table") }, table);
 }
 
 function heading(text, column) {
-  const button = element("button", { type: "button", textContent: text || `Column ${column + 1}`, title: "Sort" });
+  const button = element("button", { type: "button", textContent: text || _("Column {number}", { number: column + 1 }), title: _("Sort") });
   return element("th", { scope: "col" }, button);
 }
 
