@@ -15,6 +15,9 @@ from copilot import context, redaction
 UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _SECRET_NAMES = re.compile(r"authori[sz]ation|cookie|password|secret|token|api_?key", re.IGNORECASE)
 _HARMLESS_NAMES = re.compile(r"_tokens$")  # counts of a model's tokens
+_SHARE = re.compile(
+    r"((?:^|/)(?:share|public/shares)/)[^/?#\s\"'<>]+"
+)  # whoever has the token may read it all
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MULTILINE = frozenset({"exception", "stack"})  # written by us, for people
 
@@ -131,7 +134,7 @@ def _scrubbed(name: str, value: object) -> object:
     if _SECRET_NAMES.search(name) and not _HARMLESS_NAMES.search(name):
         return redaction.MASK
     if isinstance(value, str):
-        return redaction.redact(value)
+        return _SHARE.sub(rf"\1{redaction.MASK}", redaction.redact(value))
     if isinstance(value, Mapping):
         return {key: _scrubbed(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -160,6 +160,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 3600},
     },
     "verify windows": {"task": "billing.tasks.verify_windows", "schedule": crontab(hour=3, minute=17)},
+    "purge shares": {"task": "copilot.tasks.purge_shares", "schedule": 3600.0, "options": {"expires": 3600}},
 }
 CELERY_TIMEZONE = "UTC"
 
@@ -358,6 +359,7 @@ SHARE_PAYLOAD_MAX_BYTES = env.size("SHARE_PAYLOAD_MAX_BYTES", 5 * MB)
 SHARE_MESSAGES_MAX = env.integer("SHARE_MESSAGES_MAX", 2000, least=1)
 SHARE_UNLOCK_HOURS = env.integer("SHARE_UNLOCK_HOURS", 12, least=1)
 SHARE_PURGE_DAYS = env.integer("SHARE_PURGE_DAYS", 30)  # after its expiry a payload is emptied
+REPORT_EMAIL = env.text("REPORT_EMAIL", DEFAULT_FROM_EMAIL)  # where strangers report a share
 EXPORT_DIRECT_MESSAGES = env.integer("EXPORT_DIRECT_MESSAGES", 2000)  # more become a background job
 EXPORT_KEEP_HOURS = env.integer("EXPORT_KEEP_HOURS", 24, least=1)
 IMPORT_JSON_MAX = env.size("IMPORT_JSON_MAX", 20 * MB)

@@ -8,7 +8,8 @@ from uuid import UUID
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 
 from copilot import api_keys
 from copilot import catalogue_admin as catalogue_admin  # registers itself
@@ -27,6 +28,7 @@ from copilot.models import (
     WorkerBeat,
     WorkspaceFile,
 )
+from copilot.workspace import shares
 
 if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
     AnyAdmin = admin.ModelAdmin[Model]
@@ -185,6 +187,23 @@ class ShareAdmin(ViewOnly):
     search_help_text = "Share id, token, session or file id, user name or e-mail, in full."
     ordering = ["-created_at"]
     exclude = ["token", "password_hash", "payload"]  # who looks at this page is not invited by that
+    actions = ["take_down"]
+
+    @admin.action(description="Take down", permissions=["take_down"])
+    def take_down(self, request: HttpRequest, rows: QuerySet[Share]) -> HttpResponse | None:
+        """Asks for the reason first, which the owner is told."""
+        reason = request.POST.get("reason", "").strip()
+        if not reason:
+            context = {**self.admin_site.each_context(request), "shares": rows, "opts": self.model._meta}
+            return render(request, "admin/copilot/share/take_down.html", context)
+        down = [share for share in rows.select_related("owner") if shares.take_down(share, reason)]
+        for share in down:
+            self.log_change(request, share, f"Taken down: {reason}")
+        self.message_user(request, f"Taken down: {len(down)}.")
+        return None
+
+    def has_take_down_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("copilot.change_share")
 
 
 @admin.register(ExportJob)

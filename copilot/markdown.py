@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import islice
 from urllib.parse import urlsplit
@@ -24,14 +25,19 @@ HIGHLIGHTED_CHARACTERS = 20_000  # beyond it colour costs more than it helps; th
 PREVIEW = '<button type="button" class="quiet" data-act="open-code">Preview</button>'
 SHOWN_LANGUAGES = ("html", "svg")  # whose blocks the panel can show
 CODE_BLOCKS = ("fence", "code_block")
-BARE_LINK = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}*_]")
+_REST = r"://[^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}*_]"
+BARE_LINK = re.compile(f"https?{_REST}")
+BARE_LINK_OR_FILE = re.compile(f"(?:https?|workspace){_REST}")
+WORKSPACE = "workspace://"
+OWN_LINKS = "noopener noreferrer nofollow"
 TAGS = {
     *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote"),
     *("strong", "em", "s", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td"),
-    *("div", "span", "button"),
+    *("div", "span", "button", "img"),
 }
 ATTRIBUTES = {
-    "a": {"href", "title", "target"},
+    "a": {"href", "title", "target", "class"},
+    "img": {"src", "alt", "loading"},
     "ol": {"start"},
     "th": {"class"},
     "td": {"class"},
@@ -44,16 +50,38 @@ ATTRIBUTES = {
 _formatter = HtmlFormatter(nowrap=True, classprefix="py-")
 
 
-def render(text: str) -> SafeString:
-    """Sanitised HTML. Raw HTML in the text is shown as text; images become links, as nothing foreign is loaded."""
+@dataclass(frozen=True, kw_only=True)
+class Linked:
+    """A file of the workspace that a text names, as this page's readers can fetch it."""
+
+    href: str  # a path of our own
+    name: str
+    is_image: bool
+
+
+FindFile = Callable[[str], Linked | None]  # by its URI; None for what these readers cannot have
+
+
+def render(text: str, *, find_file: FindFile | None = None, rel: str = OWN_LINKS) -> SafeString:
+    """Sanitised HTML. Raw HTML in the text is shown as text; images become links, as nothing foreign is loaded.
+
+    With `find_file`, files of the workspace are links and pictures of ours, or said to be missing.
+    """
     html = nh3.clean(
-        _markdown.render(text),
+        _markdown.render(text, {"find_file": find_file}),
         tags=TAGS,
         attributes=ATTRIBUTES,
+        attribute_filter=_only_our_pictures,
         url_schemes={"http", "https", "mailto"},
-        link_rel="noopener noreferrer nofollow",
+        link_rel=rel,
     )
     return mark_safe(html)  # noqa: S308 - cleaned one line above
+
+
+def _only_our_pictures(tag: str, attribute: str, value: str) -> str | None:
+    """Whatever the rules below let through: a page loads nothing from elsewhere."""
+    foreign = tag == "img" and attribute == "src" and not re.match(r"/[^/\\]", value)
+    return None if foreign else value
 
 
 def code_block(text: str, index: int) -> str | None:
@@ -90,17 +118,41 @@ def _link_open(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
     token = tokens[index]
-    if urlsplit(str(token.attrGet("href") or "")).scheme:
+    href = str(token.attrGet("href") or "")
+    if href.startswith(WORKSPACE) and env.get("find_file"):
+        _lead_to_file(token, env["find_file"](href))
+    elif urlsplit(href).scheme:
         token.attrSet("target", "_blank")
     return renderer.renderToken(tokens, index, options, env)
+
+
+def _lead_to_file(token: Token, linked: Linked | None) -> None:
+    token.attrs.pop("href")
+    if linked is None:
+        token.attrSet("class", "missing")
+    else:
+        token.attrSet("href", linked.href)
+        token.attrSet("class", "file-link")
 
 
 def _image(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
     token = tokens[index]
-    label = token.content or "image"
-    return f'<a href="{escape(str(token.attrGet("src") or ""))}" target="_blank">{escape(label)}</a>'
+    source = str(token.attrGet("src") or "")
+    if source.startswith(WORKSPACE) and env.get("find_file"):
+        return _file_picture(env["find_file"](source), token.content)
+    return f'<a href="{escape(source)}" target="_blank">{escape(token.content or "image")}</a>'
+
+
+def _file_picture(linked: Linked | None, label: str) -> str:
+    if linked is None:
+        return f'<span class="missing">{escape(label)}</span>'
+    name = escape(label or linked.name)
+    shown = f'<img src="{escape(linked.href)}" alt="{name}" loading="lazy">' if linked.is_image else name
+    return (
+        f'<a class="{"picture" if linked.is_image else "file-link"}" href="{escape(linked.href)}">{shown}</a>'
+    )
 
 
 def _table_open(
@@ -129,34 +181,42 @@ def _cell_open(
 def _link_bare_addresses(state: StateCore) -> None:
     for block in state.tokens:
         if block.type == "inline" and block.children:
-            block.children = _with_links(block.children)
+            block.children = _with_links(block.children, state.env.get("find_file"))
 
 
-def _with_links(tokens: list[Token]) -> list[Token]:
+def _with_links(tokens: list[Token], find_file: FindFile | None) -> list[Token]:
     made: list[Token] = []
     inside = 0
     for token in tokens:
         inside += token.nesting if token.type.startswith("link_") else 0
         if token.type == "text" and not inside:
-            made.extend(_split_links(token.content))
+            made.extend(_split_links(token.content, find_file))
         else:
             made.append(token)
     return made
 
 
-def _split_links(text: str) -> list[Token]:
+def _split_links(text: str, find_file: FindFile | None) -> list[Token]:
     made: list[Token] = []
     end = 0
-    for found in BARE_LINK.finditer(text):
+    for found in (BARE_LINK_OR_FILE if find_file else BARE_LINK).finditer(text):
         opening = Token("link_open", "a", 1, attrs={"href": found.group()})
         made += [
             _text(text[end : found.start()]),
             opening,
-            _text(found.group()),
+            _text(_label(found.group(), find_file)),
             Token("link_close", "a", -1),
         ]
         end = found.end()
     return [*made, _text(text[end:])]
+
+
+def _label(address: str, find_file: FindFile | None) -> str:
+    """A file goes by its name where readers may know it."""
+    if find_file is None or not address.startswith(WORKSPACE):
+        return address
+    linked = find_file(address)
+    return linked.name if linked else "file"
 
 
 def _text(content: str) -> Token:

@@ -47,3 +47,11 @@ stray_objects = Counter(
     "What the daily look at the storage found: orphan (an object without a row, removed), missing (a row without one).",
     ["kind"],
 )
+
+# --- shares (S19) ------------------------------------------------------------------------------------
+shares = Counter("pilothouse_shares_total", "Shares by act: made, revoked, taken_down.", ["act"])
+share_hits = Counter(
+    "pilothouse_share_hits_total",
+    "What strangers asked of shares, by door (page, file, zip, unlock) and outcome (served, refused, limited).",
+    ["door", "outcome"],
+)

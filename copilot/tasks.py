@@ -89,6 +89,15 @@ def tend_storage() -> None:
     tending.look()
 
 
+@shared_task(name="copilot.tasks.purge_shares", ignore_result=True)
+def purge_shares() -> None:
+    """What shares published is emptied some time after they ended (S9)."""
+    from copilot.workspace import shares
+
+    while shares.purge_due(PURGE_BATCH):
+        pass
+
+
 @shared_task(name="copilot.tasks.answer_aside", ignore_result=True)
 def answer_aside(session_id: str, side_id: str) -> None:
     """Hand a question aside to this process's event loop, and return (A30.3)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from django.urls import path, re_path
 
 from copilot.views import (
     account,
@@ -16,7 +16,11 @@ from copilot.views import (
     memories,
     preferences,
     schedules,
+    shared,
+    shared_links,
 )
+
+SHARE = "share/<uuid:token>"
 
 urlpatterns = [
     path("", chat.home, name="home"),
@@ -71,4 +75,12 @@ urlpatterns = [
     path("settings/account/delete/", account.delete_account, name="account_delete"),
     path("settings/keys/", keys.keys, name="api_keys"),
     path("settings/keys/<uuid:key_id>/revoke/", keys.revoke_key, name="api_key_revoke"),
+    path("settings/shares/", shared_links.shared_links, name="shared_links"),
+    path("settings/shares/<uuid:share_id>/change/", shared_links.change_share, name="share_change"),
+    path("settings/shares/<uuid:share_id>/revoke/", shared_links.revoke_share, name="share_revoke"),
+    path(SHARE, shared.share, name="share"),
+    path(f"{SHARE}/unlock", shared.unlock, name="share_unlock"),
+    path(f"{SHARE}/zip", shared.share_zip, name="share_zip"),
+    path(f"{SHARE}/files/<uuid:file_id>", shared.share_file, name="share_file"),
+    re_path(r"^share/", shared.nothing),  # last of its kind: whatever else is asked for there
 ]

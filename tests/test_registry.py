@@ -65,6 +65,7 @@ def test_the_registry_is_the_table_of_tools() -> None:
         "read_file": ("never", 30, {"read_only", "repeatable"}),
         "list_files": ("never", 30, {"read_only", "repeatable"}),
         "delete_file": ("ask", 30, set()),
+        "share_file": ("manual_only", 30, set()),
         "read_tool_result": ("never", 30, {"read_only", "repeatable"}),
         "bash_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),
         "python_exec": ("never", MAX_TOOL_WAIT_SECONDS, {"exclusive"}),

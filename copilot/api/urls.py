@@ -31,11 +31,13 @@ from copilot.api.memories import MemoriesView, MemoryView
 from copilot.api.messages import MessagesView, StopView
 from copilot.api.models import ModelsView
 from copilot.api.preferences import PersonalitiesView, PreferencesView
+from copilot.api.public import PublicFileView, PublicNowhere, PublicShareView, PublicUnlockView
 from copilot.api.questions import AnswerView
 from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
 from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleView
 from copilot.api.search import SearchView
 from copilot.api.sessions import SessionRestoreView, SessionsView, SessionView
+from copilot.api.shares import FileShareView, SessionShareView, SharePreviewView, SharesView
 from copilot.api.side import SideAnswerView, SideView
 from copilot.api.streaming import StreamView
 from copilot.api.tickets import TicketsView
@@ -47,6 +49,7 @@ QUEUED = f"{SESSION}/queue/<uuid:message_id>"
 TURN = "v1/turns/<uuid:turn_id>"
 AGENT = "v1/agents/<uuid:agent_id>"
 FILE = "v1/files/<uuid:file_id>"
+SHARE = "v1/public/shares/<uuid:token>"
 
 urlpatterns = [
     path("v1/search", SearchView.as_view()),
@@ -82,6 +85,14 @@ urlpatterns = [
     path("v1/exports", ExportsView.as_view()),
     path("v1/exports/<uuid:export_id>", ExportView.as_view()),
     path("v1/exports/<uuid:export_id>/download", ExportDownloadView.as_view()),
+    path("v1/shares", SharesView.as_view()),
+    path(f"{SESSION}/share", SessionShareView.as_view()),
+    path(f"{SESSION}/share/preview", SharePreviewView.as_view()),
+    path(f"{FILE}/share", FileShareView.as_view()),
+    path(SHARE, PublicShareView.as_view()),
+    path(f"{SHARE}/unlock", PublicUnlockView.as_view()),
+    path(f"{SHARE}/files/<uuid:file_id>/download", PublicFileView.as_view()),
+    re_path(r"^v1/public/", PublicNowhere.as_view()),
     path("v1/memories", MemoriesView.as_view()),
     path("v1/memories/<uuid:memory_id>", MemoryView.as_view()),
     path("v1/schedules", SchedulesView.as_view()),

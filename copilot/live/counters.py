@@ -18,3 +18,11 @@ def hit(name: str, who: str, *, limit: int, seconds: int) -> int | None:
         log.warning("rate counter %s is unreachable: letting the call through", name)
         return None
     return max(1, left) if count > limit else None
+
+
+def give_back(name: str, who: str) -> None:
+    """One call is not counted after all; the window stays as it is."""
+    try:
+        script("uncount")(keys=[keys.counter(name, who)])
+    except RedisDown:
+        log.warning("rate counter %s is unreachable: a call stays counted", name)

@@ -11,7 +11,7 @@ from django.db.models import Model
 from copilot import api_keys, history, mcp, memories, preferences, presets, schedules, sessions, turns
 from copilot.errors import TurnConflict
 from copilot.models import Session, Turn
-from copilot.workspace import exports, files, quotas, storage, unsharing
+from copilot.workspace import exports, files, quotas, shares, storage
 
 BATCH = 500
 SESSIONS_AT_ONCE = 50
@@ -40,7 +40,7 @@ def remove_exports(user_id: int) -> int:
 
 
 def remove_shares(user_id: int) -> int:
-    return unsharing.forget(user_id, BATCH)
+    return shares.forget(user_id, BATCH)
 
 
 def remove_files(user_id: int) -> int:

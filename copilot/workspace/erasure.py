@@ -21,7 +21,7 @@ from copilot.events import AccountClosed
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import ErasureJob, Message, Session, Turn
-from copilot.workspace import clearing, farewells, unsharing
+from copilot.workspace import clearing, farewells, shares
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def request(user: User, *, password: str = "") -> ErasureJob:
             held.set_unusable_password()
         held.is_active = False
         held.save(update_fields=["password", "is_active"])
-        unsharing.revoke_all(held.pk)
+        shares.revoke_all(held.pk)
         api_keys.erase(held.pk)
         schedules.switch_off_all(held.pk, SHUT)
         transaction.on_commit(lambda: _shut(job, held))

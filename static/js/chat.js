@@ -228,6 +228,12 @@ function recall() {
   return true;
 }
 
+/** `through`: the message it ends at; fetched only by those who share. */
+async function share(through) {
+  const { openSharing } = await import("./sharing.js");
+  openSharing(sessionId, through);
+}
+
 function leave() {
   location.assign("/chat/");
 }
@@ -259,6 +265,7 @@ delegate(byId("transcript"), {
   "copy-code": (button) => copy(button.closest(".code").querySelector("code").textContent, button),
   continue: () => send({ text: "Continue.", files: [], attachments: [], ...composer.choices() }),
   "toggle-steps": (button) => steps.toggle(button.closest("[data-fold]")),
+  share: (button) => share(button.closest("[data-row]").dataset.row),
   ...versions.acts,
 });
 byId("transcript").addEventListener("change", (event) => {
@@ -269,6 +276,7 @@ byId("transcript").addEventListener("change", (event) => {
   choice.value = "";
 });
 if (byId("tries")) delegate(byId("tries"), { try: (button) => composer.say(button.dataset.text) });
+byId("share").addEventListener("click", () => share(null));
 delegate(byId("empty"), { example: (button) => composer.put(button.dataset.text) });
 byId("older").addEventListener("click", (event) => {
   event.preventDefault();
@@ -325,6 +333,7 @@ function paintFrame() {
   show(byId("empty"), known && state.order.length === 0 && outbox.empty);
   show(byId("tries"), !running && state.order.length > 0 && !state.questions.length);
   show(byId("older"), state.hasOlder);
+  show(byId("share"), Boolean(sessionId) && state.order.length > 0);
   const title = state.title || _("New chat");
   if (byId("title").textContent !== title) byId("title").textContent = title;
   document.title = `${notifier.mark}${running ? "● " : ""}${title} · Pilothouse`;

@@ -1,0 +1,354 @@
+"""Published snapshots: made, changed, ended, counted; the only writer of shares and their allow-lists (S8–S12)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypedDict
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.models import User
+from django.core.mail import send_mail
+from django.db import transaction
+from django.db.models import F, Q, QuerySet, Value
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from copilot import metrics, queries
+from copilot.errors import InvalidRequest, NotFound
+from copilot.models import Session, Share, SharedFile, WorkspaceFile
+from copilot.workspace import drafts, files
+from copilot.workspace.drafts import Asked, Draft
+from copilot.workspace.publication import Payload
+
+_log = logging.getLogger(__name__)
+
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 8, 128
+PAGE_SHARES = 100
+MAX_OFFSET = 10_000
+NOTE_CHARACTERS = 500
+DAY_SECONDS = 24 * 3600
+
+State = Literal["live", "expired", "taken_down"]
+
+
+class Changes(TypedDict, total=False):
+    """What an owner may change of a standing share; what is absent stays as it is (S9)."""
+
+    expires_in: int | None  # seconds from now; None: never
+    password: str  # empty: none
+    show_author: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """For how long, and for whom."""
+
+    expires_in: int | None = None
+    password: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    items: list[Share]
+    offset: int
+    has_more: bool
+
+
+# --- making ------------------------------------------------------------------------------------------
+
+
+def preview(owner_id: int, session_id: UUID, asked: Asked) -> Draft:
+    """What would be public; stores nothing."""
+    return drafts.of_session(queries.session_of(owner_id, session_id), asked)
+
+
+def publish(owner_id: int, session_id: UUID, asked: Asked, terms: Terms) -> Share:
+    """A new link to a frozen snapshot; the one before is dead when this commits."""
+    given = _checked(terms)
+    with transaction.atomic():
+        session = _held_session(owner_id, session_id)
+        draft = drafts.of_session(session, asked, hold_files=True)
+        _end(Share.objects.filter(session=session), Share.Reason.REPLACED)
+        share = _made(
+            Share(
+                kind=Share.Kind.CONVERSATION,
+                session=session,
+                owner_id=owner_id,
+                through_sequence=draft.through_sequence,
+                options=_options(session.owner, asked),
+            ),
+            draft.payload,
+            draft.public_files(),
+            given,
+        )
+    _tell("made", share)
+    return share
+
+
+def publish_file(owner_id: int, file_id: UUID, terms: Terms, *, show_author: bool = False) -> Share:
+    """A link to one file; the one before is dead when this commits."""
+    given = _checked(terms)
+    with transaction.atomic():
+        file = _held_file(owner_id, file_id)
+        files.check_scan(file)
+        _end(Share.objects.filter(file=file), Share.Reason.REPLACED)
+        share = _made(
+            Share(
+                kind=Share.Kind.FILE,
+                file=file,
+                owner_id=owner_id,
+                options=_options(file.owner, Asked(show_author=show_author)),
+            ),
+            drafts.of_file(file),
+            [file],
+            given,
+        )
+    _tell("made", share)
+    return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    password_hash: str
+    expires: Combinable | None
+
+
+def _checked(terms: Terms) -> _Checked:
+    """Before any row is held: a password takes a while to hash."""
+    return _Checked(password_hash=_hashed(terms.password), expires=_expiry(terms.expires_in))
+
+
+def _hashed(password: str) -> str:
+    if not password:
+        return ""
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise InvalidRequest(f"A password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.")
+    return make_password(password)
+
+
+def _expiry(seconds: int | None) -> Combinable | None:
+    """By the database's clock, which also judges it."""
+    if seconds is None:
+        return None
+    if not 0 < seconds <= settings.SHARE_MAX_DAYS * DAY_SECONDS:
+        raise InvalidRequest(f"A share may last up to {settings.SHARE_MAX_DAYS} days, or for ever.")
+    return Now() + Value(timedelta(seconds=seconds))
+
+
+def _options(owner: User, asked: Asked) -> dict[str, object]:
+    return {
+        "include_reasoning": asked.include_reasoning,
+        "include_tools": asked.include_tools,
+        "author": drafts.author_line(owner) if asked.show_author else "",
+    }
+
+
+def _made(share: Share, payload: Payload, public: list[WorkspaceFile], given: _Checked) -> Share:
+    share.payload = msgspec.to_builtins(payload)
+    share.password_hash = given.password_hash
+    share.expires_at = given.expires
+    share.save(force_insert=True)
+    SharedFile.objects.bulk_create(SharedFile(share=share, file=file) for file in public)
+    share.refresh_from_db()
+    return share
+
+
+def _held_session(owner_id: int, session_id: UUID) -> Session:
+    """Nobody else shares or deletes it until this commits; a turn that runs in it goes on writing rows."""
+    mine = Session.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
+    session = mine.filter(pk=session_id, owner=owner_id, deleted_at=None).first()
+    if session is None:
+        raise NotFound
+    return session
+
+
+def _held_file(owner_id: int, file_id: UUID) -> WorkspaceFile:
+    mine = WorkspaceFile.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
+    mine = mine.exclude(source=WorkspaceFile.Source.TOOL_OUTPUT)
+    file = mine.filter(pk=file_id, owner=owner_id, deleted_at=None, purged_at=None).first()
+    if file is None:
+        raise NotFound
+    return file
+
+
+# --- changing ----------------------------------------------------------------------------------------
+
+
+def of_session(owner_id: int, session_id: UUID) -> Share:
+    """The standing share of a conversation."""
+    return _one(_standing(owner_id).filter(session=session_id, session__deleted_at=None))
+
+
+def of_file(owner_id: int, file_id: UUID) -> Share:
+    return _one(_standing(owner_id).filter(file=file_id))
+
+
+def by_id(owner_id: int, share_id: UUID) -> Share:
+    return _one(_standing(owner_id).filter(pk=share_id))
+
+
+def _standing(owner_id: int) -> QuerySet[Share]:
+    """Also those that have run out: they can be given more time until their payload is emptied."""
+    return Share.objects.filter(owner=owner_id, revoked_at=None, purged_at=None)
+
+
+def _one(rows: QuerySet[Share]) -> Share:
+    share = rows.select_related("owner").first()
+    if share is None:
+        raise NotFound
+    return share
+
+
+def change(share: Share, changes: Changes) -> Share:
+    """Neither its content nor its token; a new password logs everybody out."""
+    values: dict[str, object] = {}
+    if "expires_in" in changes:
+        values["expires_at"] = _expiry(changes["expires_in"])
+    if "password" in changes:
+        values["password_hash"] = _hashed(changes["password"])
+        values["password_version"] = F("password_version") + 1
+    if "show_author" in changes:
+        author = drafts.author_line(share.owner) if changes["show_author"] else ""
+        values["options"] = {**share.options, "author": author}
+    rows = _standing(share.owner_id).filter(pk=share.pk)
+    if not (rows.update(**values) if values else rows.exists()):
+        raise NotFound
+    share.refresh_from_db()
+    return share
+
+
+# --- ending ------------------------------------------------------------------------------------------
+
+
+def revoke(share: Share) -> None:
+    """By its owner; the page and every file of it are gone when this commits."""
+    if not _end(Share.objects.filter(pk=share.pk), Share.Reason.REVOKED):
+        raise NotFound
+    _tell("revoked", share)
+
+
+def revoke_of_session(owner_id: int, session_id: UUID) -> None:
+    """In turn with those who share it: whichever came last is what stands."""
+    with transaction.atomic():
+        session = _held_session(owner_id, session_id)
+        if not _end(Share.objects.filter(session=session), Share.Reason.REVOKED):
+            raise NotFound
+    metrics.shares.labels(act="revoked").inc()
+
+
+def revoke_of_file(owner_id: int, file_id: UUID) -> None:
+    with transaction.atomic():
+        file = _held_file(owner_id, file_id)
+        if not _end(Share.objects.filter(file=file), Share.Reason.REVOKED):
+            raise NotFound
+    metrics.shares.labels(act="revoked").inc()
+
+
+def revoke_all(owner_id: int) -> int:
+    """Everything an account has published, for good (S17)."""
+    return _end(Share.objects.filter(owner=owner_id), Share.Reason.OWNER_GONE)
+
+
+def forget(owner_id: int, limit: int) -> int:
+    """Remove shares for good, payloads and allow-lists included; answers how many (S17)."""
+    some = list(Share.objects.filter(owner=owner_id).values_list("pk", flat=True)[:limit])
+    Share.objects.filter(pk__in=some).delete()
+    return len(some)
+
+
+def take_down(share: Share, note: str) -> bool:
+    """By staff, with a reason that the owner is told; False when it had ended already."""
+    note = " ".join(note.split())[:NOTE_CHARACTERS]
+    if not note:
+        raise InvalidRequest("Say why the share is taken down.")
+    with transaction.atomic():
+        ended = _end(Share.objects.filter(pk=share.pk), Share.Reason.TAKEN_DOWN, note)
+        if ended:
+            transaction.on_commit(lambda: _tell_owner(share, note), robust=True)
+    if ended:
+        _tell("taken_down", share)
+    return bool(ended)
+
+
+def _end(rows: QuerySet[Share], reason: Share.Reason, note: str = "") -> int:
+    """With the allow-list, so that nothing of it can be reached by any other way either."""
+    with transaction.atomic():
+        ending = list(
+            rows.filter(revoked_at=None).select_for_update(of=("self",)).values_list("pk", flat=True)
+        )
+        ended = Share.objects.filter(pk__in=ending).update(
+            revoked_at=Now(), revoke_reason=reason, revoke_note=note
+        )
+        SharedFile.objects.filter(share__in=ending).delete()
+    return ended
+
+
+def _tell(act: str, share: Share) -> None:
+    metrics.shares.labels(act=act).inc()
+    _log.info("share %s: %s", act, share.pk)
+
+
+def _tell_owner(share: Share, note: str) -> None:
+    if share.owner.email:
+        title = share.payload.get("title") or "Untitled"
+        send_mail(
+            "A link you shared was taken down",
+            f"The shared link “{title}” was taken down by the staff of this site and opens no more.\n\n"
+            f"Reason: {note}\n\nYour conversation and your files are untouched.\n",
+            None,
+            [share.owner.email],
+        )
+
+
+# --- listing, counting, emptying ---------------------------------------------------------------------
+
+
+def page(
+    owner_id: int,
+    *,
+    session_id: UUID | None = None,
+    file_id: UUID | None = None,
+    limit: int = 50,
+    offset: int = 0,
+) -> Page:
+    """What stands or has run out, and what staff took down; newest first."""
+    limit, offset = min(max(limit, 1), PAGE_SHARES), min(max(offset, 0), MAX_OFFSET)
+    shown = Share.objects.filter(Q(revoked_at=None) | Q(revoke_reason=Share.Reason.TAKEN_DOWN))
+    found = shown.filter(owner=owner_id, purged_at=None)
+    if session_id is not None:
+        found = found.filter(session=session_id)
+    if file_id is not None:
+        found = found.filter(file=file_id)
+    rows = list(found.order_by("-created_at", "pk")[offset : offset + limit + 1])
+    return Page(items=rows[:limit], offset=offset, has_more=len(rows) > limit)
+
+
+def state(share: Share) -> State:
+    """For its owner's eyes; whether it opens is judged by the database."""
+    if share.revoked_at is not None:
+        return "taken_down"
+    return "expired" if share.expires_at is not None and share.expires_at <= timezone.now() else "live"
+
+
+def url(share: Share) -> str:
+    return f"{settings.SITE_URL}/share/{share.token}"
+
+
+def count_view(share: Share) -> None:
+    Share.objects.filter(pk=share.pk).update(view_count=F("view_count") + 1, last_viewed_at=Now())
+
+
+def purge_due(limit: int = 100) -> int:
+    """Empty what ran out, or was ended, long enough ago; answers how many."""
+    long_ago = Now() - timedelta(days=settings.SHARE_PURGE_DAYS)
+    due = Share.objects.filter(Q(expires_at__lt=long_ago) | Q(revoked_at__lt=long_ago), purged_at=None)
+    with transaction.atomic():
+        ids = list(due.select_for_update(skip_locked=True).values_list("pk", flat=True)[:limit])
+        SharedFile.objects.filter(share__in=ids).delete()
+        return Share.objects.filter(pk__in=ids).update(payload={}, purged_at=Now())

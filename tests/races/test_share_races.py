@@ -1,0 +1,81 @@
+"""Sharing, ending and deleting at the same moment: what stands is whole, what is dead is dead (S8, S9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot import sessions
+from copilot.models import Message, Share, SharedFile
+from copilot.workspace import files, shares
+from copilot.workspace.drafts import Asked
+from copilot.workspace.shares import Terms
+from tests import make
+from tests.engine import together
+from tests.shared import spoken, status, stored
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROUNDS = 50
+
+
+@pytest.fixture
+def session():
+    """A conversation that shows one file."""
+    made = spoken("Hi", "Ho")
+    file = stored(session=made)
+    Message.objects.filter(session=made, kind="assistant").update(content=f"workspace://{file.pk}")
+    return made
+
+
+def publishing(session):
+    return lambda: shares.publish(session.owner_id, session.pk, Asked(), Terms())
+
+
+def standing(session):
+    return list(Share.objects.filter(session=session, revoked_at=None))
+
+
+def test_of_ten_shares_at_once_one_stands(session):
+    """A-S8.4"""
+    answers = together(*[publishing(session)] * 10)
+    assert len({answer.token for answer in answers}) == 10
+    [kept] = standing(session)
+    assert set(SharedFile.objects.values_list("share", flat=True)) == {kept.pk}
+    reached = {one.token: status(f"/share/{one.token}") for one in answers}
+    assert sorted(reached.values()) == [200] + [404] * 9
+    assert reached[kept.token] == 200
+
+
+def test_a_share_made_and_ended_together_leaves_all_or_nothing(session):
+    """A-S9.1: a hundred times"""
+    for _ in range(100):
+        together(publishing(session), lambda: shares.revoke_of_session(session.owner_id, session.pk))
+        kept = standing(session)
+        listed = SharedFile.objects.filter(share__session=session)
+        assert len(kept) <= 1
+        assert {one.share_id for one in listed} == {one.pk for one in kept}
+        assert listed.count() == len(kept)
+
+
+def test_a_session_deleted_while_it_is_shared_is_not_shared(session):
+    """S2, S8"""
+    for _ in range(ROUNDS):
+        together(publishing(session), lambda: sessions.delete(session.owner_id, session.pk))
+        assert standing(session) == []
+        sessions.restore(session.owner_id, session.pk)
+
+
+def test_a_file_deleted_while_it_is_shared_is_not_public_even_when_restored(session):
+    """A-S12.4: also at the same moment"""
+    owner, file = session.owner_id, session.files.get()
+    for _ in range(ROUNDS):
+        together(
+            publishing(session),
+            lambda: files.delete(owner, file.pk),
+            lambda: shares.publish_file(owner, file.pk, Terms()),
+        )
+        assert not SharedFile.objects.filter(file=file).exists()
+        files.restore(owner, file.pk)
+        assert not SharedFile.objects.filter(file=file).exists()
+        assert not Share.objects.filter(file=file, revoked_at=None).exists()
+    assert make.ada().pk == owner

@@ -1,0 +1,43 @@
+"""The agent publishes a file only with a person's word, and the link is revocable (A22.1, A11.12, S8)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from copilot import dispatch
+from copilot.commands import Decide
+from copilot.models import Approval, Message, Session, Share
+from copilot.providers.scripted import Call
+from tests import make
+from tests.engine import ended, start, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.engine import status as status_of
+from tests.rest import V1, person
+from tests.shared import status, stored
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_file_is_published_only_after_a_person_agreed(rig, model):
+    """A22.1, A11.12: auto-approval without any cap changes nothing"""
+    session = make.session()
+    Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=10**12)
+    file = stored("notes.txt", b"hello")
+    model.will(Call("share_file", {"file": "notes.txt", "expires_in_days": 7}))
+    turn = start(session, "Give this to Bob")
+    until(lambda: status_of(turn) == "waiting")
+    assert not Share.objects.exists()
+    asked = Approval.objects.get(turn=turn)
+    assert (asked.state, asked.automatic) == ("requested", False)
+    dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+    assert ended(turn).status == "succeeded"
+    share = Share.objects.get()
+    assert (share.expires_at - share.created_at).days in (6, 7)
+    told = Message.objects.get(session=session, kind="tool_result").content
+    path = re.search(r"/share/[0-9a-f-]{36}", told).group()
+    assert status(path) == status(f"{path}/files/{file.pk}") == 200
+    assert person(make.ada()).delete(f"{V1}/files/{file.pk}/share").status_code == 204
+    assert status(path) == 404
