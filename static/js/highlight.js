@@ -1,5 +1,7 @@
 // Colours for finished code blocks; the highlighter and each language are fetched when first needed.
 
+import "../vendor/dompurify/purify.min.js";
+
 const LANGUAGES = {
   bash: () => import("../vendor/highlight/languages/bash.min.js"),
   c: () => import("../vendor/highlight/languages/c.min.js"),
