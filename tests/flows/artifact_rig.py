@@ -137,6 +137,7 @@ def reading(
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     visitor = Visitor(site, context, f"{name}@example.com", True)
     yield Reader(visitor, visitor.log_in(), session_id, stored)
-    complaints = list(visitor.complaints)
+    # A page that is left while the browser still blends it in says so; it is no fault of the page.
+    complaints = [one for one in visitor.complaints if "ViewTransition" not in one]
     context.close()
     assert not complaints, complaints
