@@ -1,4 +1,4 @@
-"""Every request gets an id and one log line; every error below /api/ has the wire's form (D19, E3)."""
+"""Every request gets an id and one log line; every error that a program meets has the wire's form (D19, E3)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from django.utils.decorators import sync_and_async_middleware
 from config.logs import UNLOGGED_PATHS
 
 log = structlog.get_logger("http")
+PROGRAMS = ("/api/", "/v1/")  # where a page would help nobody
 
 _ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 _ERRORS = {
@@ -72,7 +73,7 @@ def api_errors(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
 
 def _in_wire_form(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     page = response.headers.get("Content-Type", "").startswith("text/html")
-    if response.status_code < 400 or not page or not request.path.startswith("/api/"):
+    if response.status_code < 400 or not page or not request.path.startswith(PROGRAMS):
         return response
     known = (
         response.status_code

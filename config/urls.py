@@ -10,6 +10,7 @@ urlpatterns = [
     path("accounts/", include("allauth.urls")),
     path("api/v1/billing/", include("billing.api.urls")),
     path("api/", include("copilot.api.urls")),
+    path("v1/", include("copilot.compat.urls")),
     path("", include("diagnostics.urls")),
     path("", include("billing.urls")),
     path("", include("copilot.urls")),

@@ -80,6 +80,19 @@ def create_child(parent: Session, *, agent_version: AgentVersion | None = None) 
     return session
 
 
+def create_unlisted(owner_id: int) -> Session:
+    """A conversation that a program holds for one answer (E4.2): it stands as deep as a child, where no list looks."""
+    session = Session.objects.create(owner_id=owner_id, depth=1)
+    session.refresh_from_db()
+    return session
+
+
+def list_after_all(owner_id: int, session_id: UUID) -> None:
+    """An unlisted conversation turns out to need a person."""
+    if Session.objects.filter(pk=session_id, owner=owner_id, parent=None, deleted_at=None).update(depth=0):
+        publish_change(Session.objects.get(pk=session_id))
+
+
 def update(
     owner_id: int,
     session_id: UUID,

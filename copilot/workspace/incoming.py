@@ -205,6 +205,11 @@ def read(content: bytes) -> Document:
         raise InvalidDocument([f"$: nested deeper than {MAX_DEPTH}"]) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InvalidDocument(["$: is not valid JSON in UTF-8"]) from None
+    return read_value(value)
+
+
+def read_value(value: JSON) -> Document:
+    """The same of JSON that somebody has read already."""
     problems = _Problems()
     _look_at_nesting(value, problems)
     problems.raise_if_any()
