@@ -24,6 +24,7 @@ PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", 
 class Card:
     """A file that can be fetched here."""
 
+    id: str
     name: str
     type: str
     size: int
@@ -114,6 +115,7 @@ def _html(text: str, files: Files) -> str:
 
 def _card(token: UUID, file: WorkspaceFile) -> Card:
     return Card(
+        id=str(file.pk),
         name=file.name,
         type=file.mime,
         size=file.size_bytes,

@@ -82,5 +82,6 @@ urlpatterns = [
     path(f"{SHARE}/unlock", shared.unlock, name="share_unlock"),
     path(f"{SHARE}/zip", shared.share_zip, name="share_zip"),
     path(f"{SHARE}/files/<uuid:file_id>", shared.share_file, name="share_file"),
+    path(f"{SHARE}/files/<uuid:file_id>/render", shared.share_render, name="share_render"),
     re_path(r"^share/", shared.nothing),  # last of its kind: whatever else is asked for there
 ]

@@ -348,6 +348,20 @@ def test_hostile_ids_find_nothing_without_a_query(name):
     assert len(asked) == 0
 
 
+def test_a_shared_document_is_shown_to_frames_alone_and_without_an_origin():
+    """S14: the rights are those of its download, and everybody else finds nothing"""
+    page = stored("page.html", b"<!doctype html><h1>Ahoy</h1>")
+    share = with_files(page)
+    address = f"/share/{share.token}/files/{page.pk}/render"
+    framed = stranger().get(address, headers={"Sec-Fetch-Dest": "iframe"})
+    assert b"<h1>Ahoy</h1>" in framed.content
+    assert framed["Content-Security-Policy"].startswith("sandbox allow-scripts; default-src 'none'")
+    missing = bare(stranger().get(f"/share/{uuid4()}/files/{page.pk}/render"))
+    assert bare(stranger().get(address)) == missing
+    shares.revoke(share)
+    assert bare(stranger().get(address, headers={"Sec-Fetch-Dest": "iframe"})) == missing
+
+
 def test_a_file_of_another_share_is_not_served():
     """A-S12.3"""
     mine, other = stored("a.txt"), stored("b.txt")

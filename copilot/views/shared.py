@@ -21,7 +21,7 @@ from django.views.decorators.csrf import csrf_exempt
 from copilot import metrics, published
 from copilot.errors import NotFound, Refused, StorageUnavailable, TooLarge, TooMany
 from copilot.models import Share
-from copilot.workspace import downloads, visiting, zips
+from copilot.workspace import downloads, rendering, visiting, zips
 
 COOKIE = "share_key"
 HEADERS = {
@@ -115,6 +115,8 @@ def _shown(found: Share) -> dict[str, object]:
         "zip": reverse("share_zip", args=[found.token]) if len(files.cards) > 1 else "",
         "report": f"mailto:{settings.REPORT_EMAIL}?subject={subject}",
         "site": settings.SITE_URL,
+        "token": found.token,
+        "render_max": settings.ARTIFACT_RENDER_MAX,
     }
 
 
@@ -129,6 +131,19 @@ def share_file(request: HttpRequest, token: UUID, file_id: UUID) -> HttpResponse
         raise NotFound
     metrics.share_hits.labels(door="file", outcome="served").inc()
     return downloads.respond(request, file, inline=request.GET.get("download") != "1", public=True)
+
+
+@csrf_exempt
+@for_strangers("GET")
+def share_render(request: HttpRequest, token: UUID, file_id: UUID) -> HttpResponse:
+    """A shared document in a frame, without an origin: the rights are those of its download (S14)."""
+    visiting.admit(_address(request), "file")
+    file = visiting.file(token, file_id, _key(request)) if rendering.is_framed(request) else None
+    if file is None:
+        metrics.share_hits.labels(door="file", outcome="refused").inc()
+        raise NotFound
+    metrics.share_hits.labels(door="file", outcome="served").inc()
+    return rendering.file(request, file)
 
 
 @csrf_exempt

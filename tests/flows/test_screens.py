@@ -29,6 +29,11 @@ FOR_ALL = {
 FOR_ADA = {
     "empty": "/chat/",
     "archived": "/chat/archived/",
+    "files": "/files/",
+    "shared links": "/settings/shares/",
+    "usage": "/billing/usage",
+    "plan": "/billing/plan",
+    "history": "/billing/history",
     "agents": "/agents/",
     "agent": "/agents/new/",
     "settings": "/settings/",

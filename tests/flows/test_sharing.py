@@ -126,6 +126,12 @@ def test_an_owner_shares_a_stranger_reads_and_a_revoked_link_is_dead(
         theirs.get_by_role("link", name="Download channel.png").last.click()
     assert saved.value.suggested_filename == "channel.png"
     is_accessible(theirs)
+    theirs.locator(".shared-files .file-card a").first.click()
+    expect(theirs.get_by_role("dialog").locator(".stage.ready img")).to_be_visible()
+    is_accessible(theirs)
+    shot(theirs, "shown")
+    theirs.keyboard.press("Escape")
+    expect(theirs.get_by_role("dialog")).to_have_count(0)
     assert foreign == []
 
     page.get_by_role("dialog").get_by_role("link", name="Shared links").click()
