@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 from uuid import UUID, uuid4
 
+import msgspec
 from django.conf import settings
 from django.db.models import Sum
 from django.urls import reverse
@@ -190,7 +191,7 @@ def _status_of(turn_id: UUID) -> Status:
 
 
 def _tell(standing: _Standing, session_id: UUID) -> Outcome:
-    """Everything a caller is told, in three statements."""
+    """Everything a caller is told, in four statements."""
     if not standing.own:
         return Outcome(turn_id=str(standing.turn_id), status=standing.status)
     shown = Message.objects.filter(turn=standing.turn_id, hidden="", kind__in=queries.SHOWN_KINDS)
@@ -233,12 +234,15 @@ def _calls(rows: list[MessageView]) -> list[CallMade]:
 
 
 def _usage(turn_id: UUID) -> Tokens:
-    """Tokens alone: money is for staff (A19.8)."""
+    """Tokens alone: money is for staff (A19.8). The last call's record may come after the ending, which has its count."""
     names = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
     sums = ModelCall.objects.filter(turn_id=turn_id).aggregate(
         **{name: Sum(f"{name}_tokens") for name in names}
     )
-    return Tokens(**{name: sums[name] or 0 for name in names})
+    recorded = Tokens(**{name: sums[name] or 0 for name in names})
+    summary = Turn.objects.values_list("summary", flat=True).get(pk=turn_id)
+    ending = msgspec.convert(summary.get("tokens", {}), Tokens)
+    return max(recorded, ending, key=lambda tokens: tokens.input + tokens.output)
 
 
 def _error(turn_id: UUID, rows: list[MessageView]) -> OutcomeError:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypedDict
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 from django.conf import settings
@@ -33,9 +33,12 @@ GOAL_CHARACTERS = 2_000
 REASON_CHARACTERS = 500
 
 
-def create(owner_id: int, title: str = "", *, agent_version: AgentVersion | None = None) -> Session:
+def create(
+    owner_id: int, title: str = "", *, agent_version: AgentVersion | None = None, pk: UUID | None = None
+) -> Session:
     """A new conversation; its log begins with it, so that its first cursor is a real place."""
     session = Session.objects.create(
+        pk=pk or uuid4(),
         owner_id=owner_id,
         title=_clean(title),
         title_origin="manual" if title.strip() else "",

@@ -2,59 +2,36 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import openai
 import pytest
-import uvicorn
 
 from billing import usage
 from billing.errors import LimitReached
 from copilot import api_keys, queries
+from copilot.bridge import in_thread
 from copilot.compat import doors
-from copilot.live.client import on_loop
+from copilot.compat.asking import Asked
+from copilot.compat.running import Order, _tidying, running
 from copilot.models import Message, Session, Turn
 from copilot.providers.scripted import Call, Fail, Text
 from tests import make
 from tests.engine import Errand, add_tools, cue, start, status, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.rest import eventually
+from tests.serving import served
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-class Server(uvicorn.Server):
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        await on_loop().aclose()
-
-
-@contextmanager
-def served() -> Iterator[str]:
-    """The product's ASGI door on a port of its own, in a thread beside the engine's."""
-    from config.asgi import application
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(application, loop="asyncio", lifespan="off", log_config=None, ws="none")
-        server = Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        until(lambda: server.started)
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        finally:
-            server.should_exit = True
-            thread.join(20)
-
-
 @pytest.fixture(scope="module")
 def base_url():
-    with served() as url:
-        yield url
+    with served() as site:
+        yield f"{site}/v1"
 
 
 @pytest.fixture
@@ -146,6 +123,25 @@ def test_a_caller_who_hangs_up_stops_what_nobody_else_could_read(ada, client, mo
     turn = Turn.objects.get()
     until(lambda: status(turn.pk) == "cancelled")
     assert gone(turn.session)
+
+
+async def test_a_caller_who_hangs_up_at_any_moment_leaves_nothing_behind(ada, rig):
+    """E4.2: while it begins, while it runs, while it is tidied up"""
+    caller = doors.Caller(ada.pk, uuid4())
+    order = Order(asked=Asked(text="Hello"), tier="", mode="", prefix="chatcmpl-")
+
+    async def call():
+        async with running(caller, order):
+            pass
+
+    for moments in range(12):
+        task = asyncio.create_task(call())
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    await eventually(lambda: not _tidying)
+    assert await in_thread(lambda: Session.objects.filter(deleted_at=None).count()) == 0
 
 
 def test_a_caller_who_hangs_up_on_a_conversation_leaves_it_to_go_on(ada, client, model):

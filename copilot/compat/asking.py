@@ -87,7 +87,7 @@ Conversation = Annotated[str | Reference | None, Field(union_mode="left_to_right
 
 
 def of_chat(messages: Sequence[ChatMessage]) -> Asked:
-    return _split([_line(one) for one in messages], param="messages")
+    return of_lines([_line(one) for one in messages], param="messages")
 
 
 def of_input(given: str | Sequence[Item], instructions: str | None) -> Asked:
@@ -97,7 +97,7 @@ def of_input(given: str | Sequence[Item], instructions: str | None) -> Asked:
     else:
         lines = [_message(one) for one in given if one.type != "reasoning"]
     first = [Line(role="system", text=instructions)] if instructions else []
-    return _split([*first, *lines], param="input")
+    return of_lines([*first, *lines], param="input")
 
 
 def refuse_unkept(given: Mapping[str, object], param_means: Mapping[str, str]) -> None:
@@ -164,7 +164,7 @@ def _arguments(text: str) -> dict[str, JSON]:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def _split(lines: Sequence[Line], *, param: str) -> Asked:
+def of_lines(lines: Sequence[Line], *, param: str) -> Asked:
     """Instructions wherever they stand, the last words of the user, and what lies between."""
     if len(lines) > MAX_MESSAGES:
         raise InvalidRequest(f"At most {MAX_MESSAGES:,} messages can be taken.", param=param)

@@ -19,7 +19,7 @@ from copilot import api_keys
 from copilot.bridge import in_thread
 from copilot.commands import parse
 from copilot.compat.errors import NAMED, MethodNotAllowed, Unauthenticated, envelope, refusal_for, respond
-from copilot.errors import Forbidden, InvalidRequest, NotFound, TooMany
+from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, TooMany
 from copilot.live import counters
 
 CALLS_PER_MINUTE = 600  # the same count as REST's: one key, one allowance (L10)
@@ -87,23 +87,31 @@ def answer(value: object) -> HttpResponse:
     return HttpResponse(msgspec.json.encode(value), content_type="application/json")
 
 
-async def streamed(frames: AsyncGenerator[bytes, None]) -> StreamingHttpResponse:
-    """Server-sent events; whatever refuses the request does so before the first of them."""
+def in_envelope(refusal: Refused) -> bytes:
+    return frame_of(envelope(refusal))
+
+
+async def streamed(
+    frames: AsyncGenerator[bytes, None], *, tell: Callable[[Refused], bytes] = in_envelope
+) -> StreamingHttpResponse:
+    """Server-sent events; whatever refuses the request does so before the first of them, and later is told in one."""
     first = await anext(frames)
-    response = StreamingHttpResponse(_whole(first, frames), content_type="text/event-stream")
+    response = StreamingHttpResponse(_whole(first, frames, tell), content_type="text/event-stream")
     response["Cache-Control"] = "no-store"
     response["X-Accel-Buffering"] = "no"
     return response
 
 
-async def _whole(first: bytes, frames: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+async def _whole(
+    first: bytes, frames: AsyncGenerator[bytes, None], tell: Callable[[Refused], bytes]
+) -> AsyncIterator[bytes]:
     async with aclosing(frames):
         yield first
         try:
             async for frame in frames:
                 yield frame
         except NAMED as problem:
-            yield frame_of(envelope(refusal_for(problem)))  # there is no status left to tell it
+            yield tell(refusal_for(problem))  # there is no status left to tell it
 
 
 def frame_of(value: object, *, event: str = "") -> bytes:

@@ -6,6 +6,7 @@ still runs in it is stopped. In a session that stays, a turn goes on without its
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -15,7 +16,7 @@ from uuid import UUID
 
 from copilot import dispatch, outcomes, preferences, queries, sessions
 from copilot.bridge import in_thread
-from copilot.commands import SendMessage, clean_text, parse_send
+from copilot.commands import Resend, SendMessage, clean_text, parse_send
 from copilot.compat.asking import Asked, Line
 from copilot.compat.doors import Caller
 from copilot.errors import InvalidRequest, NotFound
@@ -39,6 +40,7 @@ class Order:
     prefix: str  # of the name under which the run is known outside
     kept: bool = False
     session_id: UUID | None = None
+    again: UUID | None = None  # a message of the session that is to be answered once more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class Run:
     kept: bool
 
     def outcome(self) -> outcomes.Outcome:
-        return outcomes.at_once(self.caller.user_id, self.turn_id, run_id=self.run_id)
+        return outcomes.at_once(self.caller.user_id, self.turn_id, run_id=self.run_id or None)
 
     def limit_code(self, outcome: outcomes.Outcome) -> str:
         return queries.turn_of(self.caller.user_id, UUID(outcome.turn_id)).limit_code
@@ -62,12 +64,24 @@ class Run:
 
 @asynccontextmanager
 async def running(caller: Caller, order: Order) -> AsyncIterator[Run]:
-    run = await in_thread(_begin, caller, order)
+    """A caller may hang up at any await, these among them: what was begun is tidied up all the same."""
+    begun = asyncio.create_task(in_thread(_begin, caller, order))
     try:
-        yield run
+        yield await asyncio.shield(begun)
     finally:
-        if not run.kept:
-            await in_thread(_tidy, run)
+        tidied = asyncio.create_task(_tidied(begun))
+        _tidying.add(tidied)
+        tidied.add_done_callback(_tidying.discard)
+        await asyncio.shield(tidied)
+
+
+_tidying: set[asyncio.Task[None]] = set()  # the loop itself holds no task that nobody awaits
+
+
+async def _tidied(begun: asyncio.Task[Run]) -> None:
+    await asyncio.wait([begun])
+    if begun.exception() is None and not begun.result().kept:
+        await in_thread(_tidy, begun.result())
 
 
 def _begin(caller: Caller, order: Order) -> Run:
@@ -77,7 +91,7 @@ def _begin(caller: Caller, order: Order) -> Run:
     with ExitStack() as undo:
         if made:
             undo.callback(sessions.delete, caller.user_id, session_id)
-        accepted = dispatch.submit(_command(caller, order, session_id, run_id))
+        accepted = _submit(_command(caller, order, session_id, run_id), order.again)
         undo.pop_all()
     return Run(
         caller=caller,
@@ -101,6 +115,22 @@ def _command(caller: Caller, order: Order, session_id: UUID, run_id: str) -> Sen
     )
 
 
+def _submit(command: SendMessage, again: UUID | None) -> dispatch.Started | dispatch.Queued:
+    if again is None:
+        return dispatch.submit(command)
+    return dispatch.resend(
+        Resend(
+            session_id=command.session_id,
+            user_id=command.user_id,
+            message_id=again,
+            tier=command.tier,
+            run_id=command.run_id,
+            origin=command.origin,
+            permissions=command.permissions,
+        )
+    )
+
+
 def _place(user_id: int, order: Order) -> tuple[UUID, bool]:
     """The session to speak in, and whether it was made for this."""
     asked, instructions = order.asked, clean_text(order.asked.instructions)
@@ -112,13 +142,16 @@ def _place(user_id: int, order: Order) -> tuple[UUID, bool]:
     if len(instructions) > preferences.MAX_INSTRUCTIONS:  # more than a session holds: they open its past
         past, instructions = [Line(role="user", text=LONG_INSTRUCTIONS + instructions), *past], ""
     at = instant(datetime.now(UTC))
-    messages = [told for number, line in enumerate(past) if (told := _told(line, number, at, past))]
-    session = retell(user_id, messages, at=at, instructions=instructions, listed=order.kept)
+    session = retell(user_id, past_of(past, at), at=at, instructions=instructions, listed=order.kept)
     return session.pk, True
 
 
+def past_of(past: list[Line], at: str) -> list[dict[str, JSON]]:
+    """Lines in the form of the conversation document; those that say nothing are left out."""
+    return [told for number, line in enumerate(past) if (told := _told(line, number, at, past))]
+
+
 def _told(line: Line, number: int, at: str, past: list[Line]) -> dict[str, JSON] | None:
-    """A line in the form of the conversation document; None for one that says nothing."""
     parts: list[JSON] = []
     if line.role == "tool":
         names = {call.call_id: call.tool for one in past for call in one.calls}

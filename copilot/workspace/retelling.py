@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from django.db import transaction
 
@@ -17,14 +18,20 @@ NO_FILES = placing.Names(stored={}, missing={})
 
 
 def retell(
-    owner_id: int, messages: Sequence[dict[str, JSON]], *, at: str, instructions: str, listed: bool
+    owner_id: int,
+    messages: Sequence[dict[str, JSON]],
+    *,
+    at: str,
+    instructions: str,
+    listed: bool,
+    session_id: UUID | None = None,
 ) -> Session:
     """`messages` have the form of the conversation document (S15), and are checked like one.
 
     One that is not listed is for one answer; whoever made it removes it.
     """
     document = _checked(messages, at)
-    session = sessions.create(owner_id) if listed else sessions.create_unlisted(owner_id)
+    session = sessions.create(owner_id, pk=session_id) if listed else sessions.create_unlisted(owner_id)
     if instructions:
         sessions.shape(owner_id, session.pk, {"instructions": instructions})
     if document.messages:

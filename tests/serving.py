@@ -1,0 +1,37 @@
+"""The product's ASGI door on a port of its own, in a thread beside the engine's, for clients that need a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from copilot.live.client import on_loop
+from tests.engine import until
+
+
+class Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        await on_loop().aclose()
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The site's address."""
+    from config.asgi import application
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(application, loop="asyncio", lifespan="off", log_config=None, ws="none")
+        server = Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        until(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(20)

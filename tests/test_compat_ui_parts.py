@@ -1,0 +1,125 @@
+"""Whatever happens in a turn, its parts are well-formed: blocks apart, text in steps, one ending (E4.1)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copilot.compat.ui_parts import Parts
+from copilot.events import (
+    ArtifactAdded,
+    ReasoningEnded,
+    ReasoningExtended,
+    StepFinished,
+    StepRetracted,
+    StepStarted,
+    TextEnded,
+    TextExtended,
+    TodosChanged,
+    Tokens,
+    ToolCalled,
+    ToolFinished,
+    ToolProposed,
+    TurnCancelled,
+    TurnFailed,
+    TurnPaused,
+    TurnStarted,
+    TurnSucceeded,
+    TurnSummary,
+)
+
+SUMMARY = TurnSummary(
+    duration_ms=1, first_token_ms=None, tokens_per_second=None, rounds=1, tokens=Tokens(), model="m"
+)
+ENDINGS = [
+    TurnSucceeded(run_ids=[], summary=SUMMARY),
+    TurnPaused(approvals=[]),
+    TurnFailed(run_ids=[], code="overloaded", notice_id=None),
+    TurnCancelled(run_ids=[], reason="user"),
+]
+names = st.sampled_from(["a", "b", "c"])
+offsets = st.integers(0, 6)
+words = st.sampled_from(["", "x", "yz"])
+happened = st.one_of(
+    st.builds(TextExtended, block_id=names, row_id=names.map("t".__add__), offset=offsets, delta=words),
+    st.builds(ReasoningExtended, block_id=names, row_id=names.map("r".__add__), offset=offsets, delta=words),
+    st.builds(TextEnded, block_id=names, row_id=names.map("t".__add__)),
+    st.builds(ReasoningEnded, block_id=names, row_id=names.map("r".__add__)),
+    st.builds(StepStarted, step_id=names, round=st.just(1)),
+    st.builds(StepFinished, step_id=names, round=st.just(1), finish_reason=st.just("stop")),
+    st.builds(StepRetracted, step_id=names, round=st.just(1), failure_class=st.just("overloaded")),
+    st.builds(ToolProposed, call_id=names, tool=names),
+    st.builds(ToolCalled, call_id=names, tool=names, row_id=names, arguments=st.just({"q": "1"})),
+    st.builds(
+        ToolFinished,
+        call_id=names,
+        row_id=names,
+        success=st.booleans(),
+        duration_ms=st.just(1),
+        preview=words,
+        truncated=st.just(False),
+    ),
+    st.builds(ArtifactAdded, file_id=names, name=names, type=st.just("text/plain"), size=st.just(1)),
+    st.just(TodosChanged(items=[])),
+    st.just(TurnStarted(model="m", tier="", mode="", resumed=False, run_ids=[])),
+    st.sampled_from(ENDINGS),
+)
+
+
+def well_formed(parts):
+    """As strict as the strictest reader: at most one thing is open, and only in a step."""
+    assert parts[0]["type"] == "start"
+    in_step, opened = False, None
+    used: set[tuple[str, str]] = set()
+    called: set[str] = set()
+    answered: set[str] = set()
+    for place, part in enumerate(parts[1:], start=1):
+        kind = part["type"]
+        name, _, act = kind.rpartition("-")
+        if kind in ("start-step", "finish-step"):
+            assert in_step == (kind == "finish-step")
+            assert opened is None
+            in_step = not in_step
+        elif kind in ("finish", "error", "abort"):
+            assert (place, in_step, opened) == (len(parts) - 1, False, None)
+        elif name in ("text", "reasoning", "tool-input") and act == "start":
+            identity = part.get("id") or part["toolCallId"]
+            assert in_step
+            assert opened is None
+            assert (name, identity) not in used
+            used.add((name, identity))
+            opened = (name, identity)
+        elif name in ("text", "reasoning"):
+            assert opened == (name, part["id"])
+            opened = None if act == "end" else opened
+        elif kind == "tool-input-available":
+            assert opened == ("tool-input", part["toolCallId"])
+            called.add(part["toolCallId"])
+            opened = None
+        elif kind.startswith("tool-output"):
+            assert (opened, in_step) == (None, True)
+            assert part["toolCallId"] in called - answered
+            answered.add(part["toolCallId"])
+        else:
+            assert kind == "file" or kind.startswith("data-"), kind
+
+
+@given(st.lists(happened, max_size=40), st.sampled_from(ENDINGS))
+def test_any_order_of_events_gives_well_formed_parts(events, ending):
+    """E4.1"""
+    parts = Parts("m")
+    told = [*parts.begin(), *(part for event in [*events, ending] for part in parts.of(event))]
+    well_formed(told)
+    assert told[-1]["type"] in ("finish", "error", "abort")
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=8), st.integers(0, 7))
+def test_an_event_told_twice_says_nothing_new(deltas, again):
+    """E4.1"""
+    events, text = [], ""
+    for delta in deltas:
+        events.append(TextExtended(block_id="b", row_id="r", offset=len(text), delta=delta))
+        text += delta
+    parts = Parts("m")
+    told = [part for event in [*events[:again], *events] for part in parts.of(event)]
+    assert "".join(part["delta"] for part in told if part["type"] == "text-delta") == text
