@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 import msgspec
 from django.conf import settings
 from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from copilot import preferences, queries
@@ -85,9 +86,7 @@ def create_child(parent: Session, *, agent_version: AgentVersion | None = None) 
 
 def create_unlisted(owner_id: int) -> Session:
     """A conversation that a program holds for one answer (E4.2): it stands as deep as a child, where no list looks."""
-    session = Session.objects.create(owner_id=owner_id, depth=1)
-    session.refresh_from_db()
-    return session
+    return Session.objects.create(owner_id=owner_id, depth=1)
 
 
 def list_after_all(owner_id: int, session_id: UUID) -> None:
@@ -208,9 +207,10 @@ def create_imported(owner_id: int, title: str, *, created_at: datetime) -> Sessi
 
 
 def purgeable(limit: int) -> list[UUID]:
-    """Sessions that were deleted too long ago to be brought back."""
+    """Sessions that were deleted too long ago to be brought back, or made for an answer and left by a process that died."""
     long_ago = Now() - timedelta(days=settings.SESSION_TRASH_DAYS)
-    return list(Session.objects.filter(deleted_at__lte=long_ago).values_list("pk", flat=True)[:limit])
+    over = Q(deleted_at__lte=long_ago) | Q(depth__gt=0, parent=None, active_at__lte=long_ago)
+    return list(Session.objects.filter(over).values_list("pk", flat=True)[:limit])
 
 
 def forget(session_ids: Sequence[UUID]) -> int:

@@ -11,13 +11,14 @@ import pytest
 
 from billing import usage
 from billing.errors import LimitReached
-from copilot import api_keys, queries
+from copilot import api_keys, queries, sessions
 from copilot.bridge import in_thread
 from copilot.compat import doors
 from copilot.compat.asking import Asked
 from copilot.compat.running import Order, _tidying, running
 from copilot.models import Message, Session, Turn
 from copilot.providers.scripted import Call, Fail, Text
+from copilot.workspace import clearing
 from tests import make
 from tests.engine import Errand, add_tools, cue, start, status, until
 from tests.engine import model_fixture as model_fixture
@@ -142,6 +143,15 @@ async def test_a_caller_who_hangs_up_at_any_moment_leaves_nothing_behind(ada, ri
         await asyncio.wait([task])
     await eventually(lambda: not _tidying)
     assert await in_thread(lambda: Session.objects.filter(deleted_at=None).count()) == 0
+
+
+def test_a_session_that_a_dead_process_left_is_purged_with_the_trash(ada):
+    """E4.2"""
+    left, fresh = (sessions.create_unlisted(ada.pk) for _ in range(2))
+    Session.objects.filter(pk=left.pk).update(active_at=datetime.now(UTC) - timedelta(days=31))
+    while clearing.purge_sessions():
+        pass
+    assert list(Session.objects.all()) == [fresh]
 
 
 def test_a_caller_who_hangs_up_on_a_conversation_leaves_it_to_go_on(ada, client, model):

@@ -116,6 +116,9 @@ class Session(models.Model):
             models.Index(
                 fields=["deleted_at"], condition=Q(deleted_at__isnull=False), name="sessions_in_the_trash"
             ),
+            models.Index(
+                fields=["active_at"], condition=Q(depth__gt=0, parent=None), name="sessions_for_one_answer"
+            ),
             *(
                 models.Index(fields=[field], condition=Q(**{f"{field}__isnull": False}), name=name)
                 for field, name in (
