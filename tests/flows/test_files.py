@@ -25,6 +25,14 @@ def reader(site: Site, browser: Browser, django_db_blocker: pytest.FixtureReques
     )
 
 
+@pytest.fixture
+def newcomer(site: Site, browser: Browser, django_db_blocker: pytest.FixtureRequest) -> Iterator[Reader]:
+    """Somebody whose files no other test adds to."""
+    yield from reading(
+        site, browser, django_db_blocker, "has-no-files", viewport={"width": 1280, "height": 800}
+    )
+
+
 def go(reader: Reader, path: str = "/files/") -> Page:
     reader.page.goto(reader.visitor.site.url + path)
     return reader.page
@@ -34,8 +42,9 @@ def row(page: Page, name: str):
     return page.locator(".file").filter(has=page.get_by_role("link", name=name, exact=True))
 
 
-def test_files_are_found_renamed_deleted_and_brought_back(reader: Reader) -> None:
+def test_files_are_found_renamed_deleted_and_brought_back(newcomer: Reader) -> None:
     """W3, S3: search, type, rename, delete with undo, and how much is used"""
+    reader = newcomer
     for name, content in {"Plan.md": "# Plan", "crew.csv": "a,b\n", "ship.png": png()}.items():
         reader.makes(name, content)
     page = go(reader)

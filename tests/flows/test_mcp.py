@@ -17,7 +17,7 @@ def test_a_server_is_added_tried_and_removed(ada: Visitor) -> None:
     ada.log_in()
     page = ada.tab("/settings/tools/")
     expect(page.get_by_role("row", name="write_file")).to_contain_text("Yes")
-    page.get_by_role("link", name="MCP servers").click()
+    page.locator("#main").get_by_role("link", name="MCP servers").click()
     page.get_by_label("Name").fill("files")
     page.get_by_label("Address").fill(NOBODY)
     page.get_by_label("Headers, one per line").fill("Authorization: Bearer canary-7f3e9b1c5d")

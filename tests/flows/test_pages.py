@@ -26,6 +26,7 @@ def test_a_stranger_signs_up_and_lands_in_an_empty_chat(visit: Callable[..., Vis
     page.get_by_role("button", name="Create account").click()
     expect(page).to_have_url(re.compile("/chat/$"))
     expect(page.locator(".examples button")).to_have_count(4)
+    visitor.is_connected(page)
     page.locator(".examples button").first.click()
     expect(page.get_by_label("Message", exact=True)).not_to_have_value("")
 
@@ -36,7 +37,7 @@ def test_a_chat_is_renamed_deleted_and_brought_back(ada: Visitor) -> None:
     send(page, "Hello")
     expect(page.locator("#announcer")).to_have_text("Answer finished.")
     in_menu(page, "Rename")
-    page.get_by_label("Title").fill("Ships and wheels")
+    page.get_by_role("textbox", name="Title").fill("Ships and wheels")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Ships and wheels")
     other = ada.tab()

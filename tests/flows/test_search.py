@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 from playwright.sync_api import expect
@@ -17,22 +16,18 @@ pytestmark = pytest.mark.browser
 def long_chat(email: str) -> str:
     """A hundred and twenty lines, one of which speaks of a whale."""
     from django.contrib.auth.models import User
-    from django.utils import timezone
 
     from copilot import searching
-    from copilot.models import Turn
     from tests import make
 
     session = make.session(User.objects.get(email=email), title="A long voyage")
     turn = make.turn(session, "succeeded")
-    Turn.objects.filter(pk=turn.pk).update(ended_at=timezone.now() - timedelta(minutes=1))
     for number in range(120):
         words = " where we saw a whale" if number == 10 else ""
         make.message(
             session, "user" if number % 2 else "assistant", content=f"Day {number}{words}", turn=turn
         )
-    while searching.add_new():
-        pass
+    searching.add_session(session.pk)
     return str(session.pk)
 
 
