@@ -106,10 +106,14 @@ def entitlement_copy(user_id: int, entitlement: Entitlement) -> Copy:
 # --- connection -----------------------------------------------------------------------------------------
 
 
-@functools.cache
 def client() -> redis.Redis:
+    return _client(settings.REDIS_URL)
+
+
+@functools.cache
+def _client(url: str) -> redis.Redis:
     pool = redis.BlockingConnectionPool.from_url(
-        settings.REDIS_URL,
+        url,
         max_connections=64,
         timeout=ANSWER_SECONDS,
         socket_connect_timeout=CONNECT_SECONDS,
@@ -121,10 +125,14 @@ def client() -> redis.Redis:
     return redis.Redis(connection_pool=pool)
 
 
-@functools.cache
 def _script(name: str) -> Script:
+    return _registered(client(), name)
+
+
+@functools.cache
+def _registered(connected: redis.Redis, name: str) -> Script:
     text = (Path(__file__).parent / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
-    return client().register_script(text)
+    return connected.register_script(text)
 
 
 def _named(act: Callable[P, T]) -> Callable[P, T]:

@@ -40,6 +40,12 @@ def no_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _migrations_are_known():
+    """Reading them from disk takes a second on a busy machine, once in a process's life."""
+    servers._migrations_on_disk()
+
+
 @pytest.fixture
 def no_redis(settings):
     settings.REDIS_URL = f"redis://:very-secret@127.0.0.1:{free_port()}/0"
