@@ -251,11 +251,11 @@ async def _evaluate(
     """Publish, and let sessions go in the same transaction: nobody sees the one without the other."""
     if not releases:
         return await script_on_loop("publish")(keys=names, args=args), []
-    pipe = on_loop().pipeline(transaction=True)
-    pipe.eval(source("publish"), len(names), *names, *args)
-    for release in releases:
-        assert release is not None
-        held = release.keys()
-        pipe.eval(source("take_or_release"), len(held), *held, *release.args())
-    answers, *verdicts = await pipe.execute()
+    async with on_loop().pipeline(transaction=True) as pipe:
+        pipe.eval(source("publish"), len(names), *names, *args)
+        for release in releases:
+            assert release is not None
+            held = release.keys()
+            pipe.eval(source("take_or_release"), len(held), *held, *release.args())
+        answers, *verdicts = await pipe.execute()
     return answers, [verdict.decode() for verdict in verdicts]
