@@ -89,6 +89,11 @@ def artifact(name: str) -> events.ArtifactAdded:
 
 def whole_turn() -> list[Event]:
     """A turn with everything that changes the transcript, some of it told twice or half known already."""
+    return [*what_is_said(), *what_is_decided()]
+
+
+def what_is_said() -> list[Event]:
+    """Rows: begun, grown, told twice, retracted, summed up."""
     asked, thought, text, gone = (
         row("user", "Hi"),
         row("reasoning", streaming=True),
@@ -98,15 +103,6 @@ def whole_turn() -> list[Event]:
     wave = "wave 🌊 "
     summary = row("summary", "Until here.")
     waiting = events.QueueItem(id="queued-1", text="later", run_id=None, position=1)
-    question = events.QuestionView(
-        id="q",
-        turn_id=TURN,
-        call_id="c",
-        question="?",
-        choices=[],
-        allow_text=True,
-        deadline="2026-11-16T10:02:00.000Z",
-    )
     return [
         events.TurnQueued(origin="web", run_ids=[]),
         events.MessageAdded(message=asked),
@@ -133,6 +129,21 @@ def whole_turn() -> list[Event]:
         events.TextEnded(block_id="t", row_id=text.id),
         events.TextStarted(block_id="g", row_id=gone.id, message=gone),
         events.StepRetracted(step_id="s", round=1, failure_class="overloaded", row_ids=[gone.id]),
+    ]
+
+
+def what_is_decided() -> list[Event]:
+    """What stands beside the rows: todos, questions, artifacts, goals, approvals, and the ending."""
+    question = events.QuestionView(
+        id="q",
+        turn_id=TURN,
+        call_id="c",
+        question="?",
+        choices=[],
+        allow_text=True,
+        deadline="2026-11-16T10:02:00.000Z",
+    )
+    return [
         events.TodosChanged(items=[events.Todo(text="x", status="pending")]),
         events.QuestionAsked(question=question),
         events.QuestionClosed(question_id="q", outcome="answered"),

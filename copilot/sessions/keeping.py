@@ -1,37 +1,30 @@
-"""Conversations: the only writer of Session, but for what a turn's statement sets (fence, title, a paused goal) and
-what approvals count.
-"""
+"""Sessions are made, named, shaped, deleted and brought back; their todos."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, TypedDict
+from typing import TypedDict
 from uuid import UUID, uuid4
 
 import msgspec
 from django.conf import settings
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from copilot import preferences, queries
-from copilot.awaited import auto_approve_of
 from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
-from copilot.events import Event, GoalJudged, GoalState, SessionChanged, TitleChanged, Todo
-from copilot.live import stream, wiping
-from copilot.live.client import RedisDown
+from copilot.events import Todo
+from copilot.live import wiping
 from copilot.models import Agent, AgentVersion, Session
-from copilot.rows import storable
+from copilot.sessions.telling import publish_change
 from copilot.tags import strip_server_tags
 
 log = logging.getLogger(__name__)
 
 TITLE_CHARACTERS = 200
-GOAL_CHARACTERS = 2_000
-REASON_CHARACTERS = 500
 
 
 def create(
@@ -244,83 +237,6 @@ def name_automatically(session_id: UUID, title: str, *, instead_of: str) -> bool
     return changed
 
 
-# --- goals (A30.4) -----------------------------------------------------------------------------------
-
-
-def set_goal(owner_id: int, session_id: UUID, text: str) -> Session:
-    """A goal to work towards from now on; it replaces an older one."""
-    text = strip_server_tags(storable(text)).strip()
-    if not 0 < len(text) <= GOAL_CHARACTERS:
-        raise InvalidRequest(f"A goal has 1 to {GOAL_CHARACTERS:,} characters.", code="invalid_goal")
-    return _steered(owner_id, session_id, "active", had=None, goal=text, goal_reason="", goal_continuations=0)
-
-
-def pause_goal(owner_id: int, session_id: UUID, reason: str) -> Session:
-    return _steered(
-        owner_id, session_id, "paused", had=(Session.Goal.ACTIVE,), goal_reason=reason[:REASON_CHARACTERS]
-    )
-
-
-def resume_goal(owner_id: int, session_id: UUID) -> Session:
-    """With all its continuations again."""
-    rests = (Session.Goal.PAUSED, Session.Goal.EXHAUSTED)
-    return _steered(owner_id, session_id, "active", had=rests, goal_reason="", goal_continuations=0)
-
-
-def clear_goal(owner_id: int, session_id: UUID) -> Session:
-    return _steered(
-        owner_id,
-        session_id,
-        "cleared",
-        had=tuple(Session.Goal),
-        goal="",
-        goal_reason="",
-        goal_continuations=0,
-    )
-
-
-def _steered(
-    owner_id: int, session_id: UUID, state: GoalState, *, had: Sequence[str] | None, **fields: str | int
-) -> Session:
-    """Its person's word; `had` names the states it may be said in."""
-    session = queries.session_of(owner_id, session_id)
-    rows = Session.objects.filter(pk=session_id)
-    stored = "" if state == "cleared" else state
-    if not (rows if had is None else rows.filter(goal_state__in=had)).update(goal_state=stored, **fields):
-        raise Conflict("The session has no goal of which this could be said.", code="no_such_goal")
-    session.refresh_from_db()
-    _tell_goal(session, state)
-    return session
-
-
-def goal_judged(session_id: UUID, goal: str, state: GoalState, why: str) -> bool:
-    """What came of a goal, unless its person changed it meanwhile."""
-    still = Session.objects.filter(pk=session_id, goal=goal, goal_state=Session.Goal.ACTIVE)
-    if not still.update(goal_state=state, goal_reason=why[:REASON_CHARACTERS]):
-        return False
-    _tell_goal(Session.objects.get(pk=session_id), state)
-    return True
-
-
-def goal_continued(session_id: UUID, goal: str, number: int, why: str) -> bool:
-    """Count a continuation before it is said: however often this is tried, each number is said once."""
-    still = Session.objects.filter(
-        pk=session_id, goal=goal, goal_state=Session.Goal.ACTIVE, goal_continuations=number - 1
-    )
-    return bool(still.update(goal_continuations=number, goal_reason=why[:REASON_CHARACTERS]))
-
-
-def _tell_goal(session: Session, state: GoalState) -> None:
-    judged = GoalJudged(state=state, reason=session.goal_reason, text=session.goal)
-    try:
-        stream.publish_now(str(session.pk), [(judged, None)], user_id=session.owner_id)
-    except RedisDown:
-        log.warning("the event log is unreachable; a goal was judged without being told")
-
-
-# --- todos -------------------------------------------------------------------------------------------
-
-
 def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:
     """Replace the list, as long as the turn that does so still holds the session."""
     with connection.cursor() as cursor:
@@ -333,64 +249,6 @@ def set_todos(turn_id: UUID, fence: int, items: list[Todo]) -> None:
         )
         if not cursor.rowcount:
             raise FenceLost(f"turn {turn_id} is not held under fence {fence}")
-
-
-def tell(
-    session_id: UUID,
-    user_id: int,
-    happened: Sequence[tuple[Event, str | None]],
-    *,
-    wake: UUID | None = None,
-) -> str:
-    """Log what stands in the rows; when the log is away, the sweep tells the whole page once it is back."""
-    try:
-        return stream.publish_now(str(session_id), happened, user_id=user_id, wake=wake)
-    except RedisDown:
-        log.warning("the event log is unreachable; clients will catch up from the rows")
-        note_untold(session_id)
-        return stream.NO_CURSOR
-
-
-def note_untold(session_id: UUID) -> None:
-    """Something of this session stands in its rows and not in its log."""
-    try:
-        Session.objects.filter(pk=session_id).update(untold_at=Now())
-    except DatabaseError:
-        log.warning("what was not told could not be noted either: the database is away too")
-
-
-@dataclass(frozen=True)
-class Untold:
-    session_id: UUID
-    at: datetime
-
-
-def untold(limit: int = 200) -> list[Untold]:
-    rows = Session.objects.filter(untold_at__isnull=False).order_by("untold_at")
-    return [Untold(pk, at) for pk, at in rows.values_list("pk", "untold_at")[:limit] if at is not None]
-
-
-def note_told(one: Untold) -> None:
-    """Unless something went untold again meanwhile."""
-    Session.objects.filter(pk=one.session_id, untold_at=one.at).update(untold_at=None)
-
-
-def publish_change(session: Session, *, titled: bool = False, allowed: bool = False) -> str:
-    state = queries.state_of(session.pk)
-    change = SessionChanged(
-        title=session.title,
-        pinned=session.pinned,
-        archived=session.archived_at is not None,
-        state=state,
-        deleted=session.deleted_at is not None,
-        child=session.depth > 0,
-        auto_approve=auto_approve_of(session) if allowed else None,
-    )
-    happened: list[tuple[Event, str | None]] = [(change, None)]
-    if titled:
-        origin: Literal["auto", "manual"] = "auto" if session.title_origin == "auto" else "manual"
-        happened.insert(0, (TitleChanged(title=session.title, origin=origin), None))
-    return tell(session.pk, session.owner_id, happened)
 
 
 def _clean(title: str) -> str:
