@@ -38,7 +38,7 @@ faults: venv ## kill workers, web, Redis and Postgres under load, then look for 
 
 lock: venv ## write requirements/*.txt from pyproject.toml
 	@$(LOCK) pyproject.toml -o requirements/base.txt
-	@$(LOCK) --extra dev --extra embedded pyproject.toml -o requirements/dev.txt
+	@$(LOCK) --extra dev --extra embedded --extra tracing pyproject.toml -o requirements/dev.txt
 
 clean: ## remove the venv, caches and the data of `make run`
 	@rm -rf .venv var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-artifacts
