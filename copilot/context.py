@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from copilot.permissions import Permissions
 
@@ -27,11 +28,53 @@ CHANNELS: dict[str, Channel] = {
 }
 
 
-def channel_of(origin: str) -> Channel:
-    """The one way from a turn's origin to what its channel can do; who declared nothing is told at once (A31.2, A31.3)."""
-    if origin not in CHANNELS:
+@dataclass(frozen=True, kw_only=True)
+class ReplyAddress:
+    """Where on a chat platform a turn was asked for, and what that place can do (L16).
+
+    It goes with the message and then with the turn's row, so that another worker and late news find the same place.
+    """
+
+    platform: str
+    conversation_id: str
+    container: str
+    thread: str = ""
+    anchor: str = ""  # the platform's id of the message that is answered
+    speaker: str = ""  # the platform's id of who speaks
+    of_payer: bool  # … and whether that is the session's owner (A11.8)
+    async_delivery: bool
+    interactive: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """What a message's way in says of the turn that will answer it."""
+
+    locale: str = "en"
+    reply: ReplyAddress | None = None
+
+
+def channel_of(origin: str, reply: ReplyAddress | None = None) -> Channel:
+    """The one way from a turn's origin to what its channel can do; who declared nothing is told at once (A31.2, A31.3).
+
+    A chat platform's channel is declared by the place the message came from.
+    """
+    if origin in CHANNELS:
+        return CHANNELS[origin]
+    if reply is None or reply.platform != origin:
         raise LookupError(f"the channel {origin!r} has not declared what it can do")
-    return CHANNELS[origin]
+    return Channel(async_delivery=reply.async_delivery, interactive=reply.interactive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """The files a turn may see: its user's, or those of one session alone (A20.1)."""
+
+    user_id: int
+    session_id: str | None
+
+
+NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +86,25 @@ class TurnContext:
     origin: str
     permissions: Permissions
     channel: Channel
-    locale: str = "en"
+    arrival: Arrival = field(default_factory=Arrival)
+    deadline: datetime = NEVER  # when the turn's time is up (A10.5)
     timezone: str = "UTC"
+
+    @property
+    def workspace(self) -> Workspace:
+        whole = self.permissions.files == "workspace"
+        return Workspace(user_id=self.user_id, session_id=None if whole else self.session_id)
+
+    @property
+    def locale(self) -> str:
+        return self.arrival.locale
+
+    @property
+    def reply(self) -> ReplyAddress | None:
+        return self.arrival.reply
+
+    def seconds_left(self, now: datetime) -> float:
+        return max(0.0, (self.deadline - now).total_seconds())
 
 
 _current: ContextVar[TurnContext] = ContextVar("copilot_turn")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 from uuid import UUID, uuid4
@@ -18,7 +17,7 @@ from django.urls import reverse
 from copilot import queries
 from copilot.bridge import in_thread
 from copilot.commands import SendMessage
-from copilot.errors import NotFound, Unavailable
+from copilot.errors import NotFound
 from copilot.events import (
     ENDING_KINDS,
     MessageView,
@@ -27,10 +26,10 @@ from copilot.events import (
     ToolCallContent,
     ToolResultContent,
 )
-from copilot.live.client import RedisDown
-from copilot.live.tail import TAIL, Feed, Overflowed, Tail
+from copilot.live.tail import Feed, Overflowed, Tail
 from copilot.models import Message, ModelCall, Turn
 from copilot.notices import NOTICES
+from copilot.readers import listening
 
 Status = Literal["succeeded", "failed", "cancelled", "running", "queued", "waiting"]
 MAX_WAIT_SECONDS = 300
@@ -108,17 +107,6 @@ async def run_and_wait(
         return await _follow(
             feed, _Place(command.session_id, accepted.turn_id, command.run_id), timeout_seconds
         )
-
-
-@asynccontextmanager
-async def listening(session_id: UUID, cursor: str | None, *, tail: Tail | None = None) -> AsyncIterator[Feed]:
-    """News after the cursor, or from now on; not being able to listen is an error of its own."""
-    async with AsyncExitStack() as stack:
-        try:
-            feed = await stack.enter_async_context((tail or TAIL).listen(str(session_id), cursor))
-        except (TimeoutError, *RedisDown):
-            raise Unavailable from None
-        yield feed
 
 
 @dataclass(frozen=True)

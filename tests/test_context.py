@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.conf import settings
 
-from copilot import context
+from copilot import context, dispatch
 from copilot.bridge import in_thread
-from copilot.context import CHANNELS, Channel, TurnContext
-from copilot.permissions import NOTHING
+from copilot.context import CHANNELS, Arrival, Channel, ReplyAddress, TurnContext, Workspace
+from copilot.models import Turn
+from copilot.permissions import NOTHING, UNRESTRICTED
+from copilot.providers.scripted import Call, Text
+from copilot.tools.base import Invocation, ToolOutput
+from diagnostics import tasks as reaper
+from tests import make
+from tests.engine import Errand, NoArguments, add_tools, command, cue, ended, say, start, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
 
 
 def turn(number: int) -> TurnContext:
@@ -73,3 +84,73 @@ def test_each_channel_can_do_what_its_way_in_can():
     assert able["web"] == able["goal"] == (True, True)
     assert able["api"] == (False, True)
     assert able["schedule"] == able["parent"] == (True, False)
+
+
+# --- a turn asked for from a chat platform (L16) -----------------------------------------------------
+
+DEN = ReplyAddress(
+    platform="telegram",
+    conversation_id="11111111-1111-4111-8111-111111111111",
+    container="-100",
+    thread="7",
+    anchor="42",
+    speaker="9007199254740993",
+    of_payer=False,
+    async_delivery=False,
+    interactive=True,
+)
+
+
+class Look(Errand):
+    """Remembers what the turn's context said."""
+
+    seen: list[TurnContext]
+
+    async def _run(self, arguments: NoArguments, invocation: Invocation) -> ToolOutput:
+        self.seen = [*getattr(self, "seen", []), context.current()]
+        return await super()._run(arguments, invocation)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_turn_knows_where_it_was_asked_for_also_on_another_worker(rig, model, monkeypatch, queued):
+    """A31.1, A31.2, A-L16.2: channel, reply address, workspace, locale and deadline, from the turn's row"""
+    session = make.session()
+    look = Look("look_around")
+    add_tools(monkeypatch, look)
+    arrival = Arrival(locale="de", reply=DEN)
+    guest = replace(UNRESTRICTED, files="session")
+    if queued:
+        model.will(Text("First."), cue(1))
+        first = start(session)
+        model.reaches(1)
+    model.will(Call("look_around", {}))
+    model.will(Text("Half"), cue(2), Text(" whole."))
+    say(session, "And?", origin="telegram", run_id="r", arrival=arrival, permissions=guest, author="Bob")
+    if queued:
+        model.give(1)
+        ended(first)
+    until(lambda: Turn.objects.filter(run_ids__contains=["r"]).exists())
+    turn = Turn.objects.get(run_ids__contains=["r"])
+    model.reaches(2)
+    model.will(Call("look_around", {}))
+    rig.worker.kill()
+    rig.start_worker()
+    until(lambda: reaper.probe() == 1)
+    ended(turn.pk)
+    seen, again = look.seen
+    assert seen.arrival == again.arrival == arrival
+    assert (again.locale, again.reply, again.channel.async_delivery) == ("de", DEN, False)
+    assert again.workspace == Workspace(user_id=session.owner_id, session_id=str(session.pk))
+    assert seen.deadline < datetime.now(UTC) + timedelta(seconds=settings.TURN_MAX_SECONDS)
+    assert again.seconds_left(seen.deadline) <= 1
+    assert "speaker: Bob" in model.said_to()
+
+
+def test_a_platform_that_says_nothing_of_itself_is_refused(db):
+    """A31.2, A31.3: the place declares what its channel can do, and there is no default"""
+    with pytest.raises(LookupError, match="telegram"):
+        dispatch.submit(command(make.session(), "Hello", origin="telegram"))
+    with pytest.raises(LookupError, match="slack"):
+        context.channel_of("slack", DEN)
+    with pytest.raises(TypeError, match="async_delivery"):
+        ReplyAddress(**{name: value for name, value in asdict(DEN).items() if name != "async_delivery"})

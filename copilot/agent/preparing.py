@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from django.conf import settings
 
-from copilot import approvals, context, history, mcp, offering, queries, usage
+from copilot import approvals, history, mcp, offering, queries, usage
 from copilot.agent import pictures, taking
 from copilot.agent.mending import Mended, mend
 from copilot.agent.toolbox import abilities
@@ -59,7 +59,7 @@ def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:
 def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:
     growing = {row.id: row.content for row in rows if row.streaming and row.turn_id == str(turn.turn_id)}
     texts = queries.present_text(str(turn.session_id), growing) if growing else {}
-    able = abilities(turn.permissions, context.channel_of(turn.origin))
+    able = abilities(turn.permissions, turn.channel)
     standings = approvals.standings(turn.turn_id)
     _settle(turn, rows, standings.values())
     mended = mend(

@@ -66,19 +66,22 @@ def interrupted_note() -> UserMessage:
 def server_context(
     *,
     sent: str,
+    speaker: str = "",
     page_url: str = "",
     page_text: str = "",
     attachments: Sequence[AttachmentView] = (),
 ) -> str:
     """What stands in front of a message, frozen on its row and never shown to people (A15.3, A29.4)."""
-    blocks = [_environment(sent, page_url, page_text)]
+    blocks = [_environment(sent, speaker, page_url, page_text)]
     if others := [file for file in attachments if not is_native_image(file.type, file.size)]:
         blocks.append(_attached(others))
     return conversation.join_text(*blocks)
 
 
-def _environment(sent: str, page_url: str, page_text: str) -> str:
+def _environment(sent: str, speaker: str, page_url: str, page_text: str) -> str:
     lines = [f"sent: {sent}"]
+    if speaker:
+        lines.append(f"speaker: {escape(' '.join(speaker.split()))}")
     if page_url:
         lines.append(f"page: {escape(page_url)}")
     if page_text:

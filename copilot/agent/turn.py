@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import assert_never
 
@@ -117,7 +118,9 @@ class TurnRun(Run):
             fence=turn.fence,
             origin=turn.origin,
             permissions=turn.permissions,
-            channel=context.channel_of(turn.origin),
+            channel=turn.channel,
+            arrival=turn.arrival,
+            deadline=datetime.now(UTC) + timedelta(seconds=settings.TURN_MAX_SECONDS - turn.running_seconds),
             timezone=turn.shaping.timezone,
         )
 

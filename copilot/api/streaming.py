@@ -24,7 +24,7 @@ from copilot.errors import NotFound
 from copilot.live.stream import Entry, check_cursor
 from copilot.live.tail import CursorLost, Feed, Overflowed
 from copilot.models import ApiKey
-from copilot.outcomes import listening
+from copilot.readers import listening
 
 KEEP_ALIVE_SECONDS = 15.0  # proxies cut silent connections; it is also when rights are looked at again (L10)
 RETRY_MILLISECONDS = 1000  # what a browser's EventSource waits before it comes back

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
 from pydantic import Field
 
 from copilot.commands.parsing import Strict, as_uuid, parse
+from copilot.context import Arrival
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import JSON
 from copilot.permissions import Permissions
@@ -37,6 +38,7 @@ class Limits:
 LIMITS = Limits()
 GREATEST_BRANCH = 2**31 - 1  # what the column holds
 RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+SPOKEN_FOR = ("schedule", "goal", "parent")  # said for the owner, who has not spoken
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -62,6 +64,14 @@ class SendMessage:
     permissions: Permissions
     author: str = ""
     parent: Parent | None = None  # another turn says it (A21)
+    arrival: Arrival = field(default_factory=Arrival)
+
+    @property
+    def of_owner(self) -> bool:
+        """Whether the session's owner speaks: no other member of a channel, and no schedule, goal or turn (A11.8)."""
+        if self.arrival.reply is not None:
+            return self.arrival.reply.of_payer
+        return not self.author and self.origin not in SPOKEN_FOR
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ from copilot.compat.running import Run
 from copilot.events import ENDING_KINDS
 from copilot.live.stream import Entry
 from copilot.live.tail import CursorLost, Feed, Overflowed
-from copilot.outcomes import LOOK_AGAIN_SECONDS, Outcome, listening, wait
+from copilot.outcomes import LOOK_AGAIN_SECONDS, Outcome, wait
+from copilot.readers import listening
 
 BETWEEN_TEXTS = "\n\n"  # as an outcome's text has it
 LOST_SECONDS = (

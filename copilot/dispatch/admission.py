@@ -29,7 +29,6 @@ from copilot.workspace import files
 log = logging.getLogger(__name__)
 
 TITLE_CHARACTERS = 60
-SPOKEN_FOR = ("schedule", "goal", "parent")  # said for the owner, who has not spoken
 
 
 def submit(command: SendMessage) -> Started | Queued:
@@ -45,6 +44,7 @@ def submit(command: SendMessage) -> Started | Queued:
     message_id, turn_id, token = uuid4(), uuid4(), uuid4()
     context = prompt.server_context(
         sent=history.SENT,
+        speaker=command.author if command.arrival.reply else "",
         page_url=command.page_context.url if command.page_context else "",
         page_text=command.page_context.text if command.page_context else "",
         attachments=attachments,
@@ -73,6 +73,7 @@ def submit(command: SendMessage) -> Started | Queued:
         title=title_from(command.text),
         parent=command.parent.turn_id if command.parent else None,
         budget=command.parent.budget_microdollars if command.parent else 0,
+        of_owner=command.of_owner,
     )
     view = _view(message_id, command, attachments)
     return _admit(opening, member, command.user_id, view, ignored)
@@ -233,7 +234,7 @@ def _give_way(
     opening: turns.Opening, member: Member, user_id: int, view: MessageView, ignored: list[str]
 ) -> Started | Queued | None:
     """The owner goes on instead of deciding; None when nothing waits for that, or others speak (A11.8)."""
-    if view.author or opening.origin in SPOKEN_FOR or turns.waiting_on(opening.session_id) is None:
+    if not opening.of_owner or turns.waiting_on(opening.session_id) is None:
         return None
     given = give_way(opening, user_id)
     if given is None:
@@ -250,7 +251,8 @@ def _queue(
         lease.forget(str(opening.session_id), [member])
         raise TooMany("Too many messages in a short time.", retry_after_seconds=wait)
     running = UUID(waiting.turn_id)
-    questions.close_for_turn(running, "superseded")
+    if opening.of_owner:  # another member of a channel does not answer for the one who was asked (L14)
+        questions.close_for_turn(running, "superseded")
     cursor = publish(opening.session_id, user_id, [(queries.queue_now(opening.session_id), None)])
     return Queued(
         message_id=opening.message_id,

@@ -16,7 +16,7 @@ def choose(command: SendMessage) -> SendMessage:
 
     Without a mode a turn thinks; on a plan that includes no thinking, it does not.
     """
-    channel_of(command.origin)
+    channel_of(command.origin, command.arrival.reply)
     offering.resolve(command.tier, command.mode)
     if not billing.restricts_models():
         return command

@@ -50,7 +50,7 @@ def compact_after(turn_id: UUID) -> None:
     """The turn that ended left a full window: shorten it while nobody waits; if somebody does, the next turn will."""
     turn = Turn.objects.select_related("session").get(pk=turn_id)
     try:
-        compact(turn.session.owner_id, turn.session_id, origin=turn.origin)
+        compact(turn.session.owner_id, turn.session_id)
     except (Conflict, TooMany, Unavailable) as refused:
         log.info("session %s is not shortened now: %s", turn.session_id, type(refused).__name__)
 

@@ -11,10 +11,9 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from copilot import approvals, queries, tasks
+from copilot import approvals, queries, tasks, turns
 from copilot.approvals import Decision, Resumed
 from copilot.commands import Decide, clean_text
-from copilot.context import channel_of
 from copilot.dispatch.limits import admit, check_account, check_limit
 from copilot.dispatch.telling import publish
 from copilot.errors import InvalidRequest
@@ -103,7 +102,7 @@ def _final_arguments(given: Decide, row: Approval) -> dict[str, JSON] | None:
 
 def _judged(final: dict[str, JSON], row: Approval) -> bool:
     """Whether the tool is still there; raises what is wrong with the arguments. MCP servers are not asked again."""
-    permissions, channel = Permissions.from_json(row.turn.permissions), channel_of(row.turn.origin)
+    permissions, channel = Permissions.from_json(row.turn.permissions), turns.channel_of(row.turn)
     tool = next((one for one in registry.offered(permissions, channel) if one.name == row.tool), None)
     if tool is None:
         return mcp_offline.check(row.session.owner_id, permissions, row.tool, final)

@@ -13,6 +13,7 @@ from django.db.models import Value
 from django.db.models.functions import Concat
 
 from copilot.commands import SendMessage
+from copilot.context import Arrival
 from copilot.events import JSON, AttachmentView
 from copilot.models import Message
 
@@ -87,10 +88,14 @@ def accept(
 
 
 def _data(command: SendMessage) -> dict[str, JSON]:
-    """A queued prompt keeps its parent: the turn that will answer it is opened from the row (A21.2)."""
-    if command.parent is None:
-        return {}
-    return {"parent_turn": str(command.parent.turn_id), "budget": command.parent.budget_microdollars}
+    """What the turn that will answer it is opened with, then or later: its parent, and which way it came (A21.2, L16)."""
+    data: dict[str, JSON] = {}
+    if command.parent is not None:
+        data["parent_turn"] = str(command.parent.turn_id)
+        data["budget"] = command.parent.budget_microdollars
+    if command.arrival != Arrival():
+        data["arrival"] = msgspec.to_builtins(command.arrival)
+    return data
 
 
 def add_context(message_id: UUID, block: str) -> None:

@@ -161,6 +161,12 @@ class Turn(models.Model):
     tier = models.CharField(max_length=16, blank=True, default="", db_default="")
     mode = models.CharField(max_length=8, blank=True, default="", db_default="")
     permissions: models.JSONField[PermissionsJSON, PermissionsJSON] = models.JSONField()
+    arrival = models.JSONField(
+        default=dict,
+        db_default=EMPTY_OBJECT,
+        blank=True,
+        help_text="Which way its message came: the language, and where on a chat platform to answer (L16).",
+    )
     parent = models.ForeignKey(
         "self",
         on_delete=models.SET_NULL,

@@ -148,7 +148,8 @@ def budget_for(context: TurnContext) -> int:
 
 def waiting_seconds(context: TurnContext, asked: int) -> float:
     """Where no news can come later, the call waits as long as it may (A31.4)."""
-    longest = max(0.0, settings.MAX_TOOL_WAIT_SECONDS - MARGIN_SECONDS)
+    left = min(float(settings.MAX_TOOL_WAIT_SECONDS), context.seconds_left(datetime.now(UTC)))
+    longest = max(0.0, left - MARGIN_SECONDS)
     return min(float(asked), longest) if context.channel.async_delivery else longest
 
 

@@ -9,4 +9,5 @@ from copilot.context import TurnContext
 
 def session_scope(context: TurnContext) -> UUID | None:
     """The session whose files alone are visible, or None for the whole workspace."""
-    return None if context.permissions.files == "workspace" else UUID(context.session_id)
+    session_id = context.workspace.session_id
+    return None if session_id is None else UUID(session_id)

@@ -12,7 +12,8 @@ import msgspec
 from django.db import connection
 from django.db.models.functions import Now
 
-from copilot import usage
+from copilot import context, usage
+from copilot.context import Arrival, Channel
 from copilot.events import CancelReason, ContextUse
 from copilot.models import Turn
 from copilot.permissions import Permissions, PermissionsJSON
@@ -54,6 +55,7 @@ class Opening:
     title: str = ""  # for a session that has none yet
     parent: UUID | None = None  # the turn that started this one (A21)
     budget: int = 0  # microdollars; 0 means the default
+    of_owner: bool = False  # who may go on instead of deciding (A11.8)
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Opened:
 # waits that needs a turn of its own (T6.2).
 _OPEN = """
 WITH waiting AS (
-    SELECT id FROM copilot_message m WHERE id = %(message)s AND sequence IS NULL AND dropped_at IS NULL
+    SELECT id, data FROM copilot_message m WHERE id = %(message)s AND sequence IS NULL AND dropped_at IS NULL
       AND NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = %(session)s AND e.sequence IS NULL
                       AND e.dropped_at IS NULL AND e.run_id IS NOT NULL AND e.queue_order < m.queue_order)
     FOR UPDATE
@@ -81,12 +83,13 @@ WITH waiting AS (
            title_origin = CASE WHEN title = '' AND %(title)s <> '' THEN 'default' ELSE title_origin END,
            title = CASE WHEN title = '' THEN %(title)s ELSE title END
     FROM waiting WHERE copilot_session.id = %(session)s
-    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived, depth > 0 AS child
+    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived, depth > 0 AS child,
+              COALESCE(waiting.data->'arrival', '{}') AS arrival
 ), opened AS (
     INSERT INTO copilot_turn (id, session_id, status, origin, run_ids, tier, mode, permissions, accepted_through,
-                              fence, token, dispatched_at, dispatch_count, parent_id, budget_microdollars)
+                              fence, token, dispatched_at, dispatch_count, parent_id, budget_microdollars, arrival)
     SELECT %(turn)s, %(session)s, 'queued', %(origin)s, %(run_ids)s::jsonb, %(tier)s, %(mode)s, %(permissions)s::jsonb,
-           %(accepted)s, fenced.fence, %(token)s, now(), 1, %(parent)s, %(budget)s
+           %(accepted)s, fenced.fence, %(token)s, now(), 1, %(parent)s, %(budget)s, fenced.arrival
     FROM fenced
     RETURNING id
 )
@@ -182,6 +185,11 @@ class Claimed:
     context: ContextUse  # as the session's last turn left it
     purpose: str
     focus: str
+    arrival: Arrival
+
+    @property
+    def channel(self) -> Channel:
+        return context.channel_of(self.origin, self.arrival.reply)
 
 
 _CLAIM = f"""
@@ -216,7 +224,7 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
                                     WHERE w.owner_id = s.owner_id AND NOT w."on"))) AS shaping,
           EXISTS (SELECT 1 FROM copilot_mcpserver m
                   WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL)) AS has_servers,
-          s.context, t.purpose, t.focus
+          s.context, t.purpose, t.focus, t.arrival
 ), begun AS ({usage.BEGIN_FIRST})
 SELECT claimed.*, begun.turn_id IS NOT NULL FROM claimed LEFT JOIN begun ON begun.turn_id = claimed.id
 """  # noqa: S608 - both texts are ours
@@ -256,13 +264,19 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
         running_seconds=row[16],
         pending=row[17],
         calls=row[18],
-        begun=row[24],
+        begun=row[25],
         shaping=shaping,
         has_servers=row[20],
         context=loaded(row[21], ContextUse),
         purpose=row[22],
         focus=row[23],
+        arrival=loaded(row[24], Arrival),
     )
+
+
+def channel_of(turn: Turn) -> Channel:
+    """What the way in of a stored turn can do."""
+    return context.channel_of(turn.origin, msgspec.convert(turn.arrival, Arrival).reply)
 
 
 T = TypeVar("T")

@@ -1,0 +1,31 @@
+"""Readers of a session's log in other apps and in this process: from a cursor, by the one tail reader (T8.6, L13)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import UUID
+
+from copilot.bridge import in_thread as in_thread
+from copilot.errors import Unavailable
+from copilot.live.client import RedisDown
+from copilot.live.stream import Entry as Entry
+from copilot.live.stream import check_cursor as check_cursor
+from copilot.live.stream import last_cursor as last_cursor
+from copilot.live.tail import TAIL, Tail
+from copilot.live.tail import CursorLost as CursorLost
+from copilot.live.tail import Feed as Feed
+from copilot.live.tail import Overflowed as Overflowed
+
+OUTAGES: tuple[type[Exception], ...] = (Unavailable, *RedisDown)  # what a reader meets when the log is away
+
+
+@asynccontextmanager
+async def listening(session_id: UUID, cursor: str | None, *, tail: Tail | None = None) -> AsyncIterator[Feed]:
+    """News after the cursor, or from now on; not being able to listen is an error of its own."""
+    async with AsyncExitStack() as stack:
+        try:
+            feed = await stack.enter_async_context((tail or TAIL).listen(str(session_id), cursor))
+        except (TimeoutError, *RedisDown):
+            raise Unavailable from None
+        yield feed
