@@ -9,7 +9,8 @@ CopilotError
 │   ├── TooLarge             413
 │   └── TooMany              429
 ├── Unavailable              503  a server we need did not answer; nothing was half-written
-│   └── StorageUnavailable        … the one that keeps files
+│   ├── StorageUnavailable        … the one that keeps files
+│   └── OutcomeUnknown       504  it went away in the midst: what was sent may have been accepted
 ├── ScanFailed               a file could not be looked through; it stays closed and is tried again
 ├── TurnConflict             a turn cannot make this move: somebody else made one first
 └── FenceLost                another worker owns this turn now; leave at once
@@ -111,6 +112,16 @@ class StorageUnavailable(Unavailable):
     def __init__(self) -> None:
         super().__init__("The file store is unavailable for a moment. Please try again.")
         self.retry_after_seconds = 5
+
+
+class OutcomeUnknown(Unavailable):
+    """The database went away before it could say whether a message stands; with a run_id, sending again is safe."""
+
+    status = 504
+    default_code = "outcome_unknown"
+
+    def __init__(self) -> None:
+        super().__init__("It is not known whether this was accepted. Please look before you send it again.")
 
 
 class ScanFailed(CopilotError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
+import redis
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from billing import accounts
-from copilot import dispatch, sessions
-from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, TooMany, Unavailable
+from copilot import dispatch, history, sessions, turns
+from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, OutcomeUnknown, TooMany, Unavailable
 from copilot.live import counters, keys, lease
 from copilot.live.client import blocking
 from copilot.models import Message, Turn
@@ -236,6 +237,66 @@ def test_a_database_that_refuses_the_turn_gives_the_lease_back(session):
     assert not Message.objects.exists()
     assert ended(start(session, "Hello")).status == "succeeded"
     assert said(session) == ["Hello"]
+
+
+def test_a_message_that_a_turn_took_while_redis_went_away_is_accepted(session, model, monkeypatch):
+    """T3.5, T9.3: a refusal would have the caller say it twice"""
+    model.will(Text("Running"), cue(1))
+    start(session)
+    model.reaches(1)
+
+    honest = lease.claim_or_queue
+
+    def too_late(*args, **options):
+        honest(*args, **options)
+        model.give(1)
+        until(lambda: said(session) == ["Hello", "Behind"])
+        raise redis.ConnectionError
+
+    monkeypatch.setattr(lease, "claim_or_queue", too_late)
+    outcome = say(session, "Behind")
+    assert Message.objects.get(pk=outcome.message_id).turn_id == outcome.turn_id
+    quiet(session)
+    assert said(session) == ["Hello", "Behind"]
+
+
+def test_a_turn_whose_opening_was_never_confirmed_is_started_all_the_same(session, rig, monkeypatch):
+    """T3.5: the connection broke between the commit and its answer"""
+    rig.hold_tasks()
+    unheard(monkeypatch, turns, "open_turn")
+    outcome = say(session, "Hello")
+    assert (outcome.state, Turn.objects.get().pk) == ("started", outcome.turn_id)
+    assert said(session) == ["Hello"]
+
+
+def test_a_row_whose_commit_was_never_confirmed_is_taken_back(session, monkeypatch):
+    """T9.3: nothing half-written"""
+    unheard(monkeypatch, history, "accept")
+    with pytest.raises(Unavailable) as refused:
+        say(session, "Hello")
+    assert refused.value.code == "unavailable"
+    assert not Message.objects.exists()
+
+
+def test_whoever_cannot_be_told_is_told_that(session, monkeypatch):
+    """T9.3: the database is away when the row is to be taken back"""
+    unheard(monkeypatch, history, "accept")
+    unheard(monkeypatch, history, "discard", asked=False)
+    with pytest.raises(OutcomeUnknown) as refused:
+        say(session, "Hello")
+    assert (refused.value.status, refused.value.code) == (504, "outcome_unknown")
+
+
+def unheard(patch, module, name, *, asked=True):
+    """Postgres does what it is asked, if it hears of it, and the connection breaks before it can say so."""
+    honest = getattr(module, name)
+
+    def broken(*args, **options):
+        if asked:
+            honest(*args, **options)
+        raise OperationalError("the connection is lost")
+
+    patch.setattr(module, name, broken)
 
 
 # --- what Redis forgot -------------------------------------------------------------------------------

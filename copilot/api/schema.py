@@ -48,6 +48,7 @@ REFUSALS = {
     415: "This media type is not understood here.",
     429: "Too many requests; see `Retry-After`.",
     503: "Unavailable for a moment; see `Retry-After`.",
+    504: "A server went away in the midst: it is not known whether the request was carried out.",
 }
 
 

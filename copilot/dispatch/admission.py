@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 from django.db import DatabaseError, IntegrityError
 
 from copilot import history, memories, presets, queries, questions, turns
 from copilot.agent import prompt
-from copilot.commands import LIMITS, SendMessage
+from copilot.commands import LIMITS, PageContext, SendMessage
 from copilot.dispatch.answers import Queued, Started
 from copilot.dispatch.choosing import choose
 from copilot.dispatch.continuing import give_way
 from copilot.dispatch.families import room_for
 from copilot.dispatch.following import after_turn, restore
 from copilot.dispatch.limits import admit, check_limit, let_go
+from copilot.dispatch.outages import AWAY, accepted_or_refused, taken
 from copilot.dispatch.repetition import first_outcome, outcome_of
 from copilot.dispatch.telling import announce, publish
 from copilot.errors import InvalidRequest, TooMany, Unavailable
 from copilot.events import AttachmentView, MessageView
-from copilot.live import counters, lease, stream
-from copilot.live.client import RedisDown
+from copilot.live import counters, lease
 from copilot.live.lease import Member
 from copilot.models import Message
 from copilot.workspace import files
@@ -41,27 +42,10 @@ def submit(command: SendMessage) -> Started | Queued:
             raise
         return first  # it was accepted before the limit was reached
     attachments, ignored = _resolve(command)
-    message_id, turn_id, token = uuid4(), uuid4(), uuid4()
-    context = prompt.server_context(
-        sent=history.SENT,
-        speaker=command.author if command.arrival.reply else "",
-        page_url=command.page_context.url if command.page_context else "",
-        page_text=command.page_context.text if command.page_context else "",
-        attachments=attachments,
-    )
-    with room_for(command):
-        accepted = history.accept(message_id, command, attachments, context)
-    if accepted is None:
-        return first_outcome(command) or submit(command)
-    if accepted.recalls and command.permissions.memory:
-        recall(message_id, command)
-    if accepted.builds is not None:
-        history.add_context(message_id, presets.builder_context(command.user_id, accepted.builds))
-    number = accepted.accept_number
-    member = Member(number, command.run_id is not None, str(message_id))
+    message_id = uuid4()
     opening = turns.Opening(
-        turn_id=turn_id,
-        token=token,
+        turn_id=uuid4(),
+        token=uuid4(),
         session_id=command.session_id,
         message_id=message_id,
         origin=command.origin,
@@ -69,14 +53,44 @@ def submit(command: SendMessage) -> Started | Queued:
         tier=command.tier,
         mode=command.mode,
         permissions=command.permissions,
-        accept_number=number,
+        accept_number=0,  # known when its row stands
         title=title_from(command.text),
         parent=command.parent.turn_id if command.parent else None,
         budget=command.parent.budget_microdollars if command.parent else 0,
         of_owner=command.of_owner,
     )
+    try:
+        outcome = _accept(opening, command, attachments, ignored)
+    except AWAY:
+        return accepted_or_refused(opening, ignored)
+    return outcome or first_outcome(command) or submit(command)
+
+
+def _accept(
+    opening: turns.Opening, command: SendMessage, attachments: list[AttachmentView], ignored: list[str]
+) -> Started | Queued | None:
+    """The row first, then its place: a turn of its own, or one in the queue; None without a row."""
+    message_id = opening.message_id
+    page = command.page_context or PageContext()
+    context = prompt.server_context(
+        sent=history.SENT,
+        speaker=command.author if command.arrival.reply else "",
+        page_url=page.url,
+        page_text=page.text,
+        attachments=attachments,
+    )
+    with room_for(command):
+        accepted = history.accept(message_id, command, attachments, context)
+    if accepted is None:
+        return None
+    if accepted.recalls and command.permissions.memory:
+        recall(message_id, command)
+    if accepted.builds is not None:
+        history.add_context(message_id, presets.builder_context(command.user_id, accepted.builds))
+    number = accepted.accept_number
+    member = Member(number, command.run_id is not None, str(message_id))
     view = _view(message_id, command, attachments)
-    return _admit(opening, member, command.user_id, view, ignored)
+    return _admit(replace(opening, accept_number=number), member, command.user_id, view, ignored)
 
 
 def recall(message_id: UUID, command: SendMessage) -> None:
@@ -125,7 +139,13 @@ def _admit(
     opening: turns.Opening, member: Member, user_id: int, view: MessageView, ignored: list[str]
 ) -> Started | Queued:
     for _ in range(2):
-        verdict = _claim_or_queue(opening, member)
+        verdict = lease.claim_or_queue(
+            str(opening.session_id),
+            turn_id=str(opening.turn_id),
+            token=str(opening.token),
+            member=member,
+            order=float(member.accept_number),
+        )
         match verdict:
             case lease.Claimed():
                 started = _start(opening, member, user_id, view, ignored)
@@ -138,30 +158,7 @@ def _admit(
                 )
             case lease.Full():
                 return _refuse_full(opening, ignored)
-    _take_back(opening)
     raise Unavailable
-
-
-def _take_back(opening: turns.Opening) -> None:
-    """The caller is told to send again, so nothing of this try may stay (T3.5)."""
-    try:
-        history.discard(opening.message_id)
-    except DatabaseError:
-        log.warning("a refused message could not be taken back: the database is away")
-
-
-def _claim_or_queue(opening: turns.Opening, member: Member) -> lease.Claimed | lease.Waiting | lease.Full:
-    try:
-        return lease.claim_or_queue(
-            str(opening.session_id),
-            turn_id=str(opening.turn_id),
-            token=str(opening.token),
-            member=member,
-            order=float(member.accept_number),
-        )
-    except RedisDown as problem:
-        history.discard(opening.message_id)
-        raise Unavailable from problem
 
 
 def _start(
@@ -174,7 +171,8 @@ def _start(
         opened = turns.open_turn(opening)
     except TooMany:
         lease.give_back(session_id, str(opening.token))
-        _take_back(opening)
+        if not history.discard(opening.message_id):
+            return taken(opening, ignored)
         raise
     except IntegrityError:
         let_go(user_id, opening.turn_id)
@@ -182,7 +180,6 @@ def _start(
     except DatabaseError as problem:
         let_go(user_id, opening.turn_id)
         lease.give_back(session_id, str(opening.token))
-        _take_back(opening)
         raise Unavailable from problem
     return _opened(opening, opened, member, user_id, view, ignored)
 
@@ -199,7 +196,7 @@ def _opened(
         let_go(user_id, opening.turn_id)
         lease.reorder(str(opening.session_id), {member: float(member.accept_number)})
         after_turn(opening.session_id, opening.token, None)
-        return outcome_of(Message.objects.get(pk=opening.message_id)) or _taken(opening, ignored)
+        return outcome_of(Message.objects.get(pk=opening.message_id)) or taken(opening, ignored)
     cursor = announce(opening, opened, user_id, view)
     return Started(
         message_id=opening.message_id,
@@ -266,21 +263,9 @@ def _queue(
 
 def _refuse_full(opening: turns.Opening, ignored: list[str]) -> Started:
     if not history.discard(opening.message_id):
-        return _taken(opening, ignored)  # the running turn took it from the rows meanwhile: it is accepted
+        return taken(opening, ignored)  # the running turn took it from the rows meanwhile: it is accepted
     raise TooMany(
         f"{lease.QUEUE_CAPACITY} messages are waiting already.",
         code="queue_full",
         capacity=lease.QUEUE_CAPACITY,
-    )
-
-
-def _taken(opening: turns.Opening, ignored: list[str]) -> Started:
-    turn_id: UUID | None = Message.objects.values_list("turn_id", flat=True).get(pk=opening.message_id)
-    return Started(
-        message_id=opening.message_id,
-        turn_id=opening.turn_id if turn_id is None else turn_id,
-        run_id=opening.run_id,
-        cursor=stream.last_cursor(str(opening.session_id)),
-        state="started" if turn_id is None or opening.run_id else "delivered",
-        ignored_attachments=ignored,
     )
