@@ -45,6 +45,7 @@ INSTALLED_APPS = [
     "csp",
     "billing",
     "copilot",
+    "linking",
     "diagnostics",
 ]
 MIDDLEWARE = [
@@ -104,6 +105,15 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 REDIS_KEY_PREFIX = env.text("REDIS_KEY_PREFIX", "ph")
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "shared": {  # short-lived counts that all processes see; nothing that must not be lost
+        "BACKEND": "copilot.live.cache.SharedCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": f"{REDIS_KEY_PREFIX}:cache",
+        "OPTIONS": {"socket_timeout": 2, "socket_connect_timeout": 1},
+    },
+}
 
 CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
@@ -297,6 +307,8 @@ QUEUED_TOO_LONG_SECONDS = env.seconds("QUEUED_TOO_LONG_SECONDS", 30, least=1)
 EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
 DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
+# Called with a turn's id after commit, when it has started or ended; not for turns of our own pages and REST.
+TURN_HOOKS = env.words("TURN_HOOKS", [])
 
 # --- models (A4) -------------------------------------------------------------------------------------
 OPENAI_API_KEY = env.text("OPENAI_API_KEY")
@@ -339,6 +351,36 @@ BILLING_CURRENCY = env.text("BILLING_CURRENCY", "usd").lower()
 BILLING_REDIRECT_ORIGINS = env.words("BILLING_REDIRECT_ORIGINS", [SITE_URL])
 # Called with a user's id after commit, when one who may have been kept waiting can go on (B2.4).
 BILLING_LIMIT_LIFTED_HOOKS = env.words("BILLING_LIMIT_LIFTED_HOOKS", ["copilot.dispatch.limit_lifted"])
+
+# --- chat platforms and bots (L26) ---------------------------------------------------------------------
+LINK_BASE_URL = env.text("LINK_BASE_URL", f"{SITE_URL}/link").rstrip("/")
+LINK_TOKEN_TTL_SECONDS = env.integer("LINK_TOKEN_TTL_SECONDS", 1800, least=60)
+LINK_REQUIRE_SERVER_ADMIN = env.flag("LINK_REQUIRE_SERVER_ADMIN", True)
+LINK_TOKENS_PER_SUBJECT_HOUR = env.integer("LINK_TOKENS_PER_SUBJECT_HOUR", 5, least=1)
+LINK_TOKENS_PER_KEY_MINUTE = env.integer("LINK_TOKENS_PER_KEY_MINUTE", 60, least=1)
+LINK_TURN_RESERVE_MICRODOLLARS = env.integer("LINK_TURN_RESERVE_MICRODOLLARS", 50_000, least=1)
+LINK_NOTICE_SECONDS = env.integer("LINK_NOTICE_SECONDS", 3600, least=1)  # between two of a kind in a channel
+LINK_GREETING_SECONDS = env.integer("LINK_GREETING_SECONDS", 600, least=1)  # to somebody who is not linked
+LINK_CHANNEL_MESSAGES = env.integer("LINK_CHANNEL_MESSAGES", 60, least=1)  # per channel …
+LINK_CHANNEL_SECONDS = env.integer("LINK_CHANNEL_SECONDS", 600, least=1)  # … in this time
+LINK_PROMPTS_PER_SERVER_DAY = env.integer("LINK_PROMPTS_PER_SERVER_DAY", 30, least=1)
+LINK_UPDATE_KEEP_DAYS = env.integer("LINK_UPDATE_KEEP_DAYS", 7, least=1)
+LINK_STARTED_KEEP_HOURS = env.integer("LINK_STARTED_KEEP_HOURS", 24, least=1)
+SCRIPTED_PLATFORM = env.flag("SCRIPTED_PLATFORM", ENVIRONMENT != "production")  # for tests and development
+BOT_KEY_PEPPER = env.text("BOT_KEY_PEPPER")  # empty: derived from SECRET_KEY
+BOT_KEY_RATE_PER_MINUTE = env.integer("BOT_KEY_RATE_PER_MINUTE", 600, least=1)
+BOT_KEY_STREAMS = env.integer("BOT_KEY_STREAMS", 200, least=1)
+TELEGRAM_BOT_TOKEN = env.text("TELEGRAM_BOT_TOKEN")  # a platform without credentials is off
+TELEGRAM_SECRET = env.text("TELEGRAM_SECRET")
+DISCORD_APP_ID = env.text("DISCORD_APP_ID")
+DISCORD_PUBLIC_KEY = env.text("DISCORD_PUBLIC_KEY")
+DISCORD_BOT_TOKEN = env.text("DISCORD_BOT_TOKEN")
+SLACK_SIGNING_SECRET = env.text("SLACK_SIGNING_SECRET")
+SLACK_BOT_TOKEN = env.text("SLACK_BOT_TOKEN")
+SLACK_APP_TOKEN = env.text("SLACK_APP_TOKEN")
+DELIVERY_TIMEOUT_SECONDS = env.seconds("DELIVERY_TIMEOUT_SECONDS", 10, least=0.1)
+DELIVERY_ROTATION_SECONDS = env.integer("DELIVERY_ROTATION_SECONDS", 24 * 3600, least=1)
+DELIVERY_MAX_FAILURES = env.integer("DELIVERY_MAX_FAILURES", 50, least=1)
 
 # --- files, shares, exports (S20) --------------------------------------------------------------------
 MB = 2**20

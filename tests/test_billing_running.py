@@ -54,7 +54,7 @@ def test_a_flush_of_redis_changes_nothing_that_counts(redis_clean):
 @pytest.mark.slow
 def test_imports_out_of_place_are_found(tmp_path):
     """B2.c1: stripe outside gateway, redis outside counters, Django in pure modules, copilot in billing."""
-    for app in ("config", "diagnostics", "copilot", "billing"):
+    for app in ("config", "diagnostics", "linking", "copilot", "billing"):
         shutil.copytree(
             ROOT / app, tmp_path / app, ignore=lambda _, names: [n for n in names if n == "__pycache__"]
         )

@@ -27,6 +27,7 @@ SHARED = {
     "copilot/live/publisher.py",
     "copilot/live/tail.py",
     "copilot/workspace/erasure.py",  # calls other apps by the names in a setting: a failing one stops no other
+    "copilot/turns/hooks.py",  # the same
 }
 
 

@@ -155,6 +155,7 @@ async def _end(
                 summary=taken,
                 context=context,
                 unless_pending=unless_pending,
+                telling=False,
             )
         except TurnConflict:  # of a second try: the first may have come through before the database went
             ended = turns.ended_already(turn_id, fence, to) if number > 1 else None
@@ -197,6 +198,8 @@ async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | No
     )
     if await run.services.publisher.finish(run.outbox, release) == "kept":
         await in_thread(follow, run.turn.session_id, next_turn, next_token, keep_through)
+    if turns.concerns_others(run.turn.origin):
+        run.services.in_background(in_thread(turns.tell, run.turn.turn_id, run.turn.origin))
 
 
 # --- figures -----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from copilot.turns.changing import (
 )
 from copilot.turns.compacting import OpenedCompaction, open_compaction
 from copilot.turns.ending import Ended, cancel_reason, end, ended_already
+from copilot.turns.hooks import concerns_others, tell
 from copilot.turns.past import PastTurn, forget, record_past
 from copilot.turns.running import (
     CANCELLED,
@@ -36,6 +37,7 @@ from copilot.turns.running import (
     record_dropped,
     still_running,
 )
+from copilot.turns.standing import TurnStanding, cost_microdollars, of_run, standing
 
 __all__ = [
     "CANCELLED",
@@ -57,15 +59,19 @@ __all__ = [
     "Paused",
     "Requeued",
     "Stopping",
+    "TurnStanding",
     "cancel_reason",
     "channel_of",
     "claim",
+    "concerns_others",
+    "cost_microdollars",
     "end",
     "ended_already",
     "forget",
     "hold_running",
     "hold_waiting",
     "note_sent_again",
+    "of_run",
     "open_compaction",
     "open_turn",
     "pause",
@@ -74,6 +80,8 @@ __all__ = [
     "request_stop",
     "requeue",
     "resume",
+    "standing",
     "still_running",
+    "tell",
     "waiting_on",
 ]

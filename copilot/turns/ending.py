@@ -11,6 +11,7 @@ from django.db import connection
 from copilot.errors import TurnConflict
 from copilot.events import CancelReason, ContextUse, Event, GoalJudged, SessionChanged, TurnSummary
 from copilot.models import Turn
+from copilot.turns import hooks
 from copilot.turns.running import CANCELLED, FAILED, REACHED_FROM, RUNNING, loaded
 
 _json = msgspec.json.Encoder()
@@ -52,7 +53,7 @@ WITH ended AS (
       AND NOT (%(unless_pending)s AND stop_requested_at IS NULL AND EXISTS (
           SELECT 1 FROM copilot_message m WHERE m.session_id = copilot_turn.session_id
           AND m.sequence IS NULL AND m.dropped_at IS NULL))
-    RETURNING session_id, run_ids, stop_through, cancel_reason
+    RETURNING session_id, run_ids, stop_through, cancel_reason, origin
 )
 UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s),
        context = COALESCE(%(context)s::jsonb, s.context),
@@ -61,7 +62,8 @@ UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fenc
 FROM ended JOIN copilot_session old ON old.id = ended.session_id WHERE s.id = ended.session_id
 RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL, s.title_origin,
           ended.cancel_reason, s.depth > 0, s.goal_state,
-          CASE WHEN old.goal_state = 'active' AND s.goal_state = 'paused' THEN s.goal_reason ELSE '' END
+          CASE WHEN old.goal_state = 'active' AND s.goal_state = 'paused' THEN s.goal_reason ELSE '' END,
+          ended.origin
 """
 
 
@@ -78,10 +80,12 @@ def end(
     override: bool = False,
     unless_pending: bool = False,
     unless_running: bool = False,
+    telling: bool = True,
 ) -> Ended:
     """The one ending. `override` raises the fence too, so that the worker it is taken from can write no more.
 
     `unless_pending` refuses while messages wait that the turn might still take: one statement asks and ends.
+    Other apps are told of it, unless the caller does so itself (`telling`) once the costs are recorded.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -108,6 +112,8 @@ def end(
         row = cursor.fetchone()
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
+    if telling:
+        hooks.tell(turn_id, row[10])
     return Ended(
         run_ids=loaded(row[0], list[str]),
         stop_through=row[1],

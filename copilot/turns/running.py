@@ -18,6 +18,7 @@ from copilot.events import CancelReason, ContextUse
 from copilot.models import Turn
 from copilot.permissions import Permissions, PermissionsJSON
 from copilot.shaping import Shaping
+from copilot.turns import hooks
 
 QUEUED, RUNNING, WAITING = Turn.Status.QUEUED, Turn.Status.RUNNING, Turn.Status.WAITING
 SUCCEEDED, FAILED, CANCELLED = Turn.Status.SUCCEEDED, Turn.Status.FAILED, Turn.Status.CANCELLED
@@ -124,7 +125,10 @@ def open_turn(opening: Opening) -> Opened | None:
             },
         )
         row = cursor.fetchone()
-    return Opened(*row) if row else None
+    if row is None:
+        return None
+    hooks.tell(opening.turn_id, opening.origin)
+    return Opened(*row)
 
 
 def record_dropped(
@@ -150,6 +154,7 @@ def record_dropped(
         ended_at=Now(),
         cancel_reason=by,
     )
+    hooks.tell(turn.pk, origin)
     return turn.pk
 
 

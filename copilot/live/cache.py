@@ -1,0 +1,37 @@
+"""Django's cache in our Redis, for apps that do not speak to it themselves; away, it says so in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from django.core.cache.backends.redis import RedisCache
+
+from copilot.errors import Unavailable
+from copilot.live.client import RedisDown
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Act = Callable[Concatenate["SharedCache", P], R]
+
+
+def _named(act: Act[P, R]) -> Act[P, R]:
+    @wraps(act)
+    def acting(self: SharedCache, /, *args: P.args, **options: P.kwargs) -> R:
+        try:
+            return act(self, *args, **options)
+        except RedisDown as problem:
+            raise Unavailable from problem
+
+    return acting
+
+
+class SharedCache(RedisCache):
+    """One count for all processes: `add` and `incr` are atomic."""
+
+    add = _named(RedisCache.add)
+    get = _named(RedisCache.get)
+    set = _named(RedisCache.set)
+    incr = _named(RedisCache.incr)
+    delete = _named(RedisCache.delete)

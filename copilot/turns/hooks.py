@@ -1,0 +1,33 @@
+"""Tells other apps that a turn started or ended: the one call out of copilot, by configuration (TURN_HOOKS)."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils.module_loading import import_string
+
+log = logging.getLogger(__name__)
+
+# What came by copilot's own doors is answered there: nobody else waits for it, and its turns pay for no call.
+OWN_DOORS = frozenset({"web", "api"})
+
+
+def concerns_others(origin: str) -> bool:
+    return origin not in OWN_DOORS and bool(settings.TURN_HOOKS)
+
+
+def tell(turn_id: UUID, origin: str) -> None:
+    """After commit, with the turn's id: it has started or ended; the row says which. May be told twice."""
+    if concerns_others(origin):
+        transaction.on_commit(lambda: _call(turn_id))
+
+
+def _call(turn_id: UUID) -> None:
+    for name in settings.TURN_HOOKS:
+        try:
+            import_string(name)(turn_id)
+        except Exception:
+            log.exception("The hook %s failed for turn %s.", name, turn_id)

@@ -1,0 +1,100 @@
+"""Where third-party bots are told what happened, and what they were told; `linking.deliveries` alone writes it (L17)."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from linking.models.conversations import PlatformConversation
+from linking.models.keys import BotKey
+from linking.models.values import known_platform, opaque, platform_field, platform_id_field
+
+
+class DeliveryEndpoint(models.Model):
+    """One per bot account. Its secrets are sealed: they sign, so they must be read, by us alone."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    platform = platform_field()
+    bot_account = platform_id_field()
+    url = models.CharField(max_length=2000)
+    secret = models.TextField(editable=False)
+    old_secret = models.TextField(blank=True, editable=False, help_text="Signs too for a day after rotation.")
+    rotated_at = models.DateTimeField(null=True, blank=True)
+    disabled_at = models.DateTimeField(null=True, blank=True)
+    disabled_reason = models.CharField(max_length=32, blank=True)
+    failures = models.PositiveIntegerField(default=0, db_default=0, help_text="In a row.")
+    created_by_key = models.ForeignKey(
+        BotKey, on_delete=models.SET_NULL, null=True, blank=True, related_name="delivery_endpoints"
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["platform", "bot_account"], name="one_delivery_endpoint_per_bot_account"
+            ),
+            models.CheckConstraint(
+                condition=Q(url__startswith="https://"), name="deliveries_go_by_https_alone"
+            ),
+            models.CheckConstraint(
+                condition=Q(disabled_at__isnull=True, disabled_reason="")
+                | Q(disabled_at__isnull=False, disabled_reason__gt=""),
+                name="a_disabled_endpoint_says_why",
+            ),
+            known_platform("a_delivery_endpoint"),
+            opaque("bot_account"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.platform} delivery endpoint {self.id}"
+
+
+class Delivery(models.Model):
+    """One event on its way, sent until it was taken; its id is the same at every try."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting"
+        DELIVERED = "delivered"
+        FAILED = "failed"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    number = models.BigIntegerField(help_text="The order within the endpoint.")
+    endpoint = models.ForeignKey(DeliveryEndpoint, on_delete=models.CASCADE, related_name="deliveries")
+    conversation = models.ForeignKey(
+        PlatformConversation, on_delete=models.CASCADE, related_name="deliveries"
+    )
+    turn_id = models.UUIDField()
+    event = models.CharField(max_length=32)
+    event_key = models.CharField(max_length=128, help_text="What it tells of; told once.")
+    body = models.TextField(blank=True, help_text="The exact bytes that are signed.")
+    state = models.CharField(
+        max_length=16, choices=State.choices, default=State.WAITING, db_default=State.WAITING
+    )
+    attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
+    next_try_at = models.DateTimeField(db_default=Now())
+    last_status = models.PositiveSmallIntegerField(null=True, blank=True)
+    last_error = models.CharField(max_length=64, blank=True, default="", db_default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        constraints = [
+            models.UniqueConstraint(fields=["endpoint", "event_key"], name="an_event_is_delivered_as_one"),
+            models.CheckConstraint(
+                condition=Q(state="waiting", finished_at__isnull=True)
+                | Q(state__in=["delivered", "failed"], finished_at__isnull=False),
+                name="a_finished_delivery_and_only_a_finished_one_has_an_end",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["next_try_at"], condition=Q(state="waiting"), name="deliveries_to_be_sent"),
+            models.Index(fields=["conversation", "number"], name="deliveries_of_a_conversation"),
+            models.Index(fields=["endpoint", "-number"], name="deliveries_of_an_endpoint"),
+        ]
+
+    def __str__(self) -> str:
+        return f"delivery {self.id}"

@@ -1,0 +1,163 @@
+"""Who someone is on a platform: links, and the tokens by which they are made; `linking.links` alone writes them."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from linking.models.keys import BotKey
+from linking.models.values import known_platform, opaque, platform_field, platform_id_field
+
+MOST_ALLOWED = 200  # channels, roles, tools: a list that a person can still look through
+
+
+class PlatformLink(models.Model):
+    """A server whose conversations run as its owner and at the owner's cost (L8)."""
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        PAUSED = "paused"
+        BOT_REMOVED = "bot_removed"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    platform = platform_field()
+    server_id = platform_id_field()
+    server_name = models.CharField(max_length=100, blank=True)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="server_links")
+    state = models.CharField(
+        max_length=16, choices=State.choices, default=State.ACTIVE, db_default=State.ACTIVE
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    daily_cap_microdollars = models.BigIntegerField(
+        null=True, blank=True, help_text="Empty = no cap, 0 = nothing allowed."
+    )
+    monthly_cap_microdollars = models.BigIntegerField(
+        null=True, blank=True, help_text="Empty = no cap, 0 = nothing allowed."
+    )
+    member_turns_per_hour = models.PositiveIntegerField(default=20, db_default=20)
+    allowed_channels = ArrayField(
+        platform_id_field(), default=list, blank=True, help_text="Empty = all; threads go with their channel."
+    )
+    allowed_roles = ArrayField(platform_id_field(), default=list, blank=True, help_text="Empty = everyone.")
+    require_mention = models.BooleanField(default=True, db_default=True)
+    tools = ArrayField(
+        models.CharField(max_length=64),
+        default=list,
+        blank=True,
+        help_text="Tools its members may use, besides those of the guest profile.",
+    )
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["platform", "server_id"], name="a_server_has_one_owner"),
+            known_platform("a_server_link"),
+            opaque("server_id"),
+            models.CheckConstraint(
+                condition=Q(state__in=["active", "paused", "bot_removed"]), name="a_link_has_a_known_state"
+            ),
+            models.CheckConstraint(condition=Q(daily_cap_microdollars__gte=0), name="a_daily_cap_is_no_debt"),
+            models.CheckConstraint(
+                condition=Q(monthly_cap_microdollars__gte=0), name="a_monthly_cap_is_no_debt"
+            ),
+            *(
+                models.CheckConstraint(
+                    condition=Q(**{f"{field}__len__lte": MOST_ALLOWED}), name=f"{field}_can_be_looked_through"
+                )
+                for field in ("allowed_channels", "allowed_roles", "tools")
+            ),
+        ]
+        indexes = [models.Index(F("owner"), F("created_at").desc(), F("id"), name="server_links_of_an_owner")]
+
+    def __str__(self) -> str:
+        return f"{self.platform} server link {self.id}"
+
+
+class PlatformUserLink(models.Model):
+    """A chat account that acts as a user in direct messages, and nowhere else (L9)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    platform = platform_field()
+    platform_user_id = platform_id_field()
+    display_name = models.CharField(max_length=80, blank=True)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="chat_accounts")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["platform", "platform_user_id"], name="a_chat_account_acts_as_one_user"
+            ),
+            known_platform("a_user_link"),
+            opaque("platform_user_id"),
+        ]
+        indexes = [models.Index(F("user"), F("created_at").desc(), F("id"), name="user_links_of_a_user")]
+
+    def __str__(self) -> str:
+        return f"{self.platform} user link {self.id}"
+
+
+class LinkToken(models.Model):
+    """A bot's request for a link, confirmed once by a person; the token itself is kept nowhere (L4)."""
+
+    class Kind(models.TextChoices):
+        SERVER = "server"
+        USER = "user"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    digest = models.CharField(max_length=64, unique=True, help_text="SHA-256 of the token.")
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    platform = platform_field()
+    bot_account = platform_id_field()
+    subject_id = platform_id_field(help_text="The server or the platform's user.")
+    subject_name = models.CharField(max_length=100, blank=True)
+    requester_name = models.CharField(max_length=80, blank=True)
+    notify_container = platform_id_field(blank=True, help_text="Where the bot says that it was confirmed.")
+    created_by_key = models.ForeignKey(
+        BotKey, on_delete=models.SET_NULL, null=True, blank=True, related_name="link_tokens"
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+    used_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, blank=True, related_name="link_tokens"
+    )
+    superseded_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["platform", "kind", "subject_id"],
+                condition=Q(used_at=None, superseded_at=None),
+                name="one_pending_token_per_subject",
+            ),
+            models.CheckConstraint(
+                condition=Q(used_at__isnull=True, used_by__isnull=True)
+                | Q(used_at__isnull=False, used_by__isnull=False),
+                name="a_used_token_and_only_a_used_token_has_a_user",
+            ),
+            models.CheckConstraint(
+                condition=Q(used_at__isnull=True) | Q(superseded_at__isnull=True),
+                name="a_used_token_is_not_superseded",
+            ),
+            models.CheckConstraint(condition=Q(kind__in=["server", "user"]), name="a_token_has_a_known_kind"),
+            models.CheckConstraint(condition=Q(digest__regex="^[0-9a-f]{64}$"), name="a_token_is_a_digest"),
+            known_platform("a_token"),
+            opaque("bot_account"),
+            opaque("subject_id"),
+            opaque("notify_container", or_nothing=True),
+        ]
+        indexes = [
+            models.Index(
+                fields=["platform", "kind", "subject_id", "-created_at"], name="tokens_of_a_subject"
+            ),
+            models.Index(fields=["created_at"], name="tokens_by_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} token {self.id}"

@@ -1,0 +1,51 @@
+"""How often something may happen: short-lived counts in Django's cache, one for all processes (L1)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Protocol
+
+from django.core.cache import caches
+
+from copilot.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+class Clock(Protocol):
+    def __call__(self) -> float: ...
+
+
+def hit(name: str, who: str, *, limit: int, seconds: int, clock: Clock = time.time) -> int | None:
+    """Count one; the seconds to wait when it is one too many, else None. A Redis that is away keeps nobody out.
+
+    A window slides over two counts, so that a boundary lets nobody through twice.
+    """
+    now = clock()
+    number = int(now // seconds)
+    gone = now / seconds - number
+    try:
+        before = int(caches["shared"].get(f"{name}:{who}:{number - 1}") or 0)
+        if int(caches["shared"].get(f"{name}:{who}:{number}") or 0) + before * (1 - gone) >= limit:
+            return max(1, int(seconds * (1 - gone)) + 1)
+        count = _counted(f"{name}:{who}:{number}", 2 * seconds)
+    except Unavailable:
+        log.warning("the count of %s is unreachable: letting it through", name)
+        return None
+    return max(1, int(seconds * (1 - gone)) + 1) if count + before * (1 - gone) > limit else None
+
+
+def first(name: str, who: str, *, seconds: int) -> bool:
+    """Whether this is the first in so many seconds; nothing is said twice when nobody can tell."""
+    try:
+        return bool(caches["shared"].add(f"{name}:{who}", 1, seconds))
+    except Unavailable:
+        return False
+
+
+def _counted(key: str, seconds: int) -> int:
+    """Two processes that come first together are both counted: one of them adds, the other one's add fails."""
+    if caches["shared"].add(key, 1, seconds):
+        return 1
+    return int(caches["shared"].incr(key))
