@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
-from celery import Celery
+from celery import Celery, bootsteps
 from celery.signals import setup_logging, worker_init, worker_shutdown
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
@@ -19,6 +21,24 @@ def _keep_our_logging(**_: object) -> None:
     """Celery leaves logging alone when somebody answers this signal: settings.LOGGING rules."""
 
 
+class Heartbeat(bootsteps.StartStopStep):
+    """Touches HEARTBEAT_FILE for as long as the worker's own timer runs: what a container's check looks at (D15)."""
+
+    requires = ("celery.worker.components:Timer",)
+    SECONDS = 5.0
+
+    def start(self, parent: Any) -> None:
+        from django.conf import settings
+
+        if settings.HEARTBEAT_FILE:
+            file = Path(settings.HEARTBEAT_FILE)
+            file.touch()
+            parent.timer.call_repeatedly(self.SECONDS, file.touch)
+
+
+app.steps["worker"].add(Heartbeat)
+
+
 def _runs_turns(worker: object) -> bool:
     return "turns" in getattr(getattr(worker, "app", app), "amqp", app.amqp).queues.consume_from
 
@@ -26,6 +46,9 @@ def _runs_turns(worker: object) -> bool:
 @worker_init.connect
 def _start_engine(sender: object = None, **_: object) -> None:
     """A worker of the queue `turns` has its event loop, and the SDKs loaded, before the first task comes."""
+    from diagnostics import metrics
+
+    metrics.serve_from_worker()
     if _runs_turns(sender):
         from copilot import engine
 

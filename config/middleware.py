@@ -13,6 +13,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils.decorators import sync_and_async_middleware
 
+from config import metrics
 from config.logs import UNLOGGED_PATHS
 
 log = structlog.get_logger("http")
@@ -97,12 +98,13 @@ def _finished(
 ) -> HttpResponseBase:
     response.headers["X-Request-ID"] = name
     if request.path not in UNLOGGED_PATHS and not request.path.startswith(settings.STATIC_URL):
-        match = request.resolver_match
+        seconds = time.perf_counter() - began
+        metrics.count_request(request, response.status_code, seconds)
         log.info(
             "request",
             method=request.method,
-            route=match.route if match else "other",
+            route=metrics.route_of(request),
             status=response.status_code,
-            duration_ms=round((time.perf_counter() - began) * 1000, 1),
+            duration_ms=round(seconds * 1000, 1),
         )
     return response

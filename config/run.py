@@ -76,7 +76,7 @@ def main() -> int:
 @contextlib.contextmanager
 def _only_one() -> Iterator[None]:
     """The kernel drops the lock with the process, however that ends."""
-    for directory in (VAR, VAR / "static", VAR / "workspace"):
+    for directory in (VAR, VAR / "static", VAR / "workspace", VAR / "metrics"):
         directory.mkdir(parents=True, exist_ok=True)
     with LOCK.open("a+") as lock:
         try:
@@ -84,6 +84,8 @@ def _only_one() -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             raise RunProblem(f"Pilothouse already runs here ({lock.read().strip() or 'starting'}).") from None
+        for left in (VAR / "metrics").glob("*.db"):  # counts of processes that are gone
+            left.unlink()
         _write(lock, f"process {os.getpid()}, http://127.0.0.1:{os.environ.get('PORT', '8000')}")
         yield
         _write(lock, "")
@@ -122,6 +124,7 @@ def _environment(port: int) -> dict[str, str]:
         "TURN_GRACE_SECONDS": GRACE_SECONDS,
         "STATIC_ROOT": str(VAR / "static"),
         "WORKSPACE_ROOT": str(VAR / "workspace"),
+        "PROMETHEUS_MULTIPROC_DIR": str(VAR / "metrics"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges",  # in a container we may
     }

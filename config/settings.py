@@ -200,6 +200,12 @@ AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 EMAIL_BACKEND = env.text("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
+EMAIL_HOST = env.text("EMAIL_HOST", "localhost")
+EMAIL_PORT = env.integer("EMAIL_PORT", 25, least=1, most=65535)
+EMAIL_HOST_USER = env.text("EMAIL_HOST_USER")
+EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD")
+EMAIL_USE_TLS = env.flag("EMAIL_USE_TLS", False)
+EMAIL_TIMEOUT = env.seconds("EMAIL_TIMEOUT", 10, least=1)
 DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SITE_URL.startswith("https://")
 SESSION_COOKIE_HTTPONLY = True
@@ -285,6 +291,11 @@ SPECTACULAR_SETTINGS = {
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
 LOGGING = logs.configuration(production=ENVIRONMENT == "production", level=LOG_LEVEL)
 METRICS_TOKEN = env.text("METRICS_TOKEN")
+METRICS_ALLOWED_CIDRS = env.words("METRICS_ALLOWED_CIDRS", [])  # who may scrape without the token
+METRICS_PORT = env.integer("METRICS_PORT", 0, most=65535)  # of a worker's own /metrics; 0: none
+HEARTBEAT_FILE = env.text(
+    "HEARTBEAT_FILE"
+)  # touched by a Celery process while it works, for container checks
 
 # --- turns (T5, T9, A0.7, D2) ------------------------------------------------------------------------
 TURN_WAKEUPS = env.choice(

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import assert_never
 from uuid import UUID
 
-import msgspec
 from channels.consumer import AsyncConsumer
 from channels.exceptions import StopConsumer
 from django.db import DatabaseError
 
-from copilot import commands, dispatch, events, knocks, queries
+from copilot import commands, dispatch, events, frames, knocks, metrics, queries
 from copilot.bridge import in_thread
 from copilot.commands import LIMITS, Command
 from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, Unavailable
+from copilot.frames import Reply
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.live.tail import QUEUE_EVENTS, TAIL, CursorLost, Entry, Subscription
@@ -29,18 +29,6 @@ log = logging.getLogger(__name__)
 
 STRANGER, ABUSE, TOO_BIG = 4401, 4008, 1009  # close codes
 MAX_SUBSCRIPTIONS = 50
-Reply = dict[str, object]
-Outcome = (
-    dispatch.Started
-    | dispatch.Queued
-    | dispatch.Obeyed
-    | dispatch.Goal
-    | dispatch.Aside
-    | dispatch.Stopped
-    | dispatch.Switched
-    | dispatch.Undone
-    | dispatch.Decided
-)
 
 
 class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no types
@@ -83,6 +71,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         self.visitor = visitor
         self._expelled = False
         TAIL.admit(visitor.user_id, self)
+        metrics.websocket_connections.inc()
         await self.send({"type": "websocket.accept"})
         self._writer = asyncio.create_task(self._write_for_ever(), name="socket")
 
@@ -92,6 +81,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         for ear in tuple(self._ears):
             ear.leave()
         if self._writer is not None:
+            metrics.websocket_connections.dec()
             TAIL.leave_user(self.visitor.user_id, self)
             TAIL.see_out(self.visitor.user_id, self)
             self._writer.cancel()
@@ -118,24 +108,26 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         return full
 
     async def _close(self, code: int, name: str, message: str) -> None:
-        await self.send({"type": "websocket.send", "text": _error(None, InvalidRequest(message, code=name))})
+        await self.send(
+            {"type": "websocket.send", "text": frames.error(None, InvalidRequest(message, code=name))}
+        )
         await self.send({"type": "websocket.close", "code": code, "reason": name})
 
     async def _obey(self, frame: str | bytes) -> None:
         ref: object = None
         try:
-            data = _decoded(frame)
+            data = frames.decoded(frame)
             ref = data.get("ref") if isinstance(data, dict) else None
             reply = await self._perform(commands.parse_command(data))
-            self._push(_text({"kind": "ack", "ref": ref, **reply}))
+            self._push(frames.text({"kind": "ack", "ref": ref, **reply}))
         except Refused as refusal:
-            self._push(_error(ref, refusal))
+            self._push(frames.error(ref, refusal))
         except (DatabaseError, *RedisDown) as problem:
             log.warning("a command met an unavailable server: %s", type(problem).__name__)
-            self._push(_error(ref, Unavailable()))
+            self._push(frames.error(ref, Unavailable()))
         except Exception:
             log.exception("a command failed")
-            self._push(_error(ref, Refused("Something went wrong on our side.", code="internal_error")))
+            self._push(frames.error(ref, Refused("Something went wrong on our side.", code="internal_error")))
 
     async def _perform(self, command: Command) -> Reply:
         user_id = self.visitor.user_id
@@ -157,7 +149,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 self._need("chat")
                 session_id = _session(command.session_id)
                 stopped = await in_thread(dispatch.stop, user_id, session_id, queue=command.queue)
-                return _fields(stopped)
+                return frames.fields(stopped)
             case commands.AnswerQuestion():
                 self._need("chat")
                 question = commands.as_uuid(command.question_id)
@@ -175,14 +167,14 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 switched = await in_thread(
                     dispatch.switch_branch, user_id, session_id, message_id, command.branch
                 )
-                return _fields(switched)
+                return frames.fields(switched)
             case commands.UndoTurn():
                 self._need("chat")
-                return _fields(await in_thread(dispatch.undo, user_id, _session(command.session_id)))
+                return frames.fields(await in_thread(dispatch.undo, user_id, _session(command.session_id)))
             case commands.DecideApprovals():
                 self._need("chat")
                 decisions = commands.decisions_of(command.given())
-                return _fields(await in_thread(dispatch.decide, user_id, decisions))
+                return frames.fields(await in_thread(dispatch.decide, user_id, decisions))
             case commands.SetGoal() | commands.ChangeGoal():
                 return await self._pursue(command)
             case commands.AskAside():
@@ -213,7 +205,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         outcome = await in_thread(dispatch.hear, message)
         if isinstance(outcome, dispatch.Obeyed) and outcome.side_id is not None:
             await self._overhear(outcome.side_id, outcome.cursor)
-        return _fields(outcome)
+        return frames.fields(outcome)
 
     async def _resend(self, command: commands.EditSent | commands.RetrySent) -> Reply:
         self._need("chat")
@@ -224,7 +216,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             origin=self.visitor.origin,
             permissions=UNRESTRICTED,
         )
-        return _fields(await in_thread(dispatch.resend, again))
+        return frames.fields(await in_thread(dispatch.resend, again))
 
     async def _pursue(self, command: commands.SetGoal | commands.ChangeGoal) -> Reply:
         self._need("chat")
@@ -236,15 +228,15 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             permissions=UNRESTRICTED,
         )
         if isinstance(command, commands.SetGoal):
-            return _fields(await in_thread(dispatch.set_goal, message))
-        return _fields(await in_thread(dispatch.change_goal, message, command.act))
+            return frames.fields(await in_thread(dispatch.set_goal, message))
+        return frames.fields(await in_thread(dispatch.change_goal, message, command.act))
 
     async def _ask_aside(self, command: commands.AskAside) -> Reply:
         self._need("chat")
         session_id = _session(command.session_id)
         aside = await in_thread(dispatch.ask_aside, self.visitor.user_id, session_id, command.question)
         await self._overhear(aside.side_id, aside.cursor)
-        return _fields(aside)
+        return frames.fields(aside)
 
     async def _overhear(self, side_id: str, cursor: str) -> None:
         ear = Ear(self._push, self._ears.discard)
@@ -375,26 +367,3 @@ def _message(text: str) -> UUID:
     if message_id is None:
         raise NotFound
     return message_id
-
-
-def _decoded(frame: str | bytes) -> events.JSON:
-    try:
-        return msgspec.json.decode(frame)  # type: ignore[no-any-return]
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-        raise InvalidRequest("That is not JSON.") from problem
-
-
-def _text(reply: Reply) -> str:
-    return msgspec.json.encode(reply).decode()
-
-
-def _error(ref: object, refusal: Refused) -> str:
-    return _text({"kind": "error", "ref": ref, **refusal.body()})
-
-
-def _fields(outcome: Outcome) -> Reply:
-    fields: Reply = msgspec.to_builtins(outcome)
-    for name in ("ignored_attachments", "hint"):  # said only when there is something to say
-        if not fields.get(name):
-            fields.pop(name, None)
-    return fields

@@ -21,6 +21,7 @@ class RedisHealth:
     eviction_policy: str
     role: str
     append_only: bool
+    saving: bool  # whether the last snapshot and the last append came through
     time: float  # seconds since the epoch, by the server's clock
 
 
@@ -48,6 +49,7 @@ def redis_health() -> RedisHealth:
         eviction_policy=str(info["maxmemory_policy"]),
         role=str(info["role"]),
         append_only=bool(info["aof_enabled"]),
+        saving="err" not in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")),
         time=seconds + microseconds / 1e6,
     )
 

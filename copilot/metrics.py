@@ -2,8 +2,51 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge, Histogram
 
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
+
+# --- turns -------------------------------------------------------------------------------------------
+executions_ended = Counter(
+    "pilothouse_executions_ended_total",
+    "Turns and scheduled runs by how they ended (succeeded, failed, cancelled), kind (turn, scheduled_run) and origin.",
+    ["outcome", "kind", "origin"],
+)
+turn_seconds = Histogram(
+    "pilothouse_turn_seconds", "From a turn's acceptance to its ending.", buckets=SECONDS
+)
+queue_wait_seconds = Histogram(
+    "pilothouse_queue_wait_seconds", "From being queued to a worker's start.", buckets=SECONDS
+)
+first_event_seconds = Histogram(
+    "pilothouse_first_event_seconds", "From a turn's acceptance to the model's first token.", buckets=SECONDS
+)
+turn_recoveries = Counter(
+    "pilothouse_turn_recoveries_total",
+    "Turns of lost workers by what became of them: continued, failed (lost too often), cancelled (it was stopped).",
+    ["decision"],
+)
+websocket_connections = Gauge(
+    "pilothouse_websocket_connections", "Open sockets.", multiprocess_mode="livesum"
+)
+
+# --- models and tools --------------------------------------------------------------------------------
+provider_calls = Counter(
+    "pilothouse_provider_calls_total",
+    "Requests to models by provider and outcome: answered, aborted (cut off), refused (before any work).",
+    ["provider", "outcome"],
+)
+provider_seconds = Histogram(
+    "pilothouse_provider_seconds", "Duration of requests to models.", ["provider"], buckets=SECONDS
+)
+cost_microdollars = Counter(
+    "pilothouse_cost_microdollars_total", "What models cost, as billing recorded it.", ["provider"]
+)
+tool_calls = Counter(
+    "pilothouse_tool_calls_total",
+    "Tool calls by tool (ours by name, those of MCP servers as mcp, others as unknown) and outcome: ok, error.",
+    ["tool", "outcome"],
+)
 titles = Counter(
     "pilothouse_titles_total",
     "Titles of the server's own by where they came from: model, local, none (nothing usable).",

@@ -20,7 +20,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from billing import usage as billing_usage
-from copilot import approvals, dispatch, history, queries, sessions, tasks, turns, usage, workers
+from copilot import approvals, dispatch, history, metrics, queries, sessions, tasks, turns, usage, workers
 from copilot.errors import TurnConflict
 from copilot.events import Ending, TurnCancelled, TurnFailed, TurnRecovering, TurnSucceeded, TurnSummary
 from copilot.live import beats, lease
@@ -101,6 +101,8 @@ def take_over(suspect: workers.Suspect) -> bool:
         return False
     turn = Turn.objects.select_related("session").get(pk=turn_id)
     _raise_fence(turn, requeued.fence)
+    decision = "cancelled" if suspect.stopped else "failed" if requeued.used_up else "continued"
+    metrics.turn_recoveries.labels(decision).inc()
     if suspect.stopped or requeued.used_up:
         _tell_lost(turn)
         end = _cancel if suspect.stopped else _give_up

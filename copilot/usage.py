@@ -173,12 +173,16 @@ def finish(spent: Spent) -> str:
                 spent.call_id,
             ],
         )
-    _count(spent)
+    _count(spent, recorded.cost_microdollars if recorded else 0)
     return "" if recorded is None else recorded.source
 
 
-def _count(spent: Spent) -> None:
-    """How much of the prompts comes out of a cache: read ÷ (input + read + written), per model (A15.11)."""
+def _count(spent: Spent, cost_microdollars: int) -> None:
+    """The call (D16); how much of the prompts comes out of a cache: read ÷ (input + read + written), per model (A15.11)."""
+    outcome = "refused" if spent.refused_before_work else "aborted" if spent.aborted else "answered"
+    metrics.provider_calls.labels(spent.provider, outcome).inc()
+    metrics.provider_seconds.labels(spent.provider).observe(spent.latency_ms / 1000)
+    metrics.cost_microdollars.labels(spent.provider).inc(cost_microdollars)
     tokens = spent.tokens
     written = tokens.cache_write_5m + tokens.cache_write_1h
     for part, number in (("input", tokens.input), ("read", tokens.cache_read), ("written", written)):

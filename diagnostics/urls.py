@@ -1,4 +1,4 @@
-"""Where load balancers and people look (D15)."""
+"""Where load balancers and scrapers look (D15, D16)."""
 
 from __future__ import annotations
 
@@ -9,4 +9,5 @@ from diagnostics import views
 urlpatterns = [
     path("healthz", views.healthz, name="healthz"),
     path("readyz", views.readyz, name="readyz"),
+    path("metrics", views.scrape, name="metrics"),
 ]

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.conf import settings
 from pydantic import ValidationError
 
-from copilot import queries
+from copilot import metrics, queries
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.errors import FenceLost, Refused
@@ -155,9 +155,16 @@ class _Group:
         return _judged(call, work)
 
     async def _conclude(self, call: ToolCall, result: results.Result, *, duration_ms: int) -> CallOutcome:
+        metrics.tool_calls.labels(self._counted_as(call.tool), "ok" if result.success else "error").inc()
         return await results.conclude(
             call, result, session_id=self._context.session_id, room=self._room, duration_ms=duration_ms
         )
+
+    def _counted_as(self, name: str) -> str:
+        """From a closed set: what others name their tools, or a model makes up, is no label (D16)."""
+        if registry.get(name) is not None:
+            return name
+        return "mcp" if name in self._offered else "unknown"
 
     def _send(self, event: Event) -> None:
         """What a tool tells clients meanwhile; one that was given up on says nothing any more."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 import msgspec
-from django.db import connection
+from django.db import connection, transaction
 
+from copilot import metrics
+from copilot.context import CHANNELS
 from copilot.errors import TurnConflict
 from copilot.events import CancelReason, ContextUse, Event, GoalJudged, SessionChanged, TurnSummary
 from copilot.models import Turn
 from copilot.turns import hooks
 from copilot.turns.running import CANCELLED, FAILED, REACHED_FROM, RUNNING, loaded
 
+ORIGINS = frozenset({*CHANNELS, "telegram", "discord", "slack"})
 _json = msgspec.json.Encoder()
 
 
@@ -53,7 +57,8 @@ WITH ended AS (
       AND NOT (%(unless_pending)s AND stop_requested_at IS NULL AND EXISTS (
           SELECT 1 FROM copilot_message m WHERE m.session_id = copilot_turn.session_id
           AND m.sequence IS NULL AND m.dropped_at IS NULL))
-    RETURNING session_id, run_ids, stop_through, cancel_reason, origin
+    RETURNING session_id, run_ids, stop_through, cancel_reason, origin,
+              extract(epoch FROM ended_at - created_at)::float8 AS seconds
 )
 UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s),
        context = COALESCE(%(context)s::jsonb, s.context),
@@ -63,7 +68,7 @@ FROM ended JOIN copilot_session old ON old.id = ended.session_id WHERE s.id = en
 RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL, s.title_origin,
           ended.cancel_reason, s.depth > 0, s.goal_state,
           CASE WHEN old.goal_state = 'active' AND s.goal_state = 'paused' THEN s.goal_reason ELSE '' END,
-          ended.origin
+          ended.origin, ended.seconds
 """
 
 
@@ -114,6 +119,7 @@ def end(
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
     if telling:
         hooks.tell(turn_id, row[10])
+    transaction.on_commit(partial(_count, to, origin=row[10], seconds=row[11], summary=summary))
     return Ended(
         run_ids=loaded(row[0], list[str]),
         stop_through=row[1],
@@ -126,6 +132,18 @@ def end(
         goal_state=row[8],
         goal_paused=row[9],
     )
+
+
+def _count(to: Turn.Status, *, origin: str, seconds: float, summary: TurnSummary | None) -> None:
+    """In memory, once a turn (D16); a channel that declared nothing is `other`: labels are a closed set."""
+    metrics.executions_ended.labels(
+        outcome=to.value,
+        kind="scheduled_run" if origin == "schedule" else "turn",
+        origin=origin if origin in ORIGINS else "other",
+    ).inc()
+    metrics.turn_seconds.observe(seconds)
+    if summary is not None and summary.first_token_ms is not None:
+        metrics.first_event_seconds.observe(summary.first_token_ms / 1000)
 
 
 def _pause(to: Turn.Status, *, failure_code: str, limit_code: str, reason: str) -> str:

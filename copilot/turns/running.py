@@ -12,7 +12,7 @@ import msgspec
 from django.db import connection
 from django.db.models.functions import Now
 
-from copilot import context, usage
+from copilot import context, metrics, usage
 from copilot.context import Arrival, Channel
 from copilot.events import CancelReason, ContextUse
 from copilot.models import Turn
@@ -229,7 +229,8 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
                                     WHERE w.owner_id = s.owner_id AND NOT w."on"))) AS shaping,
           EXISTS (SELECT 1 FROM copilot_mcpserver m
                   WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL)) AS has_servers,
-          s.context, t.purpose, t.focus, t.arrival
+          s.context, t.purpose, t.focus, t.arrival,
+          extract(epoch FROM t.begun_at - t.queued_at)::float8 AS waited
 ), begun AS ({usage.BEGIN_FIRST})
 SELECT claimed.*, begun.turn_id IS NOT NULL FROM claimed LEFT JOIN begun ON begun.turn_id = claimed.id
 """  # noqa: S608 - both texts are ours
@@ -245,7 +246,10 @@ def claim(
     """
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, {"worker": worker, **usage.first_calls(turn_ids, models or {})})
-        return [_claimed(row, loaded(row[19], Shaping)) for row in cursor.fetchall()]
+        rows = cursor.fetchall()
+    for row in rows:
+        metrics.queue_wait_seconds.observe(row[25])
+    return [_claimed(row, loaded(row[19], Shaping)) for row in rows]
 
 
 def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
@@ -269,7 +273,7 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
         running_seconds=row[16],
         pending=row[17],
         calls=row[18],
-        begun=row[25],
+        begun=row[26],
         shaping=shaping,
         has_servers=row[20],
         context=loaded(row[21], ContextUse),

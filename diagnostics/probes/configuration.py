@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from django.conf import settings
@@ -60,10 +61,24 @@ def https() -> Finding:
     return Finding(detail="off (fine outside production)")
 
 
+def metrics() -> Finding:
+    """Figures of the workers reach a scraper through a directory they share, or through a port of their own."""
+    if not settings.METRICS_TOKEN and not settings.METRICS_ALLOWED_CIDRS:
+        return Finding(status="skip", detail="nobody may scrape")
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR") or settings.METRICS_PORT:
+        return Finding(detail="all processes are counted")
+    return Finding(
+        status="warn",
+        detail="the figures of workers are seen by nobody",
+        next_step="Set PROMETHEUS_MULTIPROC_DIR for all processes of a host, or METRICS_PORT for workers.",
+    )
+
+
 CHECKS: Mapping[str, Probe] = {
     "config.checks": system_checks,
     "config.secret_key": secret_key,
     "config.debug": debug,
     "config.hosts": hosts,
     "config.https": https,
+    "config.metrics": metrics,
 }

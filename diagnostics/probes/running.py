@@ -9,12 +9,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
 Status = Literal["ok", "warn", "fail", "skip"]
 QUICK_SECONDS = 1.0
-SLOW_SECONDS = 5.0  # storage, mail and providers may be far away
+SLOW_SECONDS = 5.0  # for what may be far away
+SLOW = frozenset(
+    {"storage", "mail", "workers", "config", "providers", "payments", "platforms", "webhooks", "channels"}
+)
 
 _draining = threading.Event()
 
@@ -74,15 +78,25 @@ def _started(name: str, probe: Probe) -> Future[Result]:
 
 
 def _limit(name: str) -> float:
-    slow = name in ("storage", "mail", "workers", "config.checks") or name.startswith("providers.")
-    return SLOW_SECONDS if slow else QUICK_SECONDS
+    """`providers.openai` has the limit of `providers`; the settings' own checks import what they check."""
+    return SLOW_SECONDS if name.partition(".")[0] in SLOW else QUICK_SECONDS
+
+
+def shown(url: str) -> str:
+    """An address as people may see it: scheme://host:port/path, whoever logs in there."""
+    parts = urlsplit(url)
+    try:
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        port = ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
 
 
 def _awaited(name: str, future: Future[Result], deadline: float) -> Result:
     try:
         return future.result(timeout=max(0.0, deadline - time.monotonic()))
     except TimeoutError:
-        return _result(name, Finding(status="fail", detail="no answer in time"), began=None)
+        return _result(name, _trouble(name, "no answer in time"), began=None)
 
 
 def _timed(name: str, probe: Probe) -> Result:
@@ -90,8 +104,13 @@ def _timed(name: str, probe: Probe) -> Result:
     try:
         finding = probe()
     except Exception as problem:  # noqa: BLE001 - a probe reports whatever goes wrong; its text may hold addresses
-        finding = Finding(status="fail", detail=type(problem).__name__)
+        finding = _trouble(name, type(problem).__name__)
     return _result(name, finding, began=began)
+
+
+def _trouble(name: str, what: str) -> Finding:
+    """A probe that could not say for itself what is wrong."""
+    return Finding(status="fail", detail=what, next_step=f"Is it up, and are the settings of {name} right?")
 
 
 def _result(name: str, finding: Finding, *, began: float | None) -> Result:
@@ -113,6 +132,8 @@ def without_echo(results: Sequence[Result]) -> list[Result]:
         "workers": {"postgres"},
         "reaper": {"redis", "workers"},
         "clock": {"postgres", "redis"},
+        "webhooks.stripe": {"payments.stripe"},
+        "webhooks.telegram": {"platforms.telegram"},
     }
     if settings.CELERY_BROKER_URL == settings.REDIS_URL:
         needs["broker"] = {"redis"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Mapping
@@ -19,9 +20,10 @@ from kombu.exceptions import KombuError
 
 from copilot.errors import Unavailable
 from copilot.queries import reaper_silent_seconds, redis_health, workers_seen
-from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe
+from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe, shown
 
 MOST_SKEW_SECONDS = 2.0
+OLDEST_TRANSACTION_SECONDS = 3600
 BEAT_LIFE_SECONDS = 6.0  # D2
 REAPER_SILENT_SECONDS = 20.0  # ten ticks; a sweep that has much to do takes several
 QUEUES = ("turns", "default", "maintenance")
@@ -46,6 +48,10 @@ def postgres() -> Finding:
     detail = f"Postgres {version.split(maxsplit=1)[0]}, {used} of {most} connections, oldest transaction {oldest} s"
     if used > 0.9 * most:
         return Finding(status="warn", detail=detail, next_step="Raise max_connections or use a pooler.")
+    if int(str(oldest)) > OLDEST_TRANSACTION_SECONDS:
+        return Finding(
+            status="warn", detail=detail, next_step="Find it in pg_stat_activity: it keeps vacuum waiting."
+        )
     return Finding(detail=detail)
 
 
@@ -98,9 +104,12 @@ def redis() -> Finding:
         health = redis_health()
     except Unavailable as problem:
         return Finding(
-            status="fail", detail=str(problem), next_step="Is REDIS_URL right, and is the server up?"
+            status="fail",
+            detail=f"{problem} at {shown(settings.REDIS_URL)}",
+            next_step="Is REDIS_URL right, and is the server up?",
         )
-    detail = f"version {health.version}, {health.role}, {health.used_bytes // 2**20} MB used"
+    kept = "append-only" if health.append_only else "snapshots only"
+    detail = f"version {health.version}, {health.role}, {health.used_bytes // 2**20} MB used, {kept}"
     if health.eviction_policy != "noeviction":
         return Finding(
             status="fail",
@@ -111,6 +120,8 @@ def redis() -> Finding:
         return Finding(status="fail", detail=detail, next_step="REDIS_URL must name the primary.")
     if health.limit_bytes and health.used_bytes > 0.9 * health.limit_bytes:
         return Finding(status="warn", detail=f"{detail}, nearly full", next_step="Raise maxmemory.")
+    if not health.saving:
+        return Finding(status="warn", detail=f"{detail}, the last save failed", next_step="Is its disk full?")
     return Finding(detail=detail)
 
 
@@ -122,7 +133,7 @@ def broker() -> Finding:
     except (OSError, KombuError) as problem:
         return Finding(
             status="fail",
-            detail=type(problem).__name__,
+            detail=f"{type(problem).__name__} at {shown(settings.CELERY_BROKER_URL)}",
             next_step="Is CELERY_BROKER_URL right, and is the server up?",
         )
     return Finding(detail=", ".join(f"{queue} {depth}" for queue, depth in depths.items()))
@@ -136,6 +147,24 @@ def _depth(link: Connection, queue: str) -> int:
             return int(getattr(declared, "message_count", 0))  # a named tuple, whatever the stubs say
     except link.channel_errors:
         return 0
+
+
+def channels() -> Finding:
+    """Where a channel layer is configured: a marker is sent and comes back."""
+    from channels.layers import get_channel_layer
+
+    if not getattr(settings, "CHANNEL_LAYERS", None):
+        return Finding(status="skip", detail="none is configured, none is needed")
+
+    async def there_and_back() -> bool:
+        layer = get_channel_layer()
+        name = await layer.new_channel("doctor")
+        await layer.send(name, {"type": "doctor.marker"})
+        return bool((await layer.receive(name))["type"] == "doctor.marker")
+
+    if not asyncio.run(asyncio.wait_for(there_and_back(), SLOW_SECONDS)):
+        return Finding(status="fail", detail="a marker came back changed", next_step="Check CHANNEL_LAYERS.")
+    return Finding(detail="a marker was sent and came back")
 
 
 def workers() -> Finding:
@@ -216,8 +245,15 @@ def mail() -> Finding:
     if "smtp" not in settings.EMAIL_BACKEND:
         return Finding(status="skip", detail="no mail server is configured")
     mailer = get_connection(fail_silently=False, timeout=SLOW_SECONDS)
-    mailer.open()
-    mailer.close()
+    try:
+        mailer.open()
+        mailer.close()
+    except OSError as problem:  # whatever the mail library raises is one
+        return Finding(
+            status="fail",
+            detail=f"{type(problem).__name__} at {settings.EMAIL_HOST}:{settings.EMAIL_PORT}",
+            next_step="Are the EMAIL_* variables right, and is the server up?",
+        )
     return Finding(detail="connected")
 
 

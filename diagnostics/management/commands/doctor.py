@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from diagnostics.probes import configuration, providers, running, servers, tools
+from diagnostics.probes import configuration, payments, platforms, providers, running, servers, tools
 
 GROUPS: Mapping[str, Mapping[str, running.Probe]] = {
     "config": configuration.CHECKS,
@@ -18,15 +18,19 @@ GROUPS: Mapping[str, Mapping[str, running.Probe]] = {
     "migrations": {"migrations": servers.migrations},
     "redis": {"redis": servers.redis},
     "broker": {"broker": servers.broker},
+    "channels": {"channels": servers.channels},
     "workers": {"workers": servers.workers},
     "reaper": {"reaper": servers.reaper},
     "storage": {"storage": servers.storage},
     "mail": {"mail": servers.mail},
     "providers": providers.CHECKS,
+    "payments": payments.CHECKS,
+    "platforms": platforms.CHECKS,
+    "webhooks": {**payments.WEBHOOKS, **platforms.WEBHOOKS},
     "tools": tools.CHECKS,
     "clock": {"clock": servers.clock},
 }
-NETWORK = ("mail", "providers")
+NETWORK = ("mail", "providers", "payments", "platforms", "webhooks")
 
 
 class Command(BaseCommand):

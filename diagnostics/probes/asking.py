@@ -1,0 +1,63 @@
+"""One free question over HTTP to somebody else's service: does it answer, and does it take our key (D17)."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from diagnostics.probes.running import SLOW_SECONDS, Finding
+
+LONGEST_ANSWER = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came back; a refusal is an answer too, silence is none."""
+
+    status: int  # 0: nobody answered
+    body: Mapping[str, object]
+
+    @property
+    def well(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def ask(url: str, headers: Mapping[str, str], *, post: bool = False) -> Answer:
+    """Neither the address nor the headers are ever told: they may hold the key."""
+    request = urllib.request.Request(url, headers=dict(headers), data=b"" if post else None)  # noqa: S310 - our settings
+    try:
+        with urllib.request.urlopen(request, timeout=SLOW_SECONDS) as answer:  # noqa: S310 - our settings
+            return Answer(status=answer.status, body=_decoded(answer.read(LONGEST_ANSWER)))
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return Answer(status=refusal.code, body={})
+    except (urllib.error.URLError, TimeoutError, OSError):
+        return Answer(status=0, body={})
+
+
+def judged(answer: Answer, *, variable: str, refusals: Collection[int] = (401, 403)) -> Finding:
+    """The same three troubles everywhere: nobody there, the key refused, something else."""
+    if answer.well:
+        return Finding(detail="reachable, key accepted")
+    if not answer.status:
+        return Finding(
+            status="fail", detail="cannot be reached", next_step="Check the network and its address."
+        )
+    if answer.status in refusals:
+        return Finding(status="fail", detail="the key was refused", next_step=f"Set a valid {variable}.")
+    return Finding(
+        status="warn",
+        detail=f"answered {answer.status}",
+        next_step="Try again, then look at its status page.",
+    )
+
+
+def _decoded(text: bytes) -> Mapping[str, object]:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}

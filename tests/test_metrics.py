@@ -1,0 +1,134 @@
+"""Metrics: closed labels, one truth over many processes, and nothing for strangers (D16)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
+from django.urls import resolve
+from prometheus_client import REGISTRY
+
+from config.middleware import request_id
+from copilot.models import Session
+from tests import make
+from tests.engine import ended, model_fixture, rig_fixture, start
+
+__all__ = ["model_fixture", "rig_fixture"]
+pytestmark = pytest.mark.django_db
+ROOT = Path(__file__).resolve().parent.parent
+TOKEN = "a-long-token-for-metrics"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+COUNTING = """
+import sys
+from copilot import metrics
+metrics.executions_ended.labels(outcome="succeeded", kind="turn", origin="web").inc(int(sys.argv[1]))
+metrics.websocket_connections.inc()
+"""
+
+
+def series() -> int:
+    return sum(len(family.samples) for family in REGISTRY.collect() if "http_requests" in family.name)
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def test_without_a_token_or_a_network_there_is_nothing_here(client: Client, settings):
+    """A-D16.1"""
+    assert client.get("/metrics").status_code == 404
+    settings.METRICS_TOKEN = TOKEN
+    for headers in ({}, {"Authorization": "Bearer guess"}, {"Authorization": TOKEN}):
+        refused = client.get("/metrics", headers=headers)
+        assert (refused.status_code, refused.content) == (401, b"")
+    told = client.get("/metrics", headers=BEARER)
+    assert told.status_code == 200
+    assert b"pilothouse_executions_ended_total" in told.content
+
+
+def test_a_network_may_be_let_in_instead(client: Client, settings):
+    """A-D16.1"""
+    settings.METRICS_ALLOWED_CIDRS = ["10.0.0.0/8", "::1/128"]
+    assert client.get("/metrics", REMOTE_ADDR="192.168.1.1").status_code == 401
+    assert client.get("/metrics", REMOTE_ADDR="nonsense").status_code == 401
+    assert client.get("/metrics", REMOTE_ADDR="10.20.30.40").status_code == 200
+
+
+def test_strangers_cannot_make_series(rf: RequestFactory):
+    """A-D16.2"""
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        try:
+            request.resolver_match = resolve(request.path_info)
+        except Http404:
+            return HttpResponse(status=404)
+        return HttpResponse()
+
+    handle = request_id(answer)
+    quiet = logging.getLogger("http")
+    quiet.setLevel(logging.WARNING)
+    handle(rf.get("/healthy-page"))
+    handle(rf.generic("BREW", "/x"))
+    before = series()
+    try:
+        for _ in range(10_000):
+            handle(rf.generic(secrets.token_hex(3).upper(), f"/{secrets.token_urlsafe(6)}"))
+    finally:
+        quiet.setLevel(logging.NOTSET)
+    assert series() <= before + 2  # a new (other, 404) pair at most, with its moment of birth
+
+
+def test_what_several_processes_counted_is_one_figure(
+    client: Client, settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """D16: multi-process safe; the sockets of processes that are gone are gone"""
+    settings.METRICS_TOKEN = TOKEN
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    for number in ("3", "4"):
+        subprocess.run([sys.executable, "-c", COUNTING, number], cwd=ROOT, env=os.environ, check=True)
+    told = client.get("/metrics", headers=BEARER).content.decode()
+    assert (
+        'pilothouse_executions_ended_total{kind="turn",origin="web",outcome="succeeded"} 7.0'
+        in told.splitlines()
+    )
+    assert "pilothouse_websocket_connections 1.0" not in told
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_turn_is_counted_once_with_its_call(rig, model):
+    """D16: plain counters, at its start and its end"""
+    labels = {"outcome": "succeeded", "kind": "turn", "origin": "web"}
+    ended_before = value("pilothouse_executions_ended_total", **labels)
+    calls_before = value("pilothouse_provider_calls_total", provider="scripted", outcome="answered")
+    waits_before = value("pilothouse_queue_wait_seconds_count")
+    first_before = value("pilothouse_first_event_seconds_count")
+    session: Session = make.session(make.ada())
+    ended(start(session))
+    assert value("pilothouse_executions_ended_total", **labels) == ended_before + 1
+    assert (
+        value("pilothouse_provider_calls_total", provider="scripted", outcome="answered") == calls_before + 1
+    )
+    assert value("pilothouse_queue_wait_seconds_count") == waits_before + 1
+    assert value("pilothouse_first_event_seconds_count") == first_before + 1
+    assert value("pilothouse_turn_seconds_count") >= 1
+
+
+def test_a_warm_scrape_is_quick(client: Client, settings):
+    """D16: the best of five, for the machine may be busy"""
+    settings.METRICS_TOKEN = TOKEN
+    client.get("/metrics", headers=BEARER)
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        client.get("/metrics", headers=BEARER)
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.05
