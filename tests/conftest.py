@@ -81,6 +81,8 @@ def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
     from django.conf import settings
     from django.db import connection
 
+    from tests import cleaning
+
     name = settings.DATABASES["default"]["NAME"]
     with django_db_blocker.unblock():  # type: ignore[attr-defined]
         with _maintenance() as server:
@@ -88,7 +90,8 @@ def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
             if not server.execute("select 1 from pg_database where datname = %s", [TEMPLATE]).fetchone():
                 _make_template(server)
             server.execute(f'create database "{name}" template "{TEMPLATE}"')
-        yield
+        with cleaning.quickly():
+            yield
         connection.close()
 
 
@@ -103,6 +106,8 @@ def _make_template(server: psycopg.Connection[tuple[object, ...]]) -> None:
     from django.core.management import call_command
     from django.db import connection
 
+    from tests import cleaning
+
     server.execute("drop database if exists pilothouse_building")
     server.execute("create database pilothouse_building")
     own = connection.settings_dict["NAME"]
@@ -112,6 +117,8 @@ def _make_template(server: psycopg.Connection[tuple[object, ...]]) -> None:
     finally:
         connection.close()
         connection.settings_dict["NAME"] = own
+    with psycopg.connect(os.environ["TEST_POSTGRES_URL"] + "pilothouse_building", autocommit=True) as built:
+        cleaning.remember(built)
     server.execute(f"alter database pilothouse_building rename to {TEMPLATE}")
 
 
