@@ -389,6 +389,11 @@ DISCORD_BOT_TOKEN = env.text("DISCORD_BOT_TOKEN")
 SLACK_SIGNING_SECRET = env.text("SLACK_SIGNING_SECRET")
 SLACK_BOT_TOKEN = env.text("SLACK_BOT_TOKEN")
 SLACK_APP_TOKEN = env.text("SLACK_APP_TOKEN")
+SLACK_APP_ID = env.text("SLACK_APP_ID", "slack")  # names the bot account; any stable word will do
+TELEGRAM_API_URL = env.text("TELEGRAM_API_URL", "https://api.telegram.org").rstrip("/")
+DISCORD_API_URL = env.text("DISCORD_API_URL", "https://discord.com/api/v10").rstrip("/")
+DISCORD_GATEWAY_URL = env.text("DISCORD_GATEWAY_URL")  # empty: where Discord says
+SLACK_API_URL = env.text("SLACK_API_URL", "https://slack.com/api").rstrip("/")
 DELIVERY_TIMEOUT_SECONDS = env.seconds("DELIVERY_TIMEOUT_SECONDS", 10, least=0.1)
 DELIVERY_ROTATION_SECONDS = env.integer("DELIVERY_ROTATION_SECONDS", 24 * 3600, least=1)
 DELIVERY_MAX_FAILURES = env.integer("DELIVERY_MAX_FAILURES", 50, least=1)

@@ -1,0 +1,305 @@
+"""What a chat platform can do and may tell: one set of declarations and values, so that nobody else knows a vendor."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import msgspec
+
+Scope = Literal["server", "dm"]
+LengthUnit = Literal["utf16", "codepoint"]
+JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
+MAX_BODY_BYTES = 1024 * 1024
+
+
+# --- what comes in -----------------------------------------------------------------------------------
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where something was said (L1); ids are the platform's own and opaque."""
+
+    scope: Scope
+    container_id: str
+    thread_id: str = ""
+    server_id: str = ""
+    server_name: str = ""
+
+
+class Speaker(msgspec.Struct, frozen=True, kw_only=True):
+    user_id: str
+    name: str = ""
+    role_ids: tuple[str, ...] = ()
+    is_admin: bool | None = None  # None: the event does not say; the platform must be asked
+
+
+class SentFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file somebody sent along; `reference` is what the adapter fetches it by."""
+
+    reference: str
+    name: str
+    size: int
+    type: str = ""
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
+    """Words for us; mentions of the bot and a command's `@bot` are taken out of the text already."""
+
+    speaker: Speaker
+    message_id: str
+    text: str
+    mentioned: bool  # or replied to, or commanded
+    reply_to: str = ""
+    names: tuple[str, ...] = ()  # who else is called in it, where only a name says whether that is us
+    files: tuple[SentFile, ...] = ()
+    reply_token: str = ""  # by which the platform lets us answer this very message for a while
+
+
+class Pressed(msgspec.Struct, frozen=True, kw_only=True, tag="pressed"):
+    """A button; `code` means nothing to anybody but us (L14)."""
+
+    speaker: Speaker
+    message_id: str
+    code: str
+    reply_token: str  # the press itself must be answered
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True, tag="removed"):
+    """The bot was thrown out of the place, or out of the whole server."""
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True, tag="moved"):
+    """The server has another id now (L21)."""
+
+    new_id: str
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
+    """The bot may speak here again."""
+
+
+What = Said | Pressed | Removed | Moved | Opened
+
+
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
+    """One update of any platform, as it is stored until it was handled."""
+
+    update_key: str
+    message_key: str = ""
+    place: Place
+    what: What
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knock:
+    """A request at a platform's door; header names in lower case."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """What a knock meant: an update to keep, or an answer that is due at once, or both, or nothing."""
+
+    incoming: Incoming | None = None
+    answer: dict[str, JSON] | None = None
+
+
+class Forged(Exception):
+    """The request bears no proof, or a wrong or stale one: it is not from the platform."""
+
+
+class Unreadable(Exception):
+    """The request is from the platform and is not what its documents say."""
+
+
+# --- what goes out -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where an answer belongs."""
+
+    scope: Scope
+    container_id: str
+    thread_id: str = ""
+    anchor: str = ""  # the message that is answered
+    reply_token: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Button:
+    label: str
+    code: str = ""
+    url: str = ""  # instead of a code: leads to a page
+    danger: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """A part in the platform's own markup, and as the plain text to fall back on."""
+
+    markup: str
+    plain: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outgoing:
+    body: Rendered
+    buttons: tuple[Button, ...] = ()
+    nonce: str = ""  # the same at every try, where the platform drops repetitions by it
+    opens: bool = False  # the first that is said in answer: it may take the place of a promised reply
+
+
+class PlatformProblem(Exception):
+    """A call to a platform failed; the class says what can be done about it. Never says to whom or what."""
+
+
+class Busy(PlatformProblem):
+    """Too many calls; again after a while."""
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__(f"asked to wait {retry_after_seconds:g} s")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Away(PlatformProblem):
+    """The platform did not answer, or not sensibly; the call may have been heard."""
+
+
+class FormatRefused(PlatformProblem):
+    """It cannot read our markup: the same part goes as plain text."""
+
+
+class MessageGone(PlatformProblem):
+    """The message to change does not exist any more."""
+
+
+class Unreachable(PlatformProblem):
+    """The bot is blocked, removed or not allowed there: nothing more is sent."""
+
+
+class CallRefused(PlatformProblem):
+    """The platform refuses this call for good, for a reason that is ours to mend."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who the bot is on its platform."""
+
+    account: str
+    name: str = ""
+
+
+class Adapter(ABC):
+    """One bot account on one platform. Every fact below is declared by each adapter; none has a default (L16, L19)."""
+
+    platform: ClassVar[str]
+    text_limit: ClassVar[int]
+    length_unit: ClassVar[LengthUnit]
+    chunk_target: ClassVar[int]
+    min_edit_interval: ClassVar[Mapping[Scope, float]]
+    typing_ttl: ClassVar[float]  # 0: the platform shows none
+    ack_deadline: ClassVar[float]
+    max_buttons: ClassVar[int]
+    button_payload_bytes: ClassVar[int]
+    button_label_characters: ClassVar[int]
+    supports_edit: ClassVar[bool]
+    supports_threads: ClassVar[bool]
+    supports_ephemeral: ClassVar[bool]
+    supports_typing: ClassVar[bool]
+    supports_async_delivery: ClassVar[bool]
+
+    bot_account: str
+
+    # --- the door ---
+
+    @abstractmethod
+    def verify(self, knock: Knock) -> None:
+        """Over the raw bytes, in constant time; raises `Forged`."""
+
+    @abstractmethod
+    def hear(self, knock: Knock) -> Heard:
+        """What a verified knock means; raises `Unreadable`."""
+
+    # --- calls; each raises a PlatformProblem ---
+
+    @abstractmethod
+    def render(self, text: str) -> Rendered:
+        """Markdown to the platform's own markup, with nobody pinged by it."""
+
+    @abstractmethod
+    def measure(self, body: Rendered) -> int:
+        """How long the platform finds it, after escaping."""
+
+    @abstractmethod
+    async def send(self, to: Address, message: Outgoing) -> str:
+        """The new message's id."""
+
+    @abstractmethod
+    async def edit(self, to: Address, message_id: str, message: Outgoing) -> None: ...
+
+    @abstractmethod
+    async def show_typing(self, to: Address) -> None: ...
+
+    @abstractmethod
+    async def whisper(self, to: Address, user_id: str, message: Outgoing) -> None:
+        """To one person's eyes alone; `Unreachable` where that is impossible."""
+
+    @abstractmethod
+    async def answer_press(self, pressed: Pressed, text: str) -> None:
+        """Tell the platform that a button was heard, and its presser a few words."""
+
+    @abstractmethod
+    async def send_file(self, to: Address, name: str, content: bytes) -> None: ...
+
+    @abstractmethod
+    async def fetch_file(self, file: SentFile) -> bytes: ...
+
+    @abstractmethod
+    async def is_admin(self, place: Place, user_id: str) -> bool:
+        """Whether somebody administers the server (L4)."""
+
+    @abstractmethod
+    async def identify(self) -> Identity: ...
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
+
+    def needs_identity(self, said: Said) -> bool:
+        """Whether `recognise` must know the bot's name, which has to be asked for."""
+        return False
+
+    def recognise(self, said: Said, me: Identity) -> Said:
+        """The words as they are meant for this bot; most platforms say so themselves."""
+        return said
+
+
+class Fetcher(ABC):
+    """The other way in: updates are fetched by a process of ours, instead of sent to a door (L24)."""
+
+    @abstractmethod
+    async def prepare(self, *, replace_webhook: bool) -> None:
+        """Before the first fetch; raises `Misconfigured` where fetching cannot work."""
+
+    @abstractmethod
+    def batches(self) -> AsyncIterator[Sequence[Incoming]]:
+        """Updates as they come; asking for the next batch says that the last one is stored."""
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
+
+
+class Misconfigured(Exception):
+    """It cannot work like this, and waiting does not help; says what to change, and no secret."""
+
+
+DECLARED = tuple(name for name in Adapter.__annotations__ if name != "bot_account")
+
+
+def undeclared(adapter: type[Adapter]) -> list[str]:
+    """The facts an adapter has forgotten to declare."""
+    return [name for name in DECLARED if not hasattr(adapter, name)]

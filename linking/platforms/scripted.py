@@ -1,0 +1,209 @@
+"""A whole chat platform in memory, with limits it insists on, a clock of its own, and failures to order (L24)."""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import msgspec
+
+from linking.platforms.base import (
+    Adapter,
+    Address,
+    Busy,
+    Button,
+    CallRefused,
+    Forged,
+    Heard,
+    Identity,
+    Incoming,
+    Knock,
+    LengthUnit,
+    MessageGone,
+    Outgoing,
+    Place,
+    PlatformProblem,
+    Pressed,
+    Rendered,
+    Scope,
+    SentFile,
+    Unreadable,
+)
+from linking.platforms.markup import neutralise
+
+SIGNATURE = "x-scripted-secret"
+ACCOUNT = "scripted-bot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posted:
+    """A message as people see it on the platform now."""
+
+    id: str
+    container_id: str
+    thread_id: str
+    text: str
+    buttons: tuple[Button, ...] = ()
+    only_for: str = ""  # a whisper
+    edits: int = 0
+
+
+@dataclass
+class World:
+    """What happened on the platform. Calls come from one loop and are looked at from tests' threads."""
+
+    clock: Callable[[], float] = time.monotonic
+    posted: dict[str, Posted] = field(default_factory=dict)
+    typing: list[str] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)  # press, words
+    files: list[tuple[str, bytes]] = field(default_factory=list)
+    failures: deque[PlatformProblem | None] = field(default_factory=deque)
+    admins: set[str] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _nonces: dict[str, str] = field(default_factory=dict)
+    _edited: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def call(self, name: str) -> None:
+        """Every call is counted, and fails if the next failure says so."""
+        with self._lock:
+            self.calls.append(name)
+            problem = self.failures.popleft() if self.failures else None
+        if problem is not None:
+            raise problem
+
+    def post(self, to: Address, message: Outgoing, *, only_for: str = "") -> str:
+        _check(message)
+        with self._lock:
+            if message.nonce and message.nonce in self._nonces:
+                return self._nonces[message.nonce]
+            made = Posted(
+                id=f"m{next(self._numbers)}",
+                container_id=to.container_id,
+                thread_id=to.thread_id,
+                text=message.body.markup,
+                buttons=message.buttons,
+                only_for=only_for,
+            )
+            self.posted[made.id] = made
+            self._edited[made.id] = self.clock()
+            if message.nonce:
+                self._nonces[message.nonce] = made.id
+            return made.id
+
+    def change(self, message_id: str, message: Outgoing, *, interval: float) -> None:
+        _check(message)
+        with self._lock:
+            known = self.posted.get(message_id)
+            if known is None:
+                raise MessageGone("no such message")
+            now = self.clock()
+            if now - self._edited[message_id] < interval * 0.9:  # clocks of two sides differ a little
+                raise Busy(interval)
+            self._edited[message_id] = now
+            self.posted[message_id] = replace(
+                known, text=message.body.markup, buttons=message.buttons, edits=known.edits + 1
+            )
+
+    def seen_in(self, container_id: str) -> list[Posted]:
+        with self._lock:
+            return [one for one in self.posted.values() if one.container_id == container_id]
+
+
+WORLD = World()  # of this process; tests look at it
+
+
+def _check(message: Outgoing) -> None:
+    if not message.body.markup.strip():
+        raise CallRefused("an empty message")
+    if len(message.body.markup) > Scripted.text_limit:
+        raise CallRefused("a message that is too long")
+    if len(message.buttons) > Scripted.max_buttons:
+        raise CallRefused("too many buttons")
+    if any(len(button.code.encode()) > Scripted.button_payload_bytes for button in message.buttons):
+        raise CallRefused("a button that carries too much")
+
+
+class Scripted(Adapter):
+    platform: ClassVar[str] = "scripted"
+    text_limit: ClassVar[int] = 1000
+    length_unit: ClassVar[LengthUnit] = "codepoint"
+    chunk_target: ClassVar[int] = 900
+    min_edit_interval: ClassVar[dict[Scope, float]] = {"dm": 0.05, "server": 0.05}
+    typing_ttl: ClassVar[float] = 5.0
+    ack_deadline: ClassVar[float] = 3.0
+    max_buttons: ClassVar[int] = 8
+    button_payload_bytes: ClassVar[int] = 64
+    button_label_characters: ClassVar[int] = 64
+    supports_edit: ClassVar[bool] = True
+    supports_threads: ClassVar[bool] = True
+    supports_ephemeral: ClassVar[bool] = True
+    supports_typing: ClassVar[bool] = True
+    supports_async_delivery: ClassVar[bool] = True
+
+    def __init__(self, *, secret: str, world: World | None = None) -> None:
+        self.bot_account = ACCOUNT
+        self._secret = secret
+        self.world = world or World()
+
+    def verify(self, knock: Knock) -> None:
+        if not hmac.compare_digest(knock.headers.get(SIGNATURE, "").encode(), self._secret.encode()):
+            raise Forged
+
+    def hear(self, knock: Knock) -> Heard:
+        try:
+            return Heard(incoming=msgspec.json.decode(knock.body, type=Incoming))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+            raise Unreadable from problem
+
+    def render(self, text: str) -> Rendered:
+        safe = neutralise(text)
+        return Rendered(markup=safe, plain=safe)
+
+    def measure(self, body: Rendered) -> int:
+        return len(body.markup)
+
+    async def send(self, to: Address, message: Outgoing) -> str:
+        self.world.call("send")
+        return self.world.post(to, message)
+
+    async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
+        self.world.call("edit")
+        self.world.change(message_id, message, interval=self.min_edit_interval[to.scope])
+
+    async def show_typing(self, to: Address) -> None:
+        self.world.call("typing")
+        self.world.typing.append(to.container_id)
+
+    async def whisper(self, to: Address, user_id: str, message: Outgoing) -> None:
+        self.world.call("whisper")
+        self.world.post(to, message, only_for=user_id)
+
+    async def answer_press(self, pressed: Pressed, text: str) -> None:
+        self.world.call("answer_press")
+        self.world.notes.append((pressed.reply_token, text))
+
+    async def send_file(self, to: Address, name: str, content: bytes) -> None:
+        self.world.call("send_file")
+        self.world.files.append((name, content))
+
+    async def fetch_file(self, file: SentFile) -> bytes:
+        self.world.call("fetch_file")
+        return file.reference.encode()
+
+    async def is_admin(self, place: Place, user_id: str) -> bool:
+        self.world.call("is_admin")
+        return user_id in self.world.admins
+
+    async def identify(self) -> Identity:
+        return Identity(account=ACCOUNT, name="scripted")
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""

@@ -1,0 +1,252 @@
+"""Slack: a door for events, commands and buttons, its Web API for messages in threads (L23)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from linking.platforms import slack_wire
+from linking.platforms.base import (
+    JSON,
+    Adapter,
+    Address,
+    Away,
+    Busy,
+    Button,
+    CallRefused,
+    Forged,
+    FormatRefused,
+    Heard,
+    Identity,
+    Knock,
+    LengthUnit,
+    MessageGone,
+    Outgoing,
+    Place,
+    PlatformProblem,
+    Pressed,
+    Rendered,
+    Scope,
+    SentFile,
+    Unreachable,
+)
+from linking.platforms.markup import Style, convert, neutralise
+
+if TYPE_CHECKING:
+    from slack_sdk.errors import SlackApiError
+    from slack_sdk.web.async_client import AsyncWebClient
+    from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+STALE_SECONDS = 300
+CALL_SECONDS = 15
+GONE = ("message_not_found", "cant_update_message", "edit_window_closed", "cant_delete_message")
+SHUT = (
+    *("channel_not_found", "not_in_channel", "is_archived", "account_inactive", "token_revoked"),
+    *("restricted_action", "user_not_found", "cannot_dm_bot", "messages_tab_disabled", "user_not_in_channel"),
+)
+UNREADABLE = ("invalid_blocks", "invalid_blocks_format", "invalid_arguments")
+_SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+T = TypeVar("T")
+
+
+def escaped(text: str) -> str:
+    """Slack's three signs; without them nothing a model wrote is a link, a mention or a call to a channel."""
+    return neutralise(text).translate(_SIGNS)
+
+
+def _link(address: str, label: str) -> str:
+    clean = escaped(address).replace("|", "%7C").replace(" ", "%20")
+    return f"<{clean}|{label.replace('|', '¦')}>"
+
+
+STYLE = Style(
+    escape=escaped,
+    bold=("*", "*"),
+    italic=("_", "_"),
+    struck=("~", "~"),
+    code=lambda text: f"`{escaped(text)}`",
+    block=lambda code, language: f"```\n{escaped(code)}\n```",
+    link=_link,
+    quote=lambda text: "\n".join(f"> {line}" for line in text.split("\n")),
+)
+
+
+class Slack(Adapter):
+    platform: ClassVar[str] = "slack"
+    text_limit: ClassVar[int] = 3000  # of one section
+    length_unit: ClassVar[LengthUnit] = "codepoint"
+    chunk_target: ClassVar[int] = 2900
+    min_edit_interval: ClassVar[dict[Scope, float]] = {"dm": 1.5, "server": 1.5}
+    typing_ttl: ClassVar[float] = 0.0
+    ack_deadline: ClassVar[float] = 3.0
+    max_buttons: ClassVar[int] = 25
+    button_payload_bytes: ClassVar[int] = 2000
+    button_label_characters: ClassVar[int] = 75
+    supports_edit: ClassVar[bool] = True
+    supports_threads: ClassVar[bool] = True
+    supports_ephemeral: ClassVar[bool] = True
+    supports_typing: ClassVar[bool] = False
+    supports_async_delivery: ClassVar[bool] = True
+
+    def __init__(self, *, app_id: str, signing_secret: str, token: str, api_url: str) -> None:
+        self.bot_account = app_id
+        self._secret = signing_secret
+        self._token = token
+        self._api_url = api_url
+        self._client: AsyncWebClient | None = None
+
+    # --- the door ---
+
+    def verify(self, knock: Knock) -> None:
+        stamp = knock.headers.get("x-slack-request-timestamp", "")
+        if not self._secret or not stamp.isdecimal() or abs(time.time() - int(stamp)) > STALE_SECONDS:
+            raise Forged
+        signed = b"v0:" + stamp.encode() + b":" + knock.body
+        proof = "v0=" + hmac.new(self._secret.encode(), signed, hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(proof.encode(), knock.headers.get("x-slack-signature", "").encode()):
+            raise Forged
+
+    def hear(self, knock: Knock) -> Heard:
+        return slack_wire.read(knock.body, knock.headers.get("content-type", ""))
+
+    # --- calls ---
+
+    def render(self, text: str) -> Rendered:
+        return Rendered(markup=convert(text, STYLE), plain=escaped(text))
+
+    def measure(self, body: Rendered) -> int:
+        return max(len(body.markup), len(body.plain))
+
+    async def send(self, to: Address, message: Outgoing) -> str:
+        sent = await self._formatted(
+            "chat.postMessage",
+            message,
+            {"channel": to.container_id, "thread_ts": to.thread_id or None, "unfurl_links": False},
+        )
+        return str(sent.get("ts", ""))
+
+    async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
+        await self._formatted("chat.update", message, {"channel": to.container_id, "ts": message_id})
+
+    async def _formatted(self, method: str, message: Outgoing, fields: dict[str, JSON]) -> AsyncSlackResponse:
+        """In blocks, and once more as bare text where Slack cannot read those; the text is filled in always."""
+        blocks = _blocks(message.body.markup, message.buttons)
+        try:
+            return await self._call(method, {**fields, "text": message.body.plain, "blocks": blocks})
+        except FormatRefused:
+            return await self._call(method, {**fields, "text": message.body.plain, "blocks": []})
+
+    async def show_typing(self, to: Address) -> None:
+        """Slack shows none for bots: the placeholder is the sign of life."""
+
+    async def whisper(self, to: Address, user_id: str, message: Outgoing) -> None:
+        if to.scope == "dm":
+            await self.send(to, message)
+            return
+        fields: dict[str, JSON] = {
+            "channel": to.container_id,
+            "user": user_id,
+            "thread_ts": to.thread_id or None,
+        }
+        await self._formatted("chat.postEphemeral", message, fields)
+
+    async def answer_press(self, pressed: Pressed, text: str) -> None:
+        """The door's answer was enough for Slack; words for the presser are whispered by who knows the place."""
+
+    async def send_file(self, to: Address, name: str, content: bytes) -> None:
+        await _told(
+            self.client().files_upload_v2(
+                channel=to.container_id, filename=name, content=content, thread_ts=to.thread_id or None
+            )
+        )
+
+    async def fetch_file(self, file: SentFile) -> bytes:
+        import aiohttp
+
+        headers = {"Authorization": f"Bearer {self._token}"}
+        timeout = aiohttp.ClientTimeout(total=CALL_SECONDS * 4)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+                session.get(file.reference) as answer,
+            ):
+                if answer.status != 200:
+                    raise CallRefused("Slack does not give the file")
+                return await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as problem:
+            raise Away(f"Slack did not answer: {type(problem).__name__}") from None
+
+    async def is_admin(self, place: Place, user_id: str) -> bool:
+        found = await self._call("users.info", {"user": user_id})
+        user: dict[str, JSON] = found.get("user", {})
+        return bool(user.get("is_admin") or user.get("is_owner"))
+
+    async def identify(self) -> Identity:
+        found = await self._call("auth.test", {})
+        return Identity(account=str(found.get("user_id", "")), name=str(found.get("user", "")))
+
+    async def aclose(self) -> None:
+        """Each call has a session of its own; nothing is held."""
+        self._client = None
+
+    def client(self) -> AsyncWebClient:
+        if self._client is None:
+            from slack_sdk.web.async_client import AsyncWebClient
+
+            self._client = AsyncWebClient(
+                token=self._token, base_url=f"{self._api_url}/", timeout=CALL_SECONDS, retry_handlers=[]
+            )
+        return self._client
+
+    async def _call(self, method: str, fields: dict[str, JSON]) -> AsyncSlackResponse:
+        given = {name: value for name, value in fields.items() if value is not None}
+        return await _told(self.client().api_call(method, json=given))
+
+
+def _blocks(markup: str, buttons: Sequence[Button]) -> list[JSON]:
+    blocks: list[JSON] = [{"type": "section", "text": {"type": "mrkdwn", "text": markup}}]
+    if buttons:
+        blocks.append({"type": "actions", "elements": [_button(button) for button in buttons]})
+    return blocks
+
+
+def _button(button: Button) -> JSON:
+    made: dict[str, JSON] = {"type": "button", "text": {"type": "plain_text", "text": button.label}}
+    if button.url:
+        return made | {"url": button.url, "action_id": f"open:{button.label}"[:255]}
+    if button.danger:
+        made["style"] = "danger"
+    return made | {"value": button.code, "action_id": button.code[:255]}
+
+
+async def _told(call: Awaitable[T]) -> T:
+    """The call's answer, or its failure in our words: the library's quote what was sent."""
+    import aiohttp
+    from slack_sdk.errors import SlackApiError, SlackClientError
+
+    try:
+        return await call
+    except SlackApiError as problem:
+        raise _refusal(problem) from None
+    except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as problem:
+        raise Away(f"Slack did not answer: {type(problem).__name__}") from None
+
+
+def _refusal(problem: SlackApiError) -> PlatformProblem:
+    answer = problem.response
+    status = int(getattr(answer, "status_code", 0))
+    error = str(answer.get("error", "")) if hasattr(answer, "get") else ""
+    if status == 429 or error == "ratelimited":
+        headers = getattr(answer, "headers", {})
+        return Busy(float(headers.get("Retry-After", 1)))
+    if error in UNREADABLE:
+        return FormatRefused("Slack cannot read the blocks")
+    if error in GONE:
+        return MessageGone("Slack has no such message any more")
+    if error in SHUT:
+        return Unreachable("Slack lets the bot say nothing there")
+    return Away(f"Slack answered {status}") if status >= 500 else CallRefused("Slack refused a call")

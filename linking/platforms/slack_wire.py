@@ -1,0 +1,234 @@
+"""Slack's events, commands and button presses, read into what every platform says (L23)."""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import parse_qs
+
+import msgspec
+
+from linking.platforms.base import (
+    Heard,
+    Incoming,
+    Place,
+    Pressed,
+    Removed,
+    Said,
+    SentFile,
+    Speaker,
+    Unreadable,
+)
+
+TALK = ("", "file_share", "thread_broadcast")  # kinds of messages that people write
+COMMANDS = ("help", "link", "unlink", "new", "stop", "status", "settings")
+_MENTION = re.compile(r"<@([A-Z0-9]+)(?:\|[^>]*)?>")
+_LINK = re.compile(r"<((?:https?|mailto):[^|>]+)(?:\|([^>]*))?>")
+
+
+class _File(msgspec.Struct):
+    id: str
+    name: str = "file"
+    size: int = 0
+    mimetype: str = ""
+    url_private: str = ""
+
+
+class _Event(msgspec.Struct):
+    type: str
+    subtype: str = ""
+    user: str = ""
+    bot_id: str | None = None
+    app_id: str | None = None
+    text: str = ""
+    ts: str = ""
+    thread_ts: str = ""
+    channel: str = ""
+    channel_type: str = ""
+    parent_user_id: str = ""
+    files: list[_File] = []
+
+
+class _Authorization(msgspec.Struct):
+    user_id: str = ""
+    is_bot: bool = False
+
+
+class Envelope(msgspec.Struct):
+    type: str
+    challenge: str = ""
+    team_id: str = ""
+    api_app_id: str = ""
+    event_id: str = ""
+    event: _Event | None = None
+    authorizations: list[_Authorization] = []
+
+
+class _Named(msgspec.Struct):
+    id: str = ""
+    name: str = ""
+    username: str = ""
+    domain: str = ""
+
+
+class _Message(msgspec.Struct):
+    ts: str = ""
+    thread_ts: str = ""
+
+
+class _Action(msgspec.Struct):
+    value: str = ""
+    action_ts: str = ""
+
+
+class Interaction(msgspec.Struct):
+    type: str
+    user: _Named = msgspec.field(default_factory=_Named)
+    team: _Named | None = None
+    channel: _Named | None = None
+    message: _Message | None = None
+    actions: list[_Action] = []
+    trigger_id: str = ""
+
+
+_envelopes = msgspec.json.Decoder(Envelope)
+_interactions = msgspec.json.Decoder(Interaction)
+
+
+def read(body: bytes, content_type: str) -> Heard:
+    try:
+        if content_type.partition(";")[0].strip() == "application/x-www-form-urlencoded":
+            return _read_form(body)
+        return from_envelope(_envelopes.decode(body))
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise Unreadable from problem
+
+
+def _read_form(body: bytes) -> Heard:
+    form = {name: values[0] for name, values in parse_qs(body.decode(), strict_parsing=True).items()}
+    if "payload" in form:
+        return Heard(incoming=from_interaction(_interactions.decode(form["payload"])))
+    if "command" in form:
+        return Heard(incoming=from_command(form))
+    raise Unreadable
+
+
+# --- events ------------------------------------------------------------------------------------------
+
+
+def from_envelope(envelope: Envelope) -> Heard:
+    if envelope.type == "url_verification":
+        return Heard(answer={"challenge": envelope.challenge})
+    event = envelope.event
+    if envelope.type != "event_callback" or event is None:
+        return Heard()
+    if event.type in ("app_uninstalled", "tokens_revoked"):
+        place = Place(scope="server", server_id=envelope.team_id, container_id=envelope.team_id)
+        return Heard(incoming=Incoming(update_key=envelope.event_id, place=place, what=Removed()))
+    if event.type not in ("message", "app_mention") or not _is_for_us(event, envelope):
+        return Heard()
+    return Heard(
+        incoming=Incoming(
+            update_key=envelope.event_id,
+            message_key=f"{event.channel}:{event.ts}",
+            place=_place(event, envelope.team_id),
+            what=_said(event, _own_id(envelope)),
+        )
+    )
+
+
+def _is_for_us(event: _Event, envelope: Envelope) -> bool:
+    """Neither a bot's words, our own among them, nor news of a message that was changed or removed."""
+    ours = event.app_id is not None and event.app_id == envelope.api_app_id
+    return bool(event.user) and event.bot_id is None and not ours and event.subtype in TALK
+
+
+def _own_id(envelope: Envelope) -> str:
+    return next((one.user_id for one in envelope.authorizations if one.is_bot), "")
+
+
+def _place(event: _Event, team_id: str) -> Place:
+    if event.channel_type == "im":
+        return Place(scope="dm", container_id=event.channel)
+    return Place(
+        scope="server",
+        server_id=team_id,
+        container_id=event.channel,
+        thread_id=event.thread_ts or event.ts,  # a message of its own opens its own thread
+    )
+
+
+def _said(event: _Event, own_id: str) -> Said:
+    called = event.type == "app_mention" or (bool(own_id) and own_id in _MENTION.findall(event.text))
+    answers_us = bool(own_id) and event.parent_user_id == own_id
+    return Said(
+        speaker=Speaker(user_id=event.user),
+        message_id=event.ts,
+        text=plain(event.text, own_id),
+        mentioned=event.channel_type == "im" or called or answers_us,
+        reply_to=event.thread_ts,
+        files=tuple(
+            SentFile(reference=one.url_private, name=one.name, size=one.size, type=one.mimetype)
+            for one in event.files
+        ),
+    )
+
+
+def plain(text: str, own_id: str) -> str:
+    """Slack's signs as people wrote them: without our own mention, links as addresses, `&amp;` as it was."""
+    text = _MENTION.sub(lambda found: "" if found[1] == own_id else f"@{found[1]}", text)
+    text = _LINK.sub(
+        lambda found: f"{found[2]} ({found[1]})" if found[2] and found[2] != found[1] else found[1], text
+    )
+    return html.unescape(text).strip()
+
+
+# --- commands and presses ----------------------------------------------------------------------------
+
+
+def from_command(form: dict[str, str]) -> Incoming:
+    """`/pilothouse new`: what is no command of ours is said to the agent."""
+    words = html.unescape(form.get("text", "")).strip()
+    text = f"/{words}" if words.partition(" ")[0].lower() in COMMANDS else words or "/help"
+    channel = form["channel_id"]
+    in_dm = form.get("channel_name") == "directmessage"
+    place = (
+        Place(scope="dm", container_id=channel)
+        if in_dm
+        else Place(
+            scope="server",
+            server_id=form["team_id"],
+            server_name=form.get("team_domain", ""),
+            container_id=channel,
+        )
+    )
+    said = Said(
+        speaker=Speaker(user_id=form["user_id"], name=form.get("user_name", "")),
+        message_id="",
+        text=text,
+        mentioned=True,
+    )
+    return Incoming(update_key=form["trigger_id"], place=place, what=said)
+
+
+def from_interaction(interaction: Interaction) -> Incoming | None:
+    channel, message = interaction.channel, interaction.message
+    if interaction.type != "block_actions" or channel is None or not interaction.actions:
+        return None
+    if channel.name == "directmessage":
+        place = Place(scope="dm", container_id=channel.id)
+    else:
+        place = Place(
+            scope="server",
+            server_id=interaction.team.id if interaction.team else "",
+            container_id=channel.id,
+            thread_id=(message.thread_ts or message.ts) if message else "",
+        )
+    action = interaction.actions[0]
+    pressed = Pressed(
+        speaker=Speaker(user_id=interaction.user.id, name=interaction.user.name or interaction.user.username),
+        message_id=message.ts if message else "",
+        code=action.value,
+        reply_token=interaction.trigger_id,
+    )
+    return Incoming(update_key=f"{interaction.trigger_id}:{action.action_ts}", place=place, what=pressed)

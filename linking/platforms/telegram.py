@@ -1,0 +1,363 @@
+"""Telegram by its Bot API: a door with a secret header or long polling, HTML messages, inline buttons (L21)."""
+
+from __future__ import annotations
+
+import hmac
+import html
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+import msgspec
+
+from linking.platforms import telegram_wire
+from linking.platforms.base import (
+    Adapter,
+    Address,
+    Away,
+    Busy,
+    Button,
+    CallRefused,
+    Fetcher,
+    Forged,
+    FormatRefused,
+    Heard,
+    Identity,
+    Incoming,
+    Knock,
+    LengthUnit,
+    MessageGone,
+    Misconfigured,
+    Outgoing,
+    Place,
+    PlatformProblem,
+    Pressed,
+    Rendered,
+    Said,
+    Scope,
+    SentFile,
+    Unreachable,
+)
+from linking.platforms.lengths import utf16
+from linking.platforms.markup import Style, convert
+
+if TYPE_CHECKING:
+    from telegram import Bot, InlineKeyboardMarkup, Update
+    from telegram.error import BadRequest, TelegramError
+
+log = logging.getLogger(__name__)
+
+ALLOWED_UPDATES = ("message", "callback_query", "my_chat_member")
+POLL_LIMIT = 100
+POLL_SECONDS = 50
+NOTE_CHARACTERS = 200  # what Telegram shows to who pressed a button
+_TAGS = re.compile(r"<[^>]+>")
+
+T = TypeVar("T")
+
+
+def _quoted(text: str) -> str:
+    """Telegram's quotes do not nest."""
+    return f"<blockquote>{text.replace('<blockquote>', '').replace('</blockquote>', '')}</blockquote>"
+
+
+def _block(code: str, language: str) -> str:
+    if not language:
+        return f"<pre>{html.escape(code, quote=False)}</pre>"
+    return (
+        f'<pre><code class="language-{html.escape(language)}">{html.escape(code, quote=False)}</code></pre>'
+    )
+
+
+STYLE = Style(
+    escape=lambda text: html.escape(text, quote=False),
+    bold=("<b>", "</b>"),
+    italic=("<i>", "</i>"),
+    struck=("<s>", "</s>"),
+    code=lambda text: f"<code>{html.escape(text, quote=False)}</code>",
+    block=_block,
+    link=lambda address, label: f'<a href="{html.escape(address)}">{label}</a>',
+    quote=_quoted,
+)
+
+
+def rendered(text: str) -> Rendered:
+    return Rendered(markup=convert(text, STYLE), plain=text)
+
+
+def measured(body: Rendered) -> int:
+    """Telegram counts what is left once the tags are read, in UTF-16; the plain text must fit, too."""
+    return max(utf16(html.unescape(_TAGS.sub("", body.markup))), utf16(body.plain))
+
+
+class Telegram(Adapter):
+    platform: ClassVar[str] = "telegram"
+    text_limit: ClassVar[int] = 4096
+    length_unit: ClassVar[LengthUnit] = "utf16"
+    chunk_target: ClassVar[int] = 3900
+    min_edit_interval: ClassVar[dict[Scope, float]] = {"dm": 1.2, "server": 3.5}
+    typing_ttl: ClassVar[float] = 5.0
+    ack_deadline: ClassVar[float] = 5.0
+    max_buttons: ClassVar[int] = 8
+    button_payload_bytes: ClassVar[int] = 64
+    button_label_characters: ClassVar[int] = 64
+    supports_edit: ClassVar[bool] = True
+    supports_threads: ClassVar[bool] = True
+    supports_ephemeral: ClassVar[bool] = False
+    supports_typing: ClassVar[bool] = True
+    supports_async_delivery: ClassVar[bool] = True
+
+    def __init__(self, *, token: str, secret: str, api_url: str) -> None:
+        self.bot_account = token.partition(":")[0]
+        self._secret = secret
+        self._token = token
+        self._api_url = api_url
+        self._bot: Bot | None = None
+        self._identity: Identity | None = None
+
+    # --- the door ---
+
+    def verify(self, knock: Knock) -> None:
+        given = knock.headers.get("x-telegram-bot-api-secret-token", "")
+        if not self._secret or not hmac.compare_digest(given.encode(), self._secret.encode()):
+            raise Forged
+
+    def hear(self, knock: Knock) -> Heard:
+        return Heard(incoming=telegram_wire.read(knock.body, self.bot_account))
+
+    def needs_identity(self, said: Said) -> bool:
+        return bool(said.names)
+
+    def recognise(self, said: Said, me: Identity) -> Said:
+        return telegram_wire.recognised(said, me)
+
+    # --- calls ---
+
+    def bot(self) -> Bot:
+        """The vendor's client; loaded here, because it is heavy and many processes never send."""
+        if self._bot is None:
+            os.environ.setdefault("PTB_TIMEDELTA", "1")  # the library's own switch: times as timedeltas
+            from telegram import Bot
+            from telegram.request import HTTPXRequest
+
+            request = HTTPXRequest(connection_pool_size=64, pool_timeout=10.0)
+            self._bot = Bot(
+                self._token,
+                base_url=f"{self._api_url}/bot",
+                base_file_url=f"{self._api_url}/file/bot",
+                request=request,
+            )
+        return self._bot
+
+    def render(self, text: str) -> Rendered:
+        return rendered(text)
+
+    def measure(self, body: Rendered) -> int:
+        return measured(body)
+
+    async def send(self, to: Address, message: Outgoing) -> str:
+        from telegram import ReplyParameters
+
+        anchor = (
+            ReplyParameters(message_id=int(to.anchor), allow_sending_without_reply=True)
+            if to.anchor
+            else None
+        )
+        bot = self.bot()
+        thread = int(to.thread_id) if to.thread_id else None
+
+        async def call(text: str, mode: str | None) -> str:
+            sent = await bot.send_message(
+                chat_id=to.container_id,
+                text=text,
+                parse_mode=mode,
+                message_thread_id=thread,
+                reply_parameters=anchor,
+                reply_markup=_keyboard(message.buttons),
+            )
+            return str(sent.message_id)
+
+        return await _formatted(message, call)
+
+    async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
+        bot = self.bot()
+
+        async def call(text: str, mode: str | None) -> str:
+            await bot.edit_message_text(
+                chat_id=to.container_id,
+                message_id=int(message_id),
+                text=text,
+                parse_mode=mode,
+                reply_markup=_keyboard(message.buttons),
+            )
+            return message_id
+
+        await _formatted(message, call, unchanged=message_id)
+
+    async def show_typing(self, to: Address) -> None:
+        thread = int(to.thread_id) if to.thread_id else None
+        await _told(
+            self.bot().send_chat_action(chat_id=to.container_id, action="typing", message_thread_id=thread)
+        )
+
+    async def whisper(self, to: Address, user_id: str, message: Outgoing) -> None:
+        """A chat of their own with the bot; Telegram allows it only to who has opened one."""
+        await self.send(Address(scope="dm", container_id=user_id), message)
+
+    async def answer_press(self, pressed: Pressed, text: str) -> None:
+        await _told(
+            self.bot().answer_callback_query(
+                callback_query_id=pressed.reply_token, text=text[:NOTE_CHARACTERS] or None
+            )
+        )
+
+    async def send_file(self, to: Address, name: str, content: bytes) -> None:
+        thread = int(to.thread_id) if to.thread_id else None
+        await _told(
+            self.bot().send_document(
+                chat_id=to.container_id, document=content, filename=name, message_thread_id=thread
+            )
+        )
+
+    async def fetch_file(self, file: SentFile) -> bytes:
+        found = await _told(self.bot().get_file(file.reference))
+        return bytes(await _told(found.download_as_bytearray()))
+
+    async def is_admin(self, place: Place, user_id: str) -> bool:
+        member = await _told(self.bot().get_chat_member(chat_id=place.container_id, user_id=int(user_id)))
+        return member.status in ("administrator", "creator")
+
+    async def identify(self) -> Identity:
+        if self._identity is None:
+            me = await _told(self.bot().get_me())
+            self._identity = Identity(account=str(me.id), name=me.username or "")
+        return self._identity
+
+    async def aclose(self) -> None:
+        if self._bot is not None:
+            await self._bot.request.shutdown()
+            self._bot = None
+
+
+def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
+    from telegram import InlineKeyboardButton, InlineKeyboardMarkup
+
+    if not buttons:
+        return None
+    made = [
+        InlineKeyboardButton(button.label, url=button.url)
+        if button.url
+        else InlineKeyboardButton(button.label, callback_data=button.code)
+        for button in buttons
+    ]
+    return InlineKeyboardMarkup([made[at : at + 2] for at in range(0, len(made), 2)])
+
+
+async def _formatted(
+    message: Outgoing, call: Callable[[str, str | None], Awaitable[str]], unchanged: str | None = None
+) -> str:
+    """With our markup, and once more without it where Telegram cannot read that."""
+    try:
+        return await _told(call(message.body.markup, "HTML"), unchanged)
+    except FormatRefused:
+        return await _told(call(message.body.plain, None), unchanged)
+
+
+async def _told(call: Awaitable[T], unchanged: T | None = None) -> T:
+    """The call's answer, or its failure in our words: the library's quote addresses, and those hold the token."""
+    from telegram.error import BadRequest, TelegramError
+
+    try:
+        return await call
+    except BadRequest as problem:
+        if unchanged is not None and "not modified" in problem.message:
+            return unchanged
+        raise _refusal(problem) from None
+    except TelegramError as problem:
+        raise _failure(problem) from None
+
+
+def _refusal(problem: BadRequest) -> PlatformProblem:
+    words = problem.message.lower()
+    if "parse entities" in words or "unsupported start tag" in words:
+        return FormatRefused("Telegram cannot read the markup")
+    if "message to edit not found" in words or "message can't be edited" in words:
+        return MessageGone("Telegram has no such message any more")
+    if "chat not found" in words or "have no rights" in words or "user not found" in words:
+        return Unreachable("Telegram lets the bot say nothing there")
+    return CallRefused("Telegram refused a call")
+
+
+def _failure(problem: TelegramError) -> PlatformProblem:
+    from telegram.error import ChatMigrated, Forbidden, InvalidToken, RetryAfter
+
+    match problem:
+        case RetryAfter():
+            wait = problem.retry_after
+            return Busy(float(wait if isinstance(wait, int) else wait.total_seconds()))
+        case Forbidden() | ChatMigrated():
+            return Unreachable("Telegram lets the bot say nothing there")
+        case InvalidToken():
+            return CallRefused("Telegram does not know the bot's token")
+        case _:
+            return Away(f"Telegram did not answer: {type(problem).__name__}")
+
+
+class Polling(Fetcher):
+    """Long polling. The offset moves on only when the next batch is asked for, so a crash repeats and never loses."""
+
+    def __init__(self, adapter: Telegram, *, seconds: int = POLL_SECONDS) -> None:
+        self._adapter = adapter
+        self._seconds = seconds
+
+    async def prepare(self, *, replace_webhook: bool) -> None:
+        bot = self._adapter.bot()
+        try:
+            info = await _told(bot.get_webhook_info())
+            if info.url and not replace_webhook:
+                raise Misconfigured(
+                    "a webhook is set for this bot, and Telegram then gives nothing to a poller; "
+                    "remove it with `manage.py telegram_webhook delete`, or start with --replace-webhook"
+                )
+            if info.url:
+                await _told(bot.delete_webhook(drop_pending_updates=False))
+        except CallRefused as problem:
+            raise Misconfigured(str(problem)) from None
+
+    async def batches(self) -> AsyncIterator[Sequence[Incoming]]:
+        offset: int | None = None
+        while True:
+            found = await self._fetch(offset)
+            yield [one for update in found if (one := self._read(update)) is not None]
+            if found:
+                offset = found[-1].update_id + 1
+
+    async def _fetch(self, offset: int | None) -> Sequence[Update]:
+        from telegram.error import Conflict, TelegramError
+
+        bot = self._adapter.bot()
+        try:
+            return await bot.get_updates(
+                offset=offset,
+                limit=POLL_LIMIT,
+                timeout=self._seconds,
+                read_timeout=self._seconds + 10,
+                allowed_updates=list(ALLOWED_UPDATES),
+            )
+        except Conflict:
+            raise Misconfigured("another process polls this bot's updates") from None
+        except TelegramError as problem:
+            raise _failure(problem) from None
+
+    def _read(self, update: Update) -> Incoming | None:
+        try:
+            read = msgspec.convert(update.to_dict(), telegram_wire.Update, strict=False)
+            return telegram_wire.incoming(read, self._adapter.bot_account)
+        except msgspec.ValidationError:
+            log.warning("an update of Telegram is not what its documents say; it is left out")
+            return None
+
+    async def aclose(self) -> None:
+        await self._adapter.aclose()

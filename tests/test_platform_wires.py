@@ -1,0 +1,177 @@
+"""Recorded requests of each platform become the same few values, or nothing (L18, L21–L23)."""
+
+from __future__ import annotations
+
+import json
+import time
+from urllib.parse import urlencode
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from linking.platforms.base import (
+    DECLARED,
+    Adapter,
+    Forged,
+    Identity,
+    Knock,
+    Moved,
+    Opened,
+    Pressed,
+    Removed,
+    Said,
+    Unreadable,
+    undeclared,
+)
+from linking.platforms.discord import Discord
+from linking.platforms.discord_wire import Message, from_message
+from linking.platforms.scripted import Scripted
+from linking.platforms.slack import Slack
+from linking.platforms.telegram import Telegram
+from tests.platform_fakes import recorded
+
+KEY = Ed25519PrivateKey.generate()
+telegram = Telegram(token="700:secret-token", secret="door-secret", api_url="")
+discord = Discord(
+    app_id="900", public_key=KEY.public_key().public_bytes_raw().hex(), token="OTAx.x.y", api_url=""
+)
+slack = Slack(app_id="A1", signing_secret="shh", token="xoxb", api_url="")
+
+
+def hear(adapter: Adapter, payload: object, **headers: str):
+    return adapter.hear(Knock(headers=headers, body=json.dumps(payload).encode()))
+
+
+def signed(body: bytes, stamp: int | None = None) -> dict[str, str]:
+    moment = str(stamp or int(time.time()))
+    return {
+        "x-signature-timestamp": moment,
+        "x-signature-ed25519": KEY.sign(moment.encode() + body).hex(),
+    }
+
+
+def test_telegrams_updates():
+    said = hear(telegram, recorded.telegram_message(text="Hi 😀")).incoming
+    assert (said.update_key, said.message_key, said.place.scope) == ("10", "42:7", "dm")
+    assert isinstance(said.what, Said)
+    assert (said.what.text, said.what.speaker.name, said.what.mentioned) == ("Hi 😀", "Ada Lovelace", True)
+
+    group = hear(telegram, recorded.telegram_group_message(text="😀 @PilotBot hello", offset=3)).incoming
+    assert (group.place.server_id, group.place.thread_id, group.what.mentioned) == ("-100500", "3", False)
+    meant = telegram.recognise(group.what, Identity(account="700", name="pilotbot"))
+    assert (meant.mentioned, meant.text) == (True, "😀  hello")
+    assert not telegram.recognise(group.what, Identity(account="700", name="otherbot")).mentioned
+
+    press = hear(telegram, recorded.telegram_press("opaque-code")).incoming
+    assert isinstance(press.what, Pressed)
+    assert (press.what.code, press.what.reply_token, press.place.container_id) == ("opaque-code", "cb1", "42")
+    assert isinstance(hear(telegram, recorded.telegram_membership("kicked")).incoming.what, Removed)
+    assert isinstance(hear(telegram, recorded.telegram_membership("member")).incoming.what, Opened)
+    moved = hear(telegram, recorded.telegram_migration("-500", "-100500")).incoming
+    assert (moved.what, moved.place.server_id) == (Moved(new_id="-100500"), "-500")
+
+
+def test_what_bots_say_and_what_concerns_nobody_is_nothing_to_us():
+    """A-L18.5: nobody answers a bot, least of all ourselves"""
+    echo = recorded.telegram_message(text="echo", is_bot=True)
+    assert hear(telegram, echo).incoming is None
+    assert hear(telegram, {"update_id": 1, "edited_message": echo["message"]}).incoming is None
+    assert hear(slack, recorded.slack_event(text="echo", bot_id="B1")).incoming is None
+    assert hear(slack, recorded.slack_event(text="echo", app_id="A1")).incoming is None
+    assert hear(slack, recorded.slack_event(text="x", subtype="message_changed")).incoming is None
+    message = recorded.discord_message(text="echo")
+    for change in ({"author": {"id": "5", "bot": True}}, {"webhook_id": "8"}, {"type": 7}):
+        assert from_discord(message | change) is None
+
+
+def from_discord(message: dict[str, object], parent_id: str | None = None):
+    import msgspec
+
+    return from_message(msgspec.convert(message, Message), parent_id=parent_id, bot_id="901")
+
+
+def test_discords_interactions_and_messages():
+    assert hear(discord, {"id": "1", "type": 1}).answer == {"type": 1}
+    asked = hear(discord, recorded.discord_command("ask", "hello"))
+    assert asked.answer == {"type": 5, "data": {}}
+    assert (asked.incoming.what.text, asked.incoming.what.speaker.is_admin) == ("hello", True)
+    link = hear(discord, recorded.discord_command("link", ""))
+    assert link.answer == {"type": 5, "data": {"flags": 64}}
+    assert (link.incoming.what.text, link.incoming.what.reply_token[:8]) == ("/link", "private:")
+    press = hear(discord, recorded.discord_press("opaque"))
+    assert (press.answer, press.incoming.what.code) == ({"type": 6}, "opaque")
+
+    said = from_discord(recorded.discord_message(text="<@901> hello"), parent_id="600")
+    assert (said.place.container_id, said.place.thread_id) == ("600", "601")
+    assert (said.what.text, said.what.mentioned, said.what.speaker.role_ids) == ("hello", True, ("r1",))
+    assert said.message_key == "601:77"
+
+
+def test_slacks_events_commands_and_presses():
+    assert hear(slack, {"type": "url_verification", "challenge": "c"}).answer == {"challenge": "c"}
+    mention = hear(
+        slack, recorded.slack_event(kind="app_mention", text="<@UBOT> a &amp; b <https://x.test|x>")
+    )
+    message = hear(slack, recorded.slack_event(text="<@UBOT> a &amp; b <https://x.test|x>", event_id="Ev2"))
+    assert mention.incoming.message_key == message.incoming.message_key == "C1:100.5"
+    assert mention.incoming.what.text == message.incoming.what.text == "a & b x (https://x.test)"
+    assert (mention.incoming.place.thread_id, message.incoming.what.mentioned) == ("100.5", True)
+    gone = hear(slack, recorded.slack_uninstalled()).incoming
+    assert (gone.what, gone.place.server_id) == (Removed(), "T1")
+
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    body = urlencode({"payload": json.dumps(recorded.slack_press("opaque"))}).encode()
+    press = slack.hear(Knock(headers=form, body=body)).incoming
+    assert (press.what.code, press.what.message_id, press.place.thread_id) == ("opaque", "200.1", "100.5")
+    command = slack.hear(Knock(headers=form, body=urlencode(recorded.slack_command("new")).encode())).incoming
+    assert (command.what.text, command.place.scope) == ("/new", "server")
+
+
+@pytest.mark.parametrize(
+    "adapter", [telegram, discord, slack, Scripted(secret="s")], ids=lambda one: one.platform
+)
+def test_what_is_no_update_is_unreadable_and_not_an_error(adapter):
+    for body in (b"", b"[]", b"{", b'{"update_id": "x", "type": []}', b"\xff\xfe"):
+        with pytest.raises(Unreadable):
+            adapter.hear(Knock(headers={}, body=body))
+
+
+def test_a_forged_or_old_interaction_is_refused():
+    """A-L22.1: one flipped byte, another key, an old stamp, nothing at all"""
+    body = b'{"type":1}'
+    discord.verify(Knock(headers=signed(body), body=body))
+    for headers, sent in (
+        (signed(body), b'{"type":2}'),
+        (signed(body) | {"x-signature-ed25519": "00" * 64}, body),
+        (signed(body) | {"x-signature-ed25519": "zz"}, body),
+        (signed(body, int(time.time()) - 301), body),
+        ({}, body),
+    ):
+        with pytest.raises(Forged):
+            discord.verify(Knock(headers=headers, body=sent))
+
+
+def test_a_slack_request_is_refused_when_it_comes_again_after_six_minutes():
+    """A-L23.1"""
+    body = b'{"type":"event_callback"}'
+    slack.verify(Knock(headers=recorded.slack_headers(body, "shh"), body=body))
+    for headers, sent in (
+        (recorded.slack_headers(body, "shh", age_seconds=360), body),
+        (recorded.slack_headers(body, "other"), body),
+        (recorded.slack_headers(body, "shh"), body + b" "),
+        ({}, body),
+    ):
+        with pytest.raises(Forged):
+            slack.verify(Knock(headers=headers, body=sent))
+
+
+def test_an_adapter_that_declares_not_everything_is_found_out():
+    """A-L16.3"""
+    assert "supports_async_delivery" in DECLARED
+
+    class Forgetful(Scripted):
+        pass
+
+    forgotten = type("Half", (Adapter,), {name: 1 for name in DECLARED if name != "supports_async_delivery"})
+    assert undeclared(Forgetful) == []
+    assert undeclared(forgotten) == ["supports_async_delivery"]
