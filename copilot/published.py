@@ -10,7 +10,8 @@ from uuid import UUID
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from copilot import markdown, transcript
+from copilot import markdown
+from copilot.events import tool_label
 from copilot.markdown import Linked
 from copilot.models import WorkspaceFile
 from copilot.workspace import publication
@@ -82,7 +83,7 @@ def _item(entry: Entry, files: Files) -> Item:
         case Step():
             return Item(
                 template="copilot/share/_step.html",
-                label=transcript.tool_label(entry.tool),
+                label=tool_label(entry.tool),
                 outcome=entry.outcome,
                 note={"done": "", "failed": _("failed"), "stopped": _("stopped")}[entry.outcome],
                 arguments=entry.arguments,

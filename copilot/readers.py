@@ -11,7 +11,7 @@ from copilot.errors import Unavailable
 from copilot.live.client import RedisDown
 from copilot.live.stream import Entry as Entry
 from copilot.live.stream import check_cursor as check_cursor
-from copilot.live.stream import last_cursor as last_cursor
+from copilot.live.stream import last_cursor
 from copilot.live.tail import TAIL, Tail
 from copilot.live.tail import CursorLost as CursorLost
 from copilot.live.tail import Feed as Feed
@@ -29,3 +29,11 @@ async def listening(session_id: UUID, cursor: str | None, *, tail: Tail | None =
         except (TimeoutError, *RedisDown):
             raise Unavailable from None
         yield feed
+
+
+def end_of_log(session_id: UUID) -> str:
+    """Where a session's log ends now: whoever reads on from there misses nothing that comes."""
+    try:
+        return last_cursor(str(session_id))
+    except RedisDown as problem:
+        raise Unavailable from problem

@@ -12,10 +12,9 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
 from copilot import markdown, shell, stepfolds
-from copilot.events import MessageView, ToolCallContent, ToolResultContent
+from copilot.events import MessageView, ToolCallContent, ToolResultContent, tool_label
 from copilot.queries import SessionView
 
-TOOL_LABELS = {"bash_exec": "Bash", "python_exec": "Python"}  # of the others, the name says it
 State = Literal["", "running", "done", "failed", "cancelled"]
 
 
@@ -138,13 +137,6 @@ def _tool_state(result: ToolResultContent | None, *, running: bool) -> tuple[Sta
     if result.success:
         return "done", duration(result.duration_ms)
     return "failed", _("failed · {duration}").format(duration=duration(result.duration_ms))
-
-
-def tool_label(tool: str) -> str:
-    if tool in TOOL_LABELS:
-        return TOOL_LABELS[tool]
-    words = tool.replace("_", " ").strip()
-    return words[:1].upper() + words[1:]
 
 
 def duration(milliseconds: int) -> str:

@@ -123,7 +123,10 @@ def _view(message_id: UUID, command: SendMessage, attachments: list[AttachmentVi
 def _resolve(command: SendMessage) -> tuple[list[AttachmentView], list[str]]:
     if not command.attachments:
         return [], []
-    attachments, ignored = files.resolve_attachments(command.user_id, command.attachments)
+    alone = (
+        command.session_id if command.arrival.reply else None
+    )  # who speaks there need not be the owner (L12)
+    attachments, ignored = files.resolve_attachments(command.user_id, command.attachments, session_id=alone)
     if not attachments and not command.text.strip():
         raise InvalidRequest("The message is empty: none of its files can be used.", code="empty_message")
     return attachments, ignored

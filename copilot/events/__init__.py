@@ -98,6 +98,7 @@ from copilot.events.views import (
     ToolResultContent,
     TurnView,
     instant,
+    tool_label,
 )
 
 __all__ = [
@@ -187,6 +188,7 @@ __all__ = [
     "encode",
     "instant",
     "place",
+    "tool_label",
 ]
 
 Event = (

@@ -21,6 +21,17 @@ def instant(moment: datetime) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
 
 
+TOOL_LABELS = {"bash_exec": "Bash", "python_exec": "Python"}  # of the others, the name says it
+
+
+def tool_label(tool: str) -> str:
+    """A tool's name for people; the browser's twin is in rows.js."""
+    if tool in TOOL_LABELS:
+        return TOOL_LABELS[tool]
+    words = tool.replace("_", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttachmentView:
     file_id: str

@@ -51,6 +51,9 @@ class Session(models.Model):
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
     )
     depth = models.PositiveSmallIntegerField(default=0, db_default=0)
+    platform = models.CharField(
+        max_length=16, blank=True, default="", db_default="", help_text="The chat platform it began on (L15)."
+    )
 
     # What shapes its answers (A27, A30.1):
     agent_version = models.ForeignKey(

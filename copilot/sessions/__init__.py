@@ -41,6 +41,9 @@ from copilot.sessions.keeping import (
     create_imported as create_imported,
 )
 from copilot.sessions.keeping import (
+    create_quietly as create_quietly,
+)
+from copilot.sessions.keeping import (
     create_unlisted as create_unlisted,
 )
 from copilot.sessions.keeping import (

@@ -43,6 +43,13 @@ def create(
     return session
 
 
+def create_quietly(owner_id: int, *, platform: str) -> Session:
+    """A conversation that began on a chat platform, made in its caller's transaction, who tells of it afterwards (L15)."""
+    session = Session.objects.create(owner_id=owner_id, platform=platform)
+    session.refresh_from_db()
+    return session
+
+
 def builder(owner_id: int, agent: Agent) -> Session:
     """The one conversation in which this agent is built, whoever asks first (A27.6)."""
     mine = Session.objects.filter(owner=owner_id, builds=agent, deleted_at=None)

@@ -37,7 +37,20 @@ from copilot.turns.running import (
     record_dropped,
     still_running,
 )
-from copilot.turns.standing import TurnStanding, cost_microdollars, of_run, standing
+from copilot.turns.standing import (
+    TurnStanding,
+    Waiting,
+    answer_text,
+    came_with,
+    cost_microdollars,
+    of_run,
+    session_of_run,
+    standing,
+    standing_of_approval,
+    standing_of_question,
+    unfinished,
+    waiting_in,
+)
 
 __all__ = [
     "CANCELLED",
@@ -60,6 +73,9 @@ __all__ = [
     "Requeued",
     "Stopping",
     "TurnStanding",
+    "Waiting",
+    "answer_text",
+    "came_with",
     "cancel_reason",
     "channel_of",
     "claim",
@@ -80,8 +96,13 @@ __all__ = [
     "request_stop",
     "requeue",
     "resume",
+    "session_of_run",
     "standing",
+    "standing_of_approval",
+    "standing_of_question",
     "still_running",
     "tell",
+    "unfinished",
+    "waiting_in",
     "waiting_on",
 ]

@@ -166,12 +166,13 @@ def _listed(owner_id: int, session_id: UUID | None) -> QuerySet[WorkspaceFile]:
 
 
 def resolve_attachments(
-    owner_id: int, ids: list[str] | tuple[str, ...]
+    owner_id: int, ids: list[str] | tuple[str, ...], *, session_id: UUID | None = None
 ) -> tuple[list[AttachmentView], list[str]]:
     """The owner's usable files in the order given, and the ids that name none (A29.1)."""
     wanted = {raw: file_id for raw in dict.fromkeys(ids) if (file_id := as_uuid(raw)) is not None}
     found = {
-        str(file.id): file for file in _listed(owner_id, None).filter(pk__in=wanted.values(), scan__in=USABLE)
+        str(file.id): file
+        for file in _listed(owner_id, session_id).filter(pk__in=wanted.values(), scan__in=USABLE)
     }
     views = [view(found[raw]) for raw in wanted if raw in found]
     return views, [raw for raw in dict.fromkeys(ids) if raw not in found]

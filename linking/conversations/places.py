@@ -1,0 +1,159 @@
+"""Which session a place talks in, who pays for it, and how a new one is begun there (L9, L15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef, Q
+from django.db.models.functions import Now
+
+from copilot import sessions
+from linking.errors import NotLinked
+from linking.models import PlatformConversation, PlatformLink, PlatformUserLink
+
+Scope = Literal["server", "dm"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """A place on a platform as one bot account sees it; its ids are the platform's own."""
+
+    platform: str
+    bot_account: str
+    scope: Scope
+    container_id: str
+    thread_id: str = ""
+    server_id: str = ""  # in server scope
+
+    @property
+    def open_rows(self) -> Q:
+        return Q(
+            platform=self.platform,
+            bot_account=self.bot_account,
+            container_id=self.container_id,
+            thread_id=self.thread_id,
+            closed_at=None,
+        )
+
+    @property
+    def lock(self) -> str:
+        return "\x1f".join((self.platform, self.bot_account, self.container_id, self.thread_id))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payer:
+    """Whose account a place's turns run as: by exactly one of the links, never by the other (L9)."""
+
+    owner_id: int
+    speaks: bool  # whether the one who speaks is the payer (A11.8, L14)
+    link: PlatformLink | None = None
+    user_link: PlatformUserLink | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open:
+    """An open conversation."""
+
+    conversation_id: UUID
+    session_id: UUID
+
+
+def payer_of(where: Where, platform_user_id: str) -> Payer:
+    """A disabled account's links are as good as none (L9)."""
+    speaker = PlatformUserLink.objects.filter(platform=where.platform, platform_user_id=platform_user_id)
+    if where.scope == "server":
+        servers = PlatformLink.objects.filter(platform=where.platform, server_id=where.server_id)
+        speaks = Exists(speaker.filter(user=OuterRef("owner")))
+        link = servers.filter(owner__is_active=True).annotate(payer_speaks=speaks).first()
+        if link is None:
+            raise NotLinked("This server is not linked to an account.")
+        return Payer(owner_id=link.owner_id, link=link, speaks=link.payer_speaks)
+    user_link = speaker.filter(user__is_active=True).first()
+    if user_link is None:
+        raise NotLinked("This chat account is not linked to an account.")
+    return Payer(owner_id=user_link.user_id, user_link=user_link, speaks=True)
+
+
+# --- the place's session -----------------------------------------------------------------------------
+
+# The owner is compared too: after another account has claimed the server, nothing goes into the old session (A-L8.2).
+_OPENED = """
+UPDATE linking_platformconversation c SET last_message_at = now()
+FROM copilot_session s
+WHERE c.platform = %(platform)s AND c.bot_account = %(bot_account)s AND c.container_id = %(container)s
+  AND c.thread_id = %(thread)s AND c.closed_at IS NULL AND s.id = c.session_id AND s.deleted_at IS NULL
+  AND s.owner_id = %(owner)s AND c.link_id IS NOT DISTINCT FROM %(link)s
+  AND c.user_link_id IS NOT DISTINCT FROM %(user_link)s
+RETURNING c.id, c.session_id
+"""
+
+
+def opened_at(where: Where, payer: Payer) -> Open | None:
+    """The open conversation of a place, if it is this payer's and its session still stands."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _OPENED,
+            {
+                "platform": where.platform,
+                "bot_account": where.bot_account,
+                "container": where.container_id,
+                "thread": where.thread_id,
+                "owner": payer.owner_id,
+                "link": payer.link.pk if payer.link else None,
+                "user_link": payer.user_link.pk if payer.user_link else None,
+            },
+        )
+        row = cursor.fetchone()
+    return Open(conversation_id=row[0], session_id=row[1]) if row else None
+
+
+def open_for(where: Where, payer: Payer) -> Open:
+    """The place's conversation, begun if it has none; of several first messages all get the same one (A-L15.1)."""
+    return opened_at(where, payer) or _begin(where, payer, anew=False)
+
+
+def renew(where: Where, payer: Payer) -> Open:
+    """`/new`: a turn that runs in the old session goes on and answers where it began (A-L15.2)."""
+    return _begin(where, payer, anew=True)
+
+
+def _begin(where: Where, payer: Payer, *, anew: bool) -> Open:
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [where.lock])
+        if not anew and (found := opened_at(where, payer)) is not None:
+            return found  # somebody else was first
+        PlatformConversation.objects.filter(where.open_rows).update(closed_at=Now())
+        session = sessions.create_quietly(payer.owner_id, platform=where.platform)
+        made = PlatformConversation.objects.create(
+            platform=where.platform,
+            bot_account=where.bot_account,
+            container_id=where.container_id,
+            thread_id=where.thread_id,
+            scope=where.scope,
+            link=payer.link,
+            user_link=payer.user_link,
+            session=session,
+        )
+    sessions.publish_change(session)
+    return Open(conversation_id=made.pk, session_id=session.pk)
+
+
+def sessions_at(where: Where) -> list[UUID]:
+    """All sessions that this place has ever talked in."""
+    rows = PlatformConversation.objects.filter(
+        platform=where.platform,
+        bot_account=where.bot_account,
+        container_id=where.container_id,
+        thread_id=where.thread_id,
+    )
+    return list(rows.values_list("session_id", flat=True))
+
+
+def in_session(platform: str, bot_account: str, session_id: UUID) -> PlatformConversation | None:
+    """The bot's conversation in this session, open or closed; its owner comes along."""
+    mine = PlatformConversation.objects.filter(platform=platform, bot_account=bot_account, session=session_id)
+    return mine.filter(session__deleted_at=None).select_related("session", "link").first()

@@ -1,0 +1,151 @@
+"""One conversation per place: begun once, left by /new, and never somebody else's (L9, L15)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.db import IntegrityError
+from django.utils import timezone
+
+from copilot import dispatch
+from copilot.errors import Conflict
+from copilot.models import Session
+from linking import conversations
+from linking.conversations import Open, Payer, Where
+from linking.errors import NotLinked
+from linking.models import PlatformConversation, PlatformLink, PlatformUserLink, StartedTurn
+from tests import make
+from tests.engine import together
+
+DM = Where(platform="telegram", bot_account="bot", scope="dm", container_id="dm-ada")
+CHANNEL = Where(
+    platform="discord", bot_account="bot", scope="server", container_id="general", server_id="guild"
+)
+
+
+@pytest.fixture
+def linked(transactional_db) -> None:
+    PlatformUserLink.objects.create(platform="telegram", platform_user_id="ada-t", user=make.ada())
+    PlatformUserLink.objects.create(platform="discord", platform_user_id="ada-d", user=make.ada())
+    PlatformLink.objects.create(platform="discord", server_id="guild", owner=make.ada())
+
+
+def at(where: Where, who: str = "ada-d") -> Open:
+    return conversations.open_for(where, conversations.payer_of(where, who))
+
+
+def test_ten_first_messages_at_once_are_one_session(linked):
+    """A-L15.1: the place has one open conversation, and nobody's session is left over"""
+    payer = conversations.payer_of(CHANNEL, "bob-d")
+    for number in range(10):
+        place = replace(CHANNEL, container_id=f"channel-{number}")
+        opened = together(*[lambda place=place: conversations.open_for(place, payer)] * 10)
+        assert len(set(opened)) == 1
+        assert isinstance(opened[0], Open)
+    assert Session.objects.count() == PlatformConversation.objects.count() == 10
+    assert set(Session.objects.values_list("platform", flat=True)) == {"discord"}
+
+
+def test_new_closes_the_place_and_opens_it_again_for_whoever_comes_together(linked):
+    """A-L15.2: later messages are in the new session, and there is exactly one"""
+    before = at(DM, "ada-t")
+    payer = conversations.payer_of(DM, "ada-t")
+    fresh = together(*[lambda: conversations.renew(DM, payer)] * 5)
+    assert at(DM, "ada-t") in fresh
+    assert before not in fresh
+    assert PlatformConversation.objects.filter(closed_at=None).count() == 1
+
+
+def test_places_are_told_apart_by_bot_thread_and_container(linked):
+    """A-L15.1: the key is platform, bot account, container and thread"""
+    places = [
+        CHANNEL,
+        replace(CHANNEL, thread_id="t"),
+        replace(CHANNEL, container_id="random"),
+        replace(CHANNEL, bot_account="other"),
+    ]
+    assert len({at(place).session_id for place in places}) == 4
+    assert at(CHANNEL) == at(CHANNEL, "bob-d")
+
+
+def test_a_session_deleted_on_the_web_is_not_talked_in_again(linked):
+    """A-L15.1: the next message opens a new one"""
+    before = at(DM, "ada-t")
+    dispatch.remove_session(make.ada().pk, before.session_id)
+    assert at(DM, "ada-t").session_id != before.session_id
+
+
+def test_another_owner_gets_another_session(linked):
+    """A-L8.2: whoever claims a server afterwards never talks in the former owner's session"""
+    before = at(CHANNEL)
+    PlatformConversation.objects.update(closed_at=timezone.now())
+    PlatformLink.objects.all().delete()
+    PlatformLink.objects.create(platform="discord", server_id="guild", owner=make.bob())
+    after = at(CHANNEL)
+    assert Session.objects.get(pk=after.session_id).owner == make.bob()
+    assert after.session_id != before.session_id
+
+
+@pytest.mark.parametrize(("where", "who"), [(replace(DM, platform="discord"), "bob-d"), (DM, "ada-d")])
+def test_a_direct_message_is_its_senders_alone(linked, where, who):
+    """A-L9.1, A-L9.2: owning a server says nothing of direct messages, and there is no way between the tables"""
+    with pytest.raises(NotLinked):
+        conversations.payer_of(where, who)
+    with pytest.raises(NotLinked):
+        conversations.payer_of(replace(CHANNEL, server_id="elsewhere"), "ada-d")
+
+
+def test_a_shut_account_has_no_links_and_only_the_payer_speaks_as_one(linked):
+    """A-L9.3: between two messages the account went; who speaks is told by his own link on that platform"""
+    assert conversations.payer_of(CHANNEL, "ada-d").speaks
+    assert not conversations.payer_of(CHANNEL, "bob-d").speaks
+    ada = make.ada()
+    ada.is_active = False
+    ada.save()
+    for where, who in ((CHANNEL, "ada-d"), (DM, "ada-t")):
+        with pytest.raises(NotLinked):
+            conversations.payer_of(where, who)
+
+
+def test_a_place_of_the_wrong_scope_is_refused_by_the_table_itself(linked):
+    """A-L15.1: an open conversation has the link of its scope"""
+    payer = conversations.payer_of(CHANNEL, "ada-d")
+    assert isinstance(payer, Payer)
+    with pytest.raises(IntegrityError):
+        conversations.open_for(replace(DM, platform="discord"), payer)
+
+
+# --- a key counts once (L12) -------------------------------------------------------------------------
+
+
+def claim(digest: str = "d") -> conversations.Claimed | conversations.Known:
+    return conversations.claim("telegram", "bot", "key", digest)
+
+
+def test_a_key_that_was_let_go_is_free_and_an_answered_one_is_not(transactional_db):
+    """A-L12.1: the first answer is the only one; a refusal leaves the key unused"""
+    first = claim()
+    assert isinstance(first, conversations.Claimed)
+    conversations.let_go(first)
+    again = claim()
+    assert isinstance(again, conversations.Claimed)
+    conversations.keep(again, {"state": "started"})
+    conversations.let_go(again)
+    assert claim() == conversations.Known(answer={"state": "started"})
+
+
+def test_a_key_whose_holder_died_is_taken_over_as_such(transactional_db, monkeypatch):
+    """A-L12.1: in flight for long means 409, abandoned for long means that somebody else may"""
+    monkeypatch.setattr("linking.conversations.started.WAIT_SECONDS", 0.0)
+    claim()
+    with pytest.raises(Conflict, match="under way"):
+        claim()
+    with pytest.raises(Conflict, match="another request"):
+        claim("other")
+    StartedTurn.objects.update(created_at=timezone.now() - timedelta(seconds=16))
+    taken = together(claim, claim, claim)
+    assert [one.abandoned for one in taken if isinstance(one, conversations.Claimed)] == [True]
+    StartedTurn.objects.update(created_at=timezone.now() - timedelta(hours=25))
+    assert conversations.purge_started() == 1
