@@ -7,8 +7,17 @@ BillingError
 │   ├── RefundTooLarge       400  more would be refunded than was spent
 │   ├── InsufficientCredits  402  the balance does not suffice
 │   ├── UnknownUser          404
+│   ├── PaymentsOff          409  nothing is sold on this installation, or just now
+│   ├── NoCustomer           409  nothing was ever paid, so there is nothing to look at
+│   ├── NoSavedCard          409  nothing can be charged without asking
 │   ├── LimitReached         429  the day's or week's use is at its limit
-│   └── ResetUnavailable     503  a reset could not be made; nothing was charged, or it was refunded
+│   ├── ResetUnavailable     503  a reset could not be made; nothing was charged, or it was refunded
+│   └── GatewayError         502  Stripe did not do what was asked
+│       ├── GatewayDown      it may work later: no connection, a fault of theirs, too many calls
+│       ├── GatewayRefusal   it will not work as asked
+│       │   └── GatewayMissing  there is no such thing at Stripe
+│       └── CardDeclined     402  the customer's bank refused, or wants to see him
+├── BadSignature             what was sent to Stripe's door is not Stripe's
 ├── Conflict                 an idempotency key was used before, for something else
 └── CountersDown             Redis did not answer; callers go on without it or refuse, as B1.4 says
 """
@@ -91,6 +100,29 @@ class UnknownUser(Refused):
         super().__init__("There is no such user.", code="unknown_user")
 
 
+class PaymentsOff(Refused):
+    status = 409
+
+    def __init__(self) -> None:
+        text = "Payments are not set up on this installation. An administrator can change your plan."
+        super().__init__(text, code="payments_off")
+
+
+class NoCustomer(Refused):
+    status = 409
+
+    def __init__(self) -> None:
+        super().__init__("You have not paid for anything yet.", code="no_customer")
+
+
+class NoSavedCard(Refused):
+    status = 409
+
+    def __init__(self) -> None:
+        text = "There is no saved card. Top up once with automatic top-ups wanted, and it is kept."
+        super().__init__(text, code="no_saved_card")
+
+
 class LimitReached(Refused):
     """No new work before `resets_at` (B6.6). Its text names window and time, never an amount."""
 
@@ -133,6 +165,45 @@ class ResetUnavailable(Refused):
             "What it cost was refunded." if refunded else "Nothing was charged."
         )
         super().__init__(text, code="reset_unavailable", refunded=refunded)
+
+
+class GatewayError(Refused):
+    """Stripe did not do what was asked. The user may try again or ask for help; we know more from the log."""
+
+    status = 502
+
+    def __init__(self, message: str = "", *, code: str = "stripe_unavailable") -> None:
+        text = "The payment service could not do this just now. Try again, or contact support if it goes on."
+        super().__init__(message or text, code=code)
+
+
+class GatewayDown(GatewayError):
+    """No connection, a fault of theirs, or too many calls: the same may work later."""
+
+    retryable = True
+
+
+class GatewayRefusal(GatewayError):
+    """Understood and refused: asking the same again is of no use."""
+
+
+class GatewayMissing(GatewayRefusal):
+    """There is no such thing at Stripe, or no longer."""
+
+
+class CardDeclined(GatewayError):
+    """By the bank. `needs_customer`: it would go through if he were there to prove himself."""
+
+    status = 402
+
+    def __init__(self, *, needs_customer: bool, payment_intent_id: str) -> None:
+        self.needs_customer = needs_customer
+        self.payment_intent_id = payment_intent_id
+        super().__init__("Your card was declined.", code="card_declined")
+
+
+class BadSignature(BillingError):
+    """Forged, too old, or not readable at all."""
 
 
 class Conflict(BillingError):

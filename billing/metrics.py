@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 checks = Counter(
     "pilothouse_billing_checks_total",
@@ -27,4 +27,19 @@ leaks = Counter(
     "pilothouse_billing_leaks_total",
     "Things that were delivered and could not be charged, by what went wrong.",
     ["leak_type"],
+)
+gateway_calls = Histogram(
+    "pilothouse_billing_gateway_seconds",
+    "Calls of Stripe by operation and outcome: done, declined, missing, refused, down.",
+    ["operation", "outcome"],
+)
+alerts = Counter(
+    "pilothouse_billing_alerts_total",
+    "Things that staff should look at, by kind.",
+    ["kind"],
+)
+events = Counter(
+    "pilothouse_billing_events_total",
+    "Events of Stripe by type (those that have an effect, or other) and what became of them.",
+    ["type", "state"],
 )
