@@ -82,6 +82,21 @@ TEMPLATES = [
     },
 ]
 
+# --- signs of life, and what is done without them (D21) ----------------------------------------------
+WORKER_BEAT_SECONDS = env.seconds("WORKER_BEAT_SECONDS", 2, least=0.5)
+WORKER_BEAT_LIFE_SECONDS = env.seconds("WORKER_BEAT_LIFE_SECONDS", 6, least=1)
+DIAG_SWEEP_SECONDS = env.seconds("DIAG_SWEEP_SECONDS", 2, least=0.5)
+TURN_MAX_ATTEMPTS = env.integer("TURN_MAX_ATTEMPTS", 3, least=1, most=100)
+DIAG_STUCK_QUEUED_SECONDS = env.seconds("DIAG_STUCK_QUEUED_SECONDS", 3600, least=1)
+DIAG_ORPHAN_AGE_SECONDS = env.seconds("DIAG_ORPHAN_AGE_SECONDS", 86_400, least=60)
+DIAG_LONG_RUNNING_SECONDS = env.seconds("DIAG_LONG_RUNNING_SECONDS", 86_400, least=60)
+DIAG_BULK_MAX = env.integer("DIAG_BULK_MAX", 100, least=1, most=1000)
+DIAG_ALL_MAX = env.integer("DIAG_ALL_MAX", 500, least=1, most=5000)
+DIAG_STOP_WAIT_SECONDS = env.seconds("DIAG_STOP_WAIT_SECONDS", 15, least=1)
+DIAG_REFRESH_SECONDS = env.seconds("DIAG_REFRESH_SECONDS", 30, least=5)
+DIAG_SAMPLE_DAYS = env.integer("DIAG_SAMPLE_DAYS", 7, least=1)
+DIAG_AUDIT_DAYS = env.integer("DIAG_AUDIT_DAYS", 400, least=1)
+
 # --- servers -----------------------------------------------------------------------------------------
 DATABASES = {
     "default": {
@@ -139,7 +154,11 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_BEAT_SCHEDULE = {
-    "reap": {"task": "diagnostics.tasks.reap", "schedule": 2.0, "options": {"expires": 4}},
+    "reap": {
+        "task": "diagnostics.tasks.reap",
+        "schedule": DIAG_SWEEP_SECONDS,
+        "options": {"expires": 2 * DIAG_SWEEP_SECONDS},
+    },
     "tick": {"task": "copilot.tasks.tick", "schedule": crontab(), "options": {"expires": 55}},
     "index messages": {"task": "copilot.tasks.index_messages", "schedule": 5.0, "options": {"expires": 5}},
     "send lost scans": {

@@ -14,11 +14,9 @@ from django.core.files.storage import FileSystemStorage, InvalidStorageError, St
 from django.utils.module_loading import import_string
 
 from copilot.providers import caching
-from copilot.workers import BEAT_LIFE_SECONDS, BEAT_SECONDS
 from copilot.workspace import scanning
 
 _ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
-SWEEP_SECONDS = 2.0  # the reaper's tick (D10)
 
 
 @register
@@ -123,16 +121,6 @@ def the_scan_hook_can_be_called(
     except ImportError as problem:
         return [Error(f"WORKSPACE_SCAN_HOOK names nothing that can be called: {problem}", id="copilot.E007")]
     return []
-
-
-@register
-def beats_outlive_sweeps(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """Five of the fifteen seconds are left for the first continued token (D2)."""
-    if BEAT_LIFE_SECONDS >= 3 * BEAT_SECONDS and BEAT_LIFE_SECONDS + 2 * SWEEP_SECONDS <= 10:
-        return []
-    return [
-        Error("A beat must live three periods, and with two sweeps at most 10 s.", id="diagnostics.E001"),
-    ]
 
 
 @register

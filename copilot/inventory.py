@@ -8,7 +8,7 @@ from django.db.models import FloatField
 from django.db.models.functions import Cast, Extract, Now
 
 from copilot.errors import Unavailable
-from copilot.live import beats
+from copilot.live import beats, wakeups
 from copilot.live.client import RedisDown, blocking
 from copilot.models import WorkerBeat
 
@@ -76,3 +76,11 @@ def workers_seen() -> list[WorkerView]:
         )
         for beat in seen
     ]
+
+
+def wakeups_waiting() -> int:
+    """Turns that were put on the list of wake-ups and taken by no worker yet."""
+    try:
+        return wakeups.waiting()
+    except RedisDown as problem:
+        raise Unavailable(type(problem).__name__) from problem

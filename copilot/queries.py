@@ -15,6 +15,8 @@ from django.db.models import Case, Count, Exists, OuterRef, Q, When
 from django.db.models.fields.json import KeyTransform
 
 from copilot import artifacts
+from copilot import executions as executions  # diagnostics reads both here
+from copilot import inventory as inventory
 from copilot import readers as readers  # other apps read the log here (L13)
 from copilot.awaited import auto_approve_of, open_approvals
 from copilot.commands import LIMITS

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import islice
-from typing import Literal, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -20,7 +20,20 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from billing import usage as billing_usage
-from copilot import approvals, dispatch, history, metrics, queries, sessions, tasks, turns, usage, workers
+from copilot import (
+    approvals,
+    dispatch,
+    evidence,
+    executions,
+    history,
+    metrics,
+    queries,
+    sessions,
+    tasks,
+    turns,
+    usage,
+    workers,
+)
 from copilot.errors import TurnConflict
 from copilot.events import Ending, TurnCancelled, TurnFailed, TurnRecovering, TurnSucceeded, TurnSummary
 from copilot.live import beats, lease
@@ -41,7 +54,6 @@ LOST = "Interrupted, outcome unknown: the worker was lost while this ran."
 STEP_SECONDS = 1.0  # of one tick, for one kind of repair: the rest is done in the next
 STEP_ITEMS = 200
 
-Liveness = Literal["live", "dead", "unknown"]
 T = TypeVar("T")
 
 
@@ -60,7 +72,7 @@ def each(items: Iterable[T], heal: Callable[[T], object], *, seconds: float = ST
     return healed
 
 
-# --- evidence ----------------------------------------------------------------------------------------
+# --- the sweep itself --------------------------------------------------------------------------------
 
 
 def note_look() -> None:
@@ -68,32 +80,10 @@ def note_look() -> None:
     beats.note_sweep()
 
 
-def judge(suspects: Sequence[workers.Suspect]) -> dict[str, Liveness]:
-    """Live, dead or unknown, by turn id (D2)."""
-    names = {suspect.worker for suspect in suspects}
-    try:
-        redis: dict[str, beats.RedisBeat] | None = beats.read(names, life_seconds=workers.BEAT_LIFE_SECONDS)
-    except RedisDown:
-        redis = None
-    return {suspect.turn_id: _liveness(suspect, redis) for suspect in suspects}
-
-
-def _liveness(suspect: workers.Suspect, redis: dict[str, beats.RedisBeat] | None) -> Liveness:
-    beat = redis.get(suspect.worker) if redis is not None else None
-    silent = beat is None or beat.age_seconds > workers.REDIS_BEAT_FRESH_SECONDS
-    if redis is not None and suspect.lock_free and silent:
-        return "dead"  # the process is gone: the server freed its lock, and nothing was heard since
-    if suspect.young or suspect.listed:
-        return "live"
-    if beat is not None and (suspect.turn_id, suspect.fence) in beat.turns:
-        return "live"
-    return "unknown" if redis is None else "dead"
-
-
 # --- a dead worker's turn ----------------------------------------------------------------------------
 
 
-def take_over(suspect: workers.Suspect) -> bool:
+def take_over(suspect: evidence.Suspect) -> bool:
     """Give a dead worker's turn to another one, or end it; False when somebody else acted first."""
     turn_id, session_id = UUID(suspect.turn_id), UUID(suspect.session_id)
     requeued = turns.requeue(turn_id, suspect.fence, lost=True)
@@ -287,7 +277,7 @@ def _send_again(forgotten: tuple[UUID, UUID]) -> bool:
 
 def stranded_sessions() -> list[UUID]:
     """Sessions whose messages wait although nothing runs that they could wait for (D3)."""
-    return history.stranded_sessions(seconds=STRANDED_SECONDS)
+    return executions.stranded_sessions(seconds=STRANDED_SECONDS)
 
 
 # --- what Redis forgot -------------------------------------------------------------------------------

@@ -18,17 +18,14 @@ from django.db import connection
 from django.db.utils import DatabaseError
 from psycopg.conninfo import make_conninfo
 
+from copilot.evidence import LOCK_SPACE
 from copilot.live import beats
 from copilot.live.client import RedisDown
 from copilot.models import WorkerBeat
 
 log = logging.getLogger(__name__)
 
-BEAT_SECONDS = 2.0
 REDIS_BEAT_SECONDS = 0.5  # cheap, and what tells a dead process from a cut connection within a second
-REDIS_BEAT_FRESH_SECONDS = 1.0
-BEAT_LIFE_SECONDS = 6.0
-LOCK_SPACE = 0x50484F55  # keeps our advisory locks apart from other programs' in the same database
 
 Running = Callable[[], Sequence[tuple[str, int]]]  # the (turn, fence) pairs a process runs now
 
@@ -71,13 +68,13 @@ class Beat(threading.Thread):
         while not self._over.wait(REDIS_BEAT_SECONDS):
             ticks += 1
             self._beat_in_redis()
-            if ticks % int(BEAT_SECONDS / REDIS_BEAT_SECONDS) == 0:
+            if ticks % int(settings.WORKER_BEAT_SECONDS / REDIS_BEAT_SECONDS) == 0:
                 self.beat_once()
         connection.close()  # this thread's own
 
     def _beat_in_redis(self) -> None:
         try:
-            beats.write(self.identity.worker, self._running(), life_seconds=BEAT_LIFE_SECONDS)
+            beats.write(self.identity.worker, self._running(), life_seconds=settings.WORKER_BEAT_LIFE_SECONDS)
         except RedisDown:
             log.warning("this worker's beat did not reach Redis")
 
@@ -149,59 +146,7 @@ def _connection_string() -> str:
     return make_conninfo("", **{name: parameters[name] for name in known if name in parameters})
 
 
-# --- judging -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suspect:
-    """A running turn with what is known of its worker."""
-
-    turn_id: str
-    session_id: str
-    fence: int
-    attempts: int
-    stopped: bool
-    young: bool  # begun less than a beat's life ago
-    listed: bool  # a fresh Postgres beat lists this (turn, fence)
-    lock_free: bool  # its worker's advisory lock is free: the process is gone
-    worker: str
-
-
-_SUSPECTS = """
-SELECT t.id::text, t.session_id::text, t.fence, t.attempts, t.stop_requested_at IS NOT NULL,
-       t.begun_at > now() - %(life)s * interval '1 second',
-       COALESCE(b.beat_at > now() - %(life)s * interval '1 second'
-                AND b.turns @> jsonb_build_array(jsonb_build_array(t.id::text, t.fence)), false),
-       b.worker IS NOT NULL AND NOT EXISTS (
-           SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-             AND l.classid = %(space)s AND l.objid = (b.lock_key & 4294967295)
-             AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
-       t.worker
-FROM copilot_turn t LEFT JOIN copilot_workerbeat b ON b.worker = t.worker
-WHERE t.status = 'running'
-ORDER BY t.begun_at
-LIMIT 2000
-"""
-
-
-def suspects() -> list[Suspect]:
-    """Every running turn, with the evidence Postgres has for and against its worker."""
-    with connection.cursor() as cursor:
-        cursor.execute(_SUSPECTS, {"life": BEAT_LIFE_SECONDS, "space": LOCK_SPACE})
-        return [
-            Suspect(
-                turn_id=row[0],
-                session_id=row[1],
-                fence=row[2],
-                attempts=row[3],
-                stopped=row[4],
-                young=row[5],
-                listed=row[6],
-                lock_free=row[7],
-                worker=row[8],
-            )
-            for row in cursor.fetchall()
-        ]
+# --- the dead -----------------------------------------------------------------------------------------
 
 
 def dead() -> list[str]:
@@ -216,10 +161,10 @@ def dead() -> list[str]:
                   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
               AND NOT EXISTS (SELECT 1 FROM copilot_turn t WHERE t.worker = b.worker AND t.status = 'running')
             """,
-            {"life": BEAT_LIFE_SECONDS, "space": LOCK_SPACE},
+            {"life": settings.WORKER_BEAT_LIFE_SECONDS, "space": LOCK_SPACE},
         )
         silent = [row[0] for row in cursor.fetchall()]
-    heard = beats.read(silent, life_seconds=BEAT_LIFE_SECONDS)
+    heard = beats.read(silent, life_seconds=settings.WORKER_BEAT_LIFE_SECONDS)
     return [worker for worker in silent if worker not in heard]
 
 

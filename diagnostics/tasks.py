@@ -10,13 +10,14 @@ from math import inf
 from uuid import UUID
 
 from celery import shared_task
+from django.conf import settings
 from django.db import Error, connection
 
 from copilot import dispatch, recovery, workers
+from copilot.queries import executions
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 2.0
 PROBE_SECONDS = 0.5  # how often a tick asks whether workers' locks are free (D2)
 SWEEP_LOCK = 0x72656170
 MASS_DEATH = 10  # this many at once, and more than half, is first taken for a fault of the monitoring
@@ -43,7 +44,7 @@ def reap() -> None:
     if not _alone():
         return
     try:
-        deadline = time.monotonic() + TICK_SECONDS - PROBE_SECONDS / 2
+        deadline = time.monotonic() + settings.DIAG_SWEEP_SECONDS - PROBE_SECONDS / 2
         for step in (probe, *SWEEP):  # a sweep that has much to do keeps no dead worker's turns waiting
             step()
             _probe_if_due()
@@ -61,8 +62,8 @@ def reap() -> None:
 
 def probe() -> int:
     """Take over the turns of dead workers, and only those."""
-    suspects = workers.suspects()
-    verdicts = recovery.judge(suspects)
+    suspects = executions.suspects()
+    verdicts = executions.judge(suspects)
     if any(verdict == "unknown" for verdict in verdicts.values()):
         log.error("reaper_blind: Redis cannot be read, turns not beating in Postgres are not judged")
     dead = [suspect for suspect in suspects if verdicts[suspect.turn_id] == "dead"]

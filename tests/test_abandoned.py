@@ -165,7 +165,7 @@ def test_an_older_run_that_ends_does_not_take_the_newer_one_with_it(rig, session
     model.will(Text("second "), cue(2), Text("third."))
     turn_id = start(session)
     model.reaches(1)
-    [suspect] = recovery.workers.suspects()
+    [suspect] = recovery.evidence.suspects()
     assert recovery.take_over(suspect)
     model.reaches(2)
     model.give(1)
@@ -183,7 +183,7 @@ def test_an_older_runs_refusal_does_not_interrupt_the_newer_one(rig, session, mo
     turn_id = start(session)
     model.reaches(1)
     older = rig.worker.engine._runs[str(turn_id)]
-    [suspect] = recovery.workers.suspects()
+    [suspect] = recovery.evidence.suspects()
     assert recovery.take_over(suspect)
     model.reaches(2)
     rig.worker.publish(older, "late news")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import transaction
 
-from copilot import dispatch, recovery, workers
+from copilot import dispatch, evidence, recovery
 from copilot.live import keys, lease
 from copilot.live.client import blocking
 from copilot.models import Message, Turn
@@ -185,7 +185,7 @@ def test_a_lease_whose_request_died_is_removed(rig, session):
 
 def test_judging_needs_both_sources(session, rig):
     """D2: live, dead, unknown"""
-    suspect = workers.Suspect(
+    suspect = evidence.Suspect(
         turn_id=str(make.uuid.uuid4()),
         session_id=str(session.pk),
         fence=1,
@@ -196,17 +196,17 @@ def test_judging_needs_both_sources(session, rig):
         lock_free=False,
         worker="gone",
     )
-    assert recovery.judge([suspect]) == {suspect.turn_id: "dead"}
+    assert evidence.judge([suspect]) == {suspect.turn_id: "dead"}
     from dataclasses import replace
 
-    assert recovery.judge([replace(suspect, young=True)]) == {suspect.turn_id: "live"}
-    assert recovery.judge([replace(suspect, listed=True)]) == {suspect.turn_id: "live"}
+    assert evidence.judge([replace(suspect, young=True)]) == {suspect.turn_id: "live"}
+    assert evidence.judge([replace(suspect, listed=True)]) == {suspect.turn_id: "live"}
     from copilot.live import beats
 
     beats.write("gone", [(suspect.turn_id, 1)], life_seconds=6)
-    assert recovery.judge([suspect]) == {suspect.turn_id: "live"}
-    assert recovery.judge([replace(suspect, lock_free=True)]) == {suspect.turn_id: "live"}
-    assert recovery.judge([replace(suspect, fence=2)]) == {suspect.turn_id: "dead"}
+    assert evidence.judge([suspect]) == {suspect.turn_id: "live"}
+    assert evidence.judge([replace(suspect, lock_free=True)]) == {suspect.turn_id: "live"}
+    assert evidence.judge([replace(suspect, fence=2)]) == {suspect.turn_id: "dead"}
 
 
 def test_a_lease_is_not_put_back_for_a_turn_that_ended_meanwhile(session, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import workers
+from copilot import evidence
 from copilot.live import beats, keys
 from copilot.live.client import blocking
 from copilot.models import Turn, WorkerBeat
@@ -81,7 +81,7 @@ class TestJudging:
         """D2, D10"""
         for state in ("queued", "waiting", "succeeded", "failed", "cancelled"):
             make.turn(make.session(), state, worker="gone")
-        assert workers.suspects() == []
+        assert evidence.suspects() == []
 
     def test_a_mass_death_gets_a_second_look(self):
         """A-D10.6: 30 of 40 look dead in one look and are back in the next"""

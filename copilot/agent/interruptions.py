@@ -6,6 +6,8 @@ import asyncio
 import logging
 from uuid import uuid4
 
+from django.conf import settings
+
 from copilot import turns
 from copilot.agent import endings, taking
 from copilot.agent.loop import Loop
@@ -95,7 +97,7 @@ async def _hand_over(run: Run) -> None:
     One too many of them is a loss, and one loss too many is the turn's end (A3.9).
     """
     lost = run.turn.handovers >= turns.MAX_HANDOVERS
-    if lost and run.turn.attempts >= turns.MAX_ATTEMPTS:
+    if lost and run.turn.attempts >= settings.TURN_MAX_ATTEMPTS:
         await _close_open(run, "Interrupted, outcome unknown: too many workers were lost while this ran.")
         await endings.fail(run, "worker_lost")
         return

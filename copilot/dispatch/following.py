@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from django.db import IntegrityError
 
-from copilot import history, queries, turns
+from copilot import executions, history, queries, turns
 from copilot.dispatch.limits import let_go, may_go_on
 from copilot.dispatch.telling import announce
 from copilot.live import lease, stop
@@ -112,7 +112,7 @@ def start_stranded(session_id: UUID) -> bool:
 
 def limit_lifted(user_id: int) -> None:
     """Billing's hook: what a limit kept waiting goes out now (B7.3)."""
-    for session_id in history.stranded_sessions(owner_id=user_id):
+    for session_id in executions.stranded_sessions(owner_id=user_id):
         start_stranded(session_id)
 
 

@@ -25,7 +25,6 @@ from copilot.history.waiting import (
     pending,
     pending_for,
     start_of,
-    stranded_sessions,
     take,
 )
 from copilot.history.writing import (
@@ -85,7 +84,6 @@ __all__ = [
     "rows_named",
     "save",
     "start_of",
-    "stranded_sessions",
     "switch",
     "take",
     "undo",

@@ -247,23 +247,3 @@ def drop_pending(
             [session_id, through, through, message_id, message_id],
         )
         return [Pending(*row) for row in cursor.fetchall()]
-
-
-_STRANDED = """
-SELECT DISTINCT m.session_id FROM copilot_message m
-WHERE m.sequence IS NULL AND m.dropped_at IS NULL AND m.created_at <= now() - %(seconds)s * interval '1 second'
-  AND (%(owner)s::integer IS NULL OR m.session_id IN (SELECT id FROM copilot_session WHERE owner_id = %(owner)s))
-  AND NOT EXISTS (SELECT 1 FROM copilot_turn t WHERE t.session_id = m.session_id
-                  AND t.status IN ('queued', 'running', 'waiting'))
-  AND (m.run_id IS NOT NULL OR COALESCE(
-        (SELECT t.status = 'succeeded' OR t.ended_at < m.created_at OR COALESCE(t.stop_through < m.accept_number, false)
-         FROM copilot_turn t WHERE t.session_id = m.session_id ORDER BY t.created_at DESC LIMIT 1), true))
-LIMIT 2000
-"""  # many may wait for a limit: they must not hide those that wait for nothing
-
-
-def stranded_sessions(*, owner_id: int | None = None, seconds: float = 0) -> list[UUID]:
-    """Whose messages wait, for so long, although nothing runs that they could wait for."""
-    with connection.cursor() as cursor:
-        cursor.execute(_STRANDED, {"owner": owner_id, "seconds": seconds})
-        return [row[0] for row in cursor.fetchall()]

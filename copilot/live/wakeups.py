@@ -10,7 +10,7 @@ from uuid import UUID
 import redis.asyncio
 
 from copilot.live import keys
-from copilot.live.client import listening, script
+from copilot.live.client import blocking, listening, script
 
 LIFE_SECONDS = 24 * 3600
 
@@ -21,6 +21,10 @@ def push(turn_id: UUID) -> None:
 
 def arguments(turn_id: UUID) -> list[str | int]:
     return [str(turn_id), LIFE_SECONDS]
+
+
+def waiting() -> int:
+    return int(blocking().llen(keys.WAKEUPS))
 
 
 class Bell:

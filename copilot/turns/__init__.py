@@ -1,7 +1,6 @@
 """A turn's life: the only writer of Turn. Every move is one conditional update on status and fence (T2.2, T4.3)."""
 
 from copilot.turns.changing import (
-    MAX_ATTEMPTS,
     MAX_HANDOVERS,
     Paused,
     Requeued,
@@ -55,7 +54,6 @@ from copilot.turns.standing import (
 __all__ = [
     "CANCELLED",
     "FAILED",
-    "MAX_ATTEMPTS",
     "MAX_HANDOVERS",
     "QUEUED",
     "REACHED_FROM",

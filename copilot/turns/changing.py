@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connection
 from django.db.models import F
 from django.db.models.functions import Now
@@ -14,7 +15,6 @@ from copilot.events import CancelReason
 from copilot.models import Turn
 from copilot.turns.running import QUEUED, WAITING
 
-MAX_ATTEMPTS = 3
 MAX_HANDOVERS = 5  # planned shutdowns that do not count as losses (A3.9)
 
 
@@ -102,7 +102,7 @@ def requeue(turn_id: UUID, fence: int, *, lost: bool) -> Requeued | None:
                 "fence": fence,
                 "lost": 1 if lost else 0,
                 "planned": 0 if lost else 1,
-                "most": MAX_ATTEMPTS,
+                "most": settings.TURN_MAX_ATTEMPTS,
             },
         )
         row = cursor.fetchone()

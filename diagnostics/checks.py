@@ -1,0 +1,56 @@
+"""What must hold of the settings of diagnostics before anything starts (D2, D21)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+
+NOTICED_SECONDS = 10  # of the fifteen until a dead turn goes on: five are left for its first token (P9)
+
+
+@register
+def signs_of_life_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    beat, life, sweep = (
+        settings.WORKER_BEAT_SECONDS,
+        settings.WORKER_BEAT_LIFE_SECONDS,
+        settings.DIAG_SWEEP_SECONDS,
+    )
+    found: list[CheckMessage] = []
+    if life < 3 * beat:
+        found.append(
+            Error(
+                f"WORKER_BEAT_LIFE_SECONDS ({life:g}) must be at least three times WORKER_BEAT_SECONDS ({beat:g}).",
+                id="diagnostics.E001",
+            )
+        )
+    if life + 2 * sweep > NOTICED_SECONDS:
+        found.append(
+            Error(
+                f"WORKER_BEAT_LIFE_SECONDS ({life:g}) and twice DIAG_SWEEP_SECONDS ({sweep:g}) must not be more than "
+                f"{NOTICED_SECONDS} s together, or a dead turn goes on too late.",
+                id="diagnostics.E001",
+            )
+        )
+    return found
+
+
+@register
+def ages_and_numbers_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    for smaller, larger, identifier, why in (
+        ("DIAG_STUCK_QUEUED_SECONDS", "DIAG_ORPHAN_AGE_SECONDS", "E002", "nothing would ever be stuck"),
+        ("DIAG_BULK_MAX", "DIAG_ALL_MAX", "E003", "a repair of all would reach less than one of a list"),
+        ("TURN_MAX_SECONDS", "DIAG_LONG_RUNNING_SECONDS", "E004", "ordinary turns would look too long"),
+    ):
+        less, more = getattr(settings, smaller), getattr(settings, larger)
+        if less > more:
+            found.append(
+                Error(
+                    f"{smaller} ({less:g}) must not be above {larger} ({more:g}): {why}.",
+                    id=f"diagnostics.{identifier}",
+                )
+            )
+    return found

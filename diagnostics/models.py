@@ -1,0 +1,98 @@
+"""What repairs leave behind, what an administrator was shown before, and the figures of every minute (D1, D8)."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
+from django.db import models
+from django.db.models.functions import Now
+
+
+class RepairAudit(models.Model):
+    """One call of a repair, tried, refused or done; it is never changed, and kept until `keep_until` (D8)."""
+
+    class Outcome(models.TextChoices):
+        DONE = "done"
+        DRY_RUN = "dry_run"
+        REFUSED = "refused"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    at = models.DateTimeField(db_default=Now(), editable=False)
+    keep_until = models.DateTimeField(editable=False)
+    actor = models.CharField(max_length=150, help_text="Who: a user's name, or `reaper`.")
+    # A number without a foreign key: nothing that happens to the user may touch this row.
+    admin_id = models.BigIntegerField(null=True, blank=True)
+    address = models.GenericIPAddressField(null=True, blank=True, help_text="From where.")
+    action = models.CharField(max_length=40)
+    outcome = models.CharField(max_length=8, choices=Outcome.choices)
+    reason = models.CharField(max_length=500, blank=True)
+    filter = models.JSONField(default=dict, blank=True, help_text="What chose the ids, if no list did.")
+    ids = ArrayField(models.UUIDField(), default=list, blank=True)
+    changes = models.JSONField(
+        default=list, blank=True, help_text="Of each id: status and fence before and after."
+    )
+    result = models.JSONField(default=dict, blank=True)
+    duration_ms = models.PositiveIntegerField(default=0)
+    idempotency_key = models.CharField(max_length=128, blank=True)
+
+    class Meta:
+        default_permissions = ()
+        permissions = [
+            ("view", "See diagnostics"),
+            ("repair", "Stop, requeue and clean up"),
+            ("reset_usage", "Reset somebody's use"),
+            ("see_email", "See e-mail addresses in diagnostics"),
+        ]
+        indexes = [
+            models.Index(fields=["-at", "id"], name="audits_by_time"),
+            GinIndex(fields=["ids"], name="audits_of_an_execution"),
+            models.Index(
+                fields=["admin_id", "idempotency_key"],
+                name="audits_by_key",
+                condition=~models.Q(idempotency_key=""),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} by {self.actor}"
+
+
+class RepairPreview(models.Model):
+    """What an administrator was shown that a repair of *all* would touch; good for one use (D8)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    admin = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    action = models.CharField(max_length=40)
+    filter = models.JSONField(default=dict, blank=True)
+    ids = ArrayField(models.UUIDField(), help_text="Oldest first.")
+    rest = models.PositiveIntegerField(default=0, help_text="How many more matched.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    spent_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        default_permissions = ()
+        indexes = [models.Index(fields=["created_at"], name="previews_by_age")]
+
+    def __str__(self) -> str:
+        return f"preview of {self.action}"
+
+
+class MetricSample(models.Model):
+    """One figure of one minute, for the charts (D13)."""
+
+    taken_at = models.DateTimeField(help_text="To the minute.")
+    name = models.CharField(max_length=40)
+    value = models.FloatField()
+
+    class Meta:
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["name", "taken_at"], name="one_sample_per_minute"),
+        ]
+        indexes = [models.Index(fields=["taken_at"], name="samples_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.taken_at}"

@@ -1,0 +1,26 @@
+"""One look at the database: read only, one moment for all statements, and never for long (D1, D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from django.db import connection, transaction
+
+STATEMENT_SECONDS = 5
+
+
+@contextmanager
+def one_moment() -> Iterator[datetime]:
+    """Everything read inside belongs to this instant of the database's clock.
+
+    Inside a transaction of the caller's, that one is the moment, and its rules stay as they are.
+    """
+    nested = connection.in_atomic_block
+    with transaction.atomic(), connection.cursor() as cursor:
+        if not nested:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            cursor.execute(f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'")
+        cursor.execute("SELECT now()")
+        yield cursor.fetchone()[0]

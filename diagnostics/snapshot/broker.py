@@ -1,0 +1,43 @@
+"""How much waits in the broker's queues (D4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery import current_app
+from kombu import Connection, Queue
+from kombu.exceptions import KombuError
+
+QUEUES = ("turns", "default", "maintenance")
+CONNECT_SECONDS = 1
+UNREACHABLE = (OSError, KombuError)
+
+
+@dataclass(frozen=True)
+class Depths:
+    by_queue: dict[str, int]
+    unacked: int | None  # None where the broker does not tell
+
+
+def depths() -> Depths:
+    """Raises one of UNREACHABLE."""
+    with current_app.connection_for_read(connect_timeout=CONNECT_SECONDS) as link:
+        link.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+        return Depths({queue: depth(link, queue) for queue in QUEUES}, _unacked(link))
+
+
+def depth(link: Connection, queue: str) -> int:
+    """A queue that nobody has used yet does not exist; a look must not make it."""
+    try:
+        with link.channel() as channel:
+            declared = Queue(queue, channel=channel).queue_declare(passive=True)
+            return int(getattr(declared, "message_count", 0))  # a named tuple, whatever the stubs say
+    except link.channel_errors:
+        return 0
+
+
+def _unacked(link: Connection) -> int | None:
+    """Taken by a worker and not yet done with; Redis keeps them in a hash, others do not tell."""
+    with link.channel() as channel:
+        client, key = getattr(channel, "client", None), getattr(channel, "unacked_key", None)
+        return int(client.hlen(key)) if client is not None and key else None

@@ -1,0 +1,156 @@
+"""The figures that Postgres knows, of one moment, by conditional counts over indexed rows (D4)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import (
+    Aggregate,
+    Count,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    FloatField,
+    Min,
+    Q,
+)
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Extract
+
+from billing import queries as billing
+from copilot.queries import executions
+from diagnostics import conditions
+from diagnostics.conditions import Moment
+
+HOUR, DAY = timedelta(hours=1), timedelta(hours=24)
+MOST_OWNERS = 50  # whose limits are asked about; more stranded sessions are a fault of ours, not of limits
+Figures = dict[str, int | float | None]
+
+
+class Percentile(Aggregate):
+    template = "percentile_cont(%(fraction)s) WITHIN GROUP (ORDER BY %(expressions)s)"
+    output_field = FloatField()
+
+    def __init__(self, expression: Cast, fraction: float, *, filter: Q) -> None:  # noqa: A002 - Django's word
+        super().__init__(expression, filter=filter, fraction=fraction)
+
+
+def _seconds(since: str, until: str) -> Cast:
+    span = ExpressionWrapper(F(until) - F(since), output_field=DurationField())
+    return Cast(Extract(span, "epoch"), FloatField())
+
+
+def figures(moment: Moment) -> Figures:
+    return {**unfinished(moment), **ended(moment), **stranded(), "recovered_24h": _recovered(moment)}
+
+
+def unfinished(moment: Moment) -> Figures:
+    """Everything about executions that have not ended: few, and all in one partial index."""
+    counts = {
+        "running": conditions.running,
+        "queued": conditions.queued,
+        "waiting": conditions.waiting,
+        "never_started": conditions.never_started,
+        "cancel_backlog": conditions.cancel_backlog,
+        "orphaned_running": conditions.orphaned_running,
+        "orphaned_queued": conditions.orphaned_queued,
+        "long_running_1h": conditions.long_running_1h,
+        "long_running_24h": conditions.long_running,
+        "stuck_queued": conditions.stuck_queued,
+        "waiting_old": conditions.waiting_old,
+    }
+    open_rows = executions.everything().filter(executions.NOT_ENDED)
+    found = open_rows.aggregate(
+        **{name: Count("pk", filter=condition(moment)) for name, condition in counts.items()},
+        **{
+            f"invalid_{name}": Count("pk", filter=kind)
+            for name, (kind, _) in conditions.INVALID.items()
+            if name != "unended_with_end"
+        },
+        oldest_running=Min("started_at", filter=conditions.running(moment)),
+        oldest_queued=Min("queued_at", filter=conditions.queued(moment)),
+        active_sessions=Count("session", distinct=True),
+        active_users=Count("session__owner", distinct=True),
+        active_agents=Count("session__agent_version__agent", distinct=True),
+    )
+    contradiction, _ = conditions.INVALID["unended_with_end"]
+    found["invalid_unended_with_end"] = executions.everything().filter(contradiction).count()
+    found["invalid_total"] = sum(found[f"invalid_{name}"] for name in conditions.INVALID)
+    for name in ("running", "queued"):
+        found[f"oldest_{name}_seconds"] = _age(moment, found.pop(f"oldest_{name}"))
+    return found
+
+
+def _age(moment: Moment, since: datetime | None) -> float | None:
+    return round((moment.now - since).total_seconds(), 1) if since else None
+
+
+def ended(moment: Moment) -> Figures:
+    """How executions ended in the last day and hour, by the index on their ends."""
+    hour = conditions.ended_within(moment, HOUR)
+    succeeded, failed = Q(status=executions.SUCCEEDED), Q(status=executions.FAILED)
+    kept_order = Q(started_at__gte=F("queued_at"))  # a recovered one was queued again after its start
+    first_token = Cast(KeyTextTransform("first_token_ms", "summary"), FloatField())
+    found = (
+        executions.everything()
+        .filter(conditions.ended_within(moment, DAY))
+        .aggregate(
+            failed_1h=Count("pk", filter=failed & hour),
+            failed_24h=Count("pk", filter=failed),
+            succeeded_1h=Count("pk", filter=succeeded & hour),
+            succeeded_24h=Count("pk", filter=succeeded),
+            cancelled_24h=Count("pk", filter=Q(status=executions.CANCELLED)),
+            latency_p50=Percentile(_seconds("created_at", "ended_at"), 0.5, filter=hour),
+            latency_p95=Percentile(_seconds("created_at", "ended_at"), 0.95, filter=hour),
+            queue_wait_p95=Percentile(_seconds("queued_at", "started_at"), 0.95, filter=hour & kept_order),
+            first_event_p95_ms=Percentile(first_token, 0.95, filter=hour),
+        )
+    )
+    for name in ("latency_p50", "latency_p95", "queue_wait_p95"):
+        seconds = found.pop(name)
+        found[f"{name}_ms"] = None if seconds is None else round(seconds * 1000, 1)
+    return {
+        **found,
+        "failure_ratio_1h": ratio(found["failed_1h"], found["succeeded_1h"]),
+        "failure_ratio_24h": ratio(found["failed_24h"], found["succeeded_24h"]),
+        "failures_per_hour_24h": round(found["failed_24h"] / 24, 2),
+        "throughput_per_hour_24h": round(found["succeeded_24h"] / 24, 2),
+    }
+
+
+def ratio(failed: int, succeeded: int) -> float | None:
+    """What was cancelled neither failed nor succeeded; nothing of nothing is no ratio."""
+    return round(failed / (failed + succeeded), 4) if failed + succeeded else None
+
+
+def _recovered(moment: Moment) -> int:
+    """Whatever was recovered in the last day is unfinished or has ended since."""
+    recent = Q(recovered_at__gte=moment.now - DAY, recovered_at__lt=moment.now)
+    rows = executions.everything().filter(recent)
+    return (
+        rows.filter(executions.NOT_ENDED).count() + rows.filter(conditions.ended_within(moment, DAY)).count()
+    )
+
+
+# --- messages ----------------------------------------------------------------------------------------
+
+
+def stranded() -> Figures:
+    return {
+        "pending_messages": executions.pending_messages(),
+        "stranded_sessions": len(stranded_sessions()),
+    }
+
+
+def stranded_sessions() -> list[UUID]:
+    """Without those whose messages wait for their owner's limit, which is nobody's fault (B7.3)."""
+    found = executions.stranded_sessions(seconds=conditions.STRANDED_SECONDS)
+    owners = executions.owners_of(found)
+    kept = {owner for owner in sorted(set(owners.values()))[:MOST_OWNERS] if _is_at_a_limit(owner)}
+    return [session_id for session_id in found if owners.get(session_id) not in kept]
+
+
+def _is_at_a_limit(user_id: int) -> bool:
+    use = billing.usage(user_id)
+    return any(window is not None and window.percent_used >= 100 for window in (use.daily, use.weekly))
