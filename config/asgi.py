@@ -11,7 +11,9 @@ http = get_asgi_application()  # loads the apps before anything below imports a 
 
 from channels.routing import ProtocolTypeRouter  # noqa: E402
 
+from config import tracing  # noqa: E402
 from config.bodies import CappedBodies  # noqa: E402
 from copilot.routing import sockets  # noqa: E402
 
+tracing.start("web")
 application = CappedBodies(ProtocolTypeRouter({"http": http, "websocket": sockets}))

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, bootsteps
-from celery.signals import setup_logging, worker_init, worker_shutdown
+from celery.signals import setup_logging, worker_init, worker_process_init, worker_shutdown
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("pilothouse")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+from config import jobs as jobs  # noqa: E402 - connects itself to what every task tells
 
 
 @setup_logging.connect
@@ -43,16 +45,29 @@ def _runs_turns(worker: object) -> bool:
     return "turns" in getattr(getattr(worker, "app", app), "amqp", app.amqp).queues.consume_from
 
 
+@worker_process_init.connect
+def _trace_in_child(**_: object) -> None:
+    """A child of a prefork pool has no thread of its parent's that would send its spans."""
+    from config import tracing
+
+    tracing.start("worker")
+
+
 @worker_init.connect
 def _start_engine(sender: object = None, **_: object) -> None:
     """A worker of the queue `turns` has its event loop, and the SDKs loaded, before the first task comes."""
+    from config import logs, tracing
     from diagnostics import metrics
 
+    logs.speak_as(str(getattr(sender, "hostname", "")))
+    tracing.start("worker")
     metrics.serve_from_worker()
     if _runs_turns(sender):
         from copilot import engine
 
-        engine.start(["turns"]).listen()
+        running = engine.start(["turns"])
+        logs.speak_as(running.identity.worker)
+        running.listen()
 
 
 @worker_shutdown.connect

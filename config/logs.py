@@ -10,7 +10,7 @@ import structlog
 from django.core.exceptions import ImproperlyConfigured
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from copilot import context, redaction
+from copilot import context, redaction, traces
 
 UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _SECRET_NAMES = re.compile(r"authori[sz]ation|cookie|password|secret|token|api_?key", re.IGNORECASE)
@@ -65,6 +65,7 @@ def configuration(*, production: bool, level: str) -> dict[str, object]:
             "client": mute,  # the MCP SDK's sessions
             "openai": quiet,
             "anthropic": quiet,
+            "opentelemetry": mute,  # a collector that is away is told of once a minute (config.otel)
             "celery.worker.strategy": quiet,  # one line per received task: our own say more
             "celery.app.trace": quiet,
             "celery.beat": quiet,
@@ -111,7 +112,22 @@ def _add_turn(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
         event.setdefault("turn_id", turn.turn_id)
         event.setdefault("fence", turn.fence)
         event.setdefault("user_ref", str(turn.user_id)[-8:])
+        if turn.arrival.request_id:
+            event.setdefault("request_id", turn.arrival.request_id)
+    if _Process.worker:
+        event.setdefault("worker", _Process.worker)
+    if place := traces.here():
+        event.setdefault("trace_id", place.split("-")[1])
     return event
+
+
+class _Process:
+    worker = ""
+
+
+def speak_as(worker: str) -> None:
+    """Every line of this process bears the worker's name from now on."""
+    _Process.worker = worker
 
 
 def _add_error_kind(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

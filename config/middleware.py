@@ -6,6 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 
 import structlog
 from asgiref.sync import iscoroutinefunction
@@ -15,6 +16,7 @@ from django.utils.decorators import sync_and_async_middleware
 
 from config import metrics
 from config.logs import UNLOGGED_PATHS
+from copilot import traces
 
 log = structlog.get_logger("http")
 PROGRAMS = ("/api/", "/v1/")  # where a page would help nobody
@@ -39,16 +41,19 @@ def request_id(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
             began, name = time.perf_counter(), _name(request)
-            with structlog.contextvars.bound_contextvars(request_id=name):
-                return _finished(request, await get_response(request), name=name, began=began)
+            with structlog.contextvars.bound_contextvars(request_id=name), _span(request) as span:
+                response = await get_response(request)
+                span.note(route=metrics.route_of(request), status=response.status_code)
+                return _finished(request, response, name=name, began=began)
 
         return handle_async
 
     def handle(request: HttpRequest) -> HttpResponseBase:
         began, name = time.perf_counter(), _name(request)
-        with structlog.contextvars.bound_contextvars(request_id=name):
+        with structlog.contextvars.bound_contextvars(request_id=name), _span(request) as span:
             response = get_response(request)
             assert isinstance(response, HttpResponseBase)
+            span.note(route=metrics.route_of(request), status=response.status_code)
             return _finished(request, response, name=name, began=began)
 
     return handle
@@ -93,6 +98,22 @@ def _name(request: HttpRequest) -> str:
     return given if settings.TRUST_PROXY and _ID.fullmatch(given) else uuid.uuid4().hex
 
 
+def _span(request: HttpRequest) -> AbstractContextManager[traces.Span]:
+    """Probes make no traces; a proxy of ours may have begun one."""
+    if request.path in UNLOGGED_PATHS:
+        return traces.nothing()
+    parent = request.headers.get("traceparent", "") if settings.TRUST_PROXY else ""
+    return traces.span("request", parent=parent, method=request.method or "")
+
+
+def _ids(request: HttpRequest) -> dict[str, str]:
+    """Whom and what it was about, as far as that is known without asking anybody."""
+    kwargs = request.resolver_match.kwargs if request.resolver_match else {}
+    ids = {name: str(kwargs[name]) for name in ("session_id", "turn_id") if name in kwargs}
+    user = getattr(request, "_cached_user", None) or getattr(request, "_acached_user", None)
+    return ids | ({"user_ref": str(user.pk)[-8:]} if user is not None and user.pk else {})
+
+
 def _finished(
     request: HttpRequest, response: HttpResponseBase, *, name: str, began: float
 ) -> HttpResponseBase:
@@ -106,5 +127,6 @@ def _finished(
             route=metrics.route_of(request),
             status=response.status_code,
             duration_ms=round(seconds * 1000, 1),
+            **_ids(request),
         )
     return response

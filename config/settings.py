@@ -309,6 +309,8 @@ SPECTACULAR_SETTINGS = {
 # --- watching (D15, D16, D19) -------------------------------------------------------------------------
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
 LOGGING = logs.configuration(production=ENVIRONMENT == "production", level=LOG_LEVEL)
+# The SDK reads the addresses, headers and sampler itself, by OpenTelemetry's own variables (D18).
+TRACES = bool(env.text("OTEL_EXPORTER_OTLP_ENDPOINT") or env.text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
 METRICS_TOKEN = env.text("METRICS_TOKEN")
 METRICS_ALLOWED_CIDRS = env.words("METRICS_ALLOWED_CIDRS", [])  # who may scrape without the token
 METRICS_PORT = env.integer("METRICS_PORT", 0, most=65535)  # of a worker's own /metrics; 0: none

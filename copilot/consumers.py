@@ -8,13 +8,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import assert_never
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import structlog
 from channels.consumer import AsyncConsumer
 from channels.exceptions import StopConsumer
 from django.db import DatabaseError
 
-from copilot import commands, dispatch, events, frames, knocks, metrics, queries
+from copilot import commands, dispatch, events, frames, knocks, metrics, queries, traces
 from copilot.bridge import in_thread
 from copilot.commands import LIMITS, Command
 from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, Unavailable
@@ -114,11 +115,20 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         await self.send({"type": "websocket.close", "code": code, "reason": name})
 
     async def _obey(self, frame: str | bytes) -> None:
+        """One command: whatever it causes names it in the logs, and stands in its trace (D18, D19)."""
+        who = str(self.visitor.user_id)[-8:]
+        bound = structlog.contextvars.bound_contextvars(request_id=uuid4().hex, user_ref=who)
+        with bound, traces.span("command") as span:
+            await self._answer(frame, span)
+
+    async def _answer(self, frame: str | bytes, span: traces.Span) -> None:
         ref: object = None
         try:
             data = frames.decoded(frame)
             ref = data.get("ref") if isinstance(data, dict) else None
-            reply = await self._perform(commands.parse_command(data))
+            command = commands.parse_command(data)
+            span.note(command=command.kind)
+            reply = await self._perform(command)
             self._push(frames.text({"kind": "ack", "ref": ref, **reply}))
         except Refused as refusal:
             self._push(frames.error(ref, refusal))

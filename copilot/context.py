@@ -52,6 +52,8 @@ class Arrival:
 
     locale: str = "en"
     reply: ReplyAddress | None = None
+    request_id: str = ""  # of the request that brought it, for the logs (D19)
+    traceparent: str = ""  # the span it came in, where traces are made (D18)
 
 
 def channel_of(origin: str, reply: ReplyAddress | None = None) -> Channel:

@@ -8,14 +8,24 @@ import logging
 import random
 from collections.abc import Iterator
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 import structlog
+from django.core.exceptions import ImproperlyConfigured
 
-from config import logs
+from config import jobs, logs
 from copilot import context
 from copilot.context import CHANNELS, TurnContext
+from copilot.models import Turn
 from copilot.permissions import NOTHING
+from copilot.providers.scripted import Call
+from copilot.tools.base import Invocation, ToolOutput
+from tests import make
+from tests.engine import Errand, NoArguments, add_tools, ended, model_fixture, rig_fixture
+from tests.rest import JSON, V1, person
+
+__all__ = ["model_fixture", "rig_fixture"]
 
 
 @pytest.fixture
@@ -98,3 +108,65 @@ def test_secrets_are_masked_by_name_and_by_shape(lines: StringIO):
     assert "abcdefghijklmnop" not in lines.getvalue()
     assert "QWxhZGRpbjpvcGVu" not in lines.getvalue()
     assert (record["input_tokens"], record["headers"]["Accept"]) == (12, "*/*")
+
+
+def test_the_line_of_a_failing_tool_names_the_request_that_led_to_it(
+    rig, model, monkeypatch, lines: StringIO
+):
+    """A-D19.1: from the browser through the row to the worker"""
+
+    class Broken(Errand):
+        async def _run(self, arguments: NoArguments, invocation: Invocation) -> ToolOutput:
+            raise ValueError("the paper is stuck")
+
+    add_tools(monkeypatch, Broken("print_paper"))
+    model.will(Call("print_paper", {}))
+    session = make.session(make.ada())
+    tools = logging.getLogger("copilot.tools.execution")
+    tools.addHandler(handler := logging.getLogger("tried.here").handlers[0])
+    try:
+        answer = person(session.owner).post(
+            f"{V1}/sessions/{session.pk}/messages", {"text": "Print"}, content_type=JSON
+        )
+        turn = ended(Turn.objects.get(session=session).pk)
+    finally:
+        tools.removeHandler(handler)
+    [record] = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert record["request_id"] == answer["X-Request-ID"]
+    assert (record["session_id"], record["turn_id"]) == (str(session.pk), str(turn.pk))
+
+
+@pytest.mark.django_db
+def test_a_user_agent_cannot_write_a_line_of_its_own(client, lines: StringIO):
+    """A-D19.2: nor can anything else that a stranger sends"""
+    http = logging.getLogger("http")
+    http.addHandler(handler := logging.getLogger("tried.here").handlers[0])
+    try:
+        client.get("/", headers={"User-Agent": 'x\n{"level":"critical"}', "Cookie": "sessionid=hunter2"})
+    finally:
+        http.removeHandler(handler)
+    [line] = lines.getvalue().splitlines()
+    assert json.loads(line)["level"] == "info"
+    assert "hunter2" not in line
+
+
+def test_a_job_goes_on_under_the_id_of_the_request_that_sent_it():
+    """D19: bound once per job, and gone with it"""
+    headers: dict[str, object] = {}
+    with structlog.contextvars.bound_contextvars(request_id="req-12345678"):
+        jobs._send_along(headers=headers)
+    assert headers == {"request_id": "req-12345678"}
+    task = SimpleNamespace(name="copilot.tasks.run_job", request=SimpleNamespace(**headers))
+    jobs._begin(task_id="1", task=task)
+    assert structlog.contextvars.get_contextvars() == {
+        "request_id": "req-12345678",
+        "job": "copilot.tasks.run_job",
+    }
+    jobs._end(task=task)
+    assert structlog.contextvars.get_contextvars() == {}
+
+
+def test_debug_is_refused_in_production():
+    """D19: it shows what people write"""
+    with pytest.raises(ImproperlyConfigured):
+        logs.configuration(production=True, level="DEBUG")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from copilot import usage
+from copilot import traces, usage
 from copilot.agent.parts import ModelCallEnded, ModelCallStarted
 from copilot.agent.services import Services
 from copilot.agent.spending import recorded, spent_on
@@ -47,6 +47,16 @@ class CallBook:
 
     def end(self, call: ModelCallEnded) -> None:
         turn = self._turn
+        traces.past(
+            "provider",
+            call.latency_ms / 1000,
+            provider=call.entry.provider,
+            model=call.entry.model,
+            number=self._sent,
+            input_tokens=call.tokens.input,
+            output_tokens=call.tokens.output,
+            aborted=call.aborted,
+        )
         spent = spent_on(
             call,
             turn_id=turn.turn_id,

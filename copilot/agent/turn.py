@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import assert_never
 
 from django.conf import settings
 
-from copilot import context, offering, usage
+from copilot import context, offering, traces, usage
 from copilot.agent import endings, interruptions, pausing, prefixes, prompt, taking
 from copilot.agent.approving import TurnApprovals
 from copilot.agent.budgets import LimitUsed, TurnBudget
@@ -97,7 +97,7 @@ class TurnRun(Run):
     async def run(self) -> None:
         """Exactly one ending, or none of ours: a hand-over and a lost fence leave it to the next run."""
         self.task = asyncio.current_task()
-        with context.bound(self._context()):
+        with context.bound(self._context()), self._span():
             try:
                 await self._play()
             except asyncio.CancelledError:
@@ -108,6 +108,21 @@ class TurnRun(Run):
                 self.leave()
             finally:
                 self.over = True
+
+    def _span(self) -> AbstractContextManager[traces.Span]:
+        """In the trace of the message that began the turn; a later run names the one it goes on from (D18)."""
+        turn = self.turn
+        return traces.span(
+            "turn",
+            parent=turn.arrival.traceparent,
+            seed=f"{turn.turn_id}:{turn.fence}",
+            follows=f"{turn.turn_id}:{turn.fence - 1}" if turn.resumed else "",
+            turn_id=str(turn.turn_id),
+            session_id=str(turn.session_id),
+            fence=turn.fence,
+            attempt=turn.attempts,
+            origin=turn.origin,
+        )
 
     def _context(self) -> context.TurnContext:
         turn = self.turn

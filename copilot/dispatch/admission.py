@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from django.db import DatabaseError, IntegrityError
 
-from copilot import history, memories, presets, queries, questions, turns
+from copilot import history, memories, presets, queries, questions, traces, turns
 from copilot.agent import prompt
 from copilot.commands import LIMITS, PageContext, SendMessage
 from copilot.dispatch.answers import Queued, Started
@@ -34,6 +34,13 @@ TITLE_CHARACTERS = 60
 
 def submit(command: SendMessage) -> Started | Queued:
     """The only way to talk to the agent, for every door (T3)."""
+    with traces.span("dispatch", session_id=str(command.session_id), origin=command.origin) as span:
+        outcome = _submit(command)
+        span.note(queued=isinstance(outcome, Queued))
+        return outcome
+
+
+def _submit(command: SendMessage) -> Started | Queued:
     command = choose(command)
     try:
         check_limit(command.user_id)
@@ -63,7 +70,7 @@ def submit(command: SendMessage) -> Started | Queued:
         outcome = _accept(opening, command, attachments, ignored)
     except AWAY:
         return accepted_or_refused(opening, ignored)
-    return outcome or first_outcome(command) or submit(command)
+    return outcome or first_outcome(command) or _submit(command)
 
 
 def _accept(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from django.db import connection
 from django.db.models import Value
 from django.db.models.functions import Concat
 
+from copilot import traces
 from copilot.commands import SendMessage
 from copilot.context import Arrival
 from copilot.events import JSON, AttachmentView
@@ -93,8 +94,9 @@ def _data(command: SendMessage) -> dict[str, JSON]:
     if command.parent is not None:
         data["parent_turn"] = str(command.parent.turn_id)
         data["budget"] = command.parent.budget_microdollars
-    if command.arrival != Arrival():
-        data["arrival"] = msgspec.to_builtins(command.arrival)
+    arrival = replace(command.arrival, request_id=traces.request_id(), traceparent=traces.here())
+    if arrival != Arrival():
+        data["arrival"] = msgspec.to_builtins(arrival)
     return data
 
 

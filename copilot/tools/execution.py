@@ -14,7 +14,7 @@ from uuid import UUID
 from django.conf import settings
 from pydantic import ValidationError
 
-from copilot import metrics, queries
+from copilot import metrics, queries, traces
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.errors import FenceLost, Refused
@@ -98,7 +98,9 @@ class _Group:
             await self._starting(call.call_id)
             self._send(ToolStateChanged(call_id=call.call_id, state="running"))
             started = time.monotonic()
-            result = await self._perform(call, prepared)
+            with traces.span("tool", tool=self._counted_as(call.tool), call_id=call.call_id) as span:
+                result = await self._perform(call, prepared)
+                span.note(success=result.success)
             duration_ms = round((time.monotonic() - started) * 1000)
         return await self._conclude(call, result, duration_ms=duration_ms)
 

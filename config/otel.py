@@ -1,0 +1,144 @@
+"""Our spans in OpenTelemetry's words; a collector that is away costs nobody anything (D18)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from django.conf import settings
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+from copilot import traces
+
+log = logging.getLogger(__name__)
+
+WARN_SECONDS = 60.0
+DATABASE_SHARE = 0.1  # of the statements inside traces: enough to see where time goes
+_seed: ContextVar[str] = ContextVar("span_seed", default="")
+
+
+def provider(part: str, exporter: SpanExporter | None = None) -> TracerProvider:
+    resource = Resource.create(
+        {"service.name": "pilothouse", "service.version": settings.VERSION, "pilothouse.part": part}
+    )
+    made = TracerProvider(resource=resource, id_generator=_SeededIds())
+    made.add_span_processor(BatchSpanProcessor(_Patient(exporter or OTLPSpanExporter())))
+    return made
+
+
+class OpenTelemetry:
+    def __init__(self, spans: TracerProvider) -> None:
+        self.provider = spans
+        self._tracer = spans.get_tracer("pilothouse")
+        connection_created.connect(self._watch, dispatch_uid="traces")
+
+    @contextmanager
+    def span(
+        self, name: str, *, parent: str, seed: str, follows: str, attributes: Mapping[str, traces.Value]
+    ) -> Iterator[traces.Span]:
+        above = _told(parent)
+        links = [link] if (link := _link(above, follows)) else None
+        token = _seed.set(seed)
+        try:
+            begun = self._tracer.start_span(name, above, attributes=dict(attributes), links=links)
+        finally:
+            _seed.reset(token)
+        with trace.use_span(begun, end_on_exit=True, record_exception=False, set_status_on_exception=True):
+            yield _Noted(begun)
+
+    def past(self, name: str, seconds: float, attributes: Mapping[str, traces.Value]) -> None:
+        now = time.time_ns()
+        begun = self._tracer.start_span(
+            name, attributes=dict(attributes), start_time=now - int(seconds * 1e9)
+        )
+        begun.end(now)
+
+    def here(self) -> str:
+        told: dict[str, str] = {}
+        propagate.inject(told)
+        return told.get("traceparent", "")
+
+    def _watch(self, connection: BaseDatabaseWrapper, **_: object) -> None:
+        connection.execute_wrappers.append(self._statement)
+
+    def _statement(
+        self, execute: Callable[..., object], sql: str, params: object, many: bool, context: object
+    ) -> object:
+        """Some of the statements inside a trace, by their first word; never what they say."""
+        if not trace.get_current_span().is_recording() or random.random() > DATABASE_SHARE:  # noqa: S311 - a sample
+            return execute(sql, params, many, context)
+        with self._tracer.start_as_current_span(f"database {sql.split(maxsplit=1)[0].lower()}"):
+            return execute(sql, params, many, context)
+
+
+class _Noted:
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    def note(self, **attributes: traces.Value) -> None:
+        self._span.set_attributes(dict(attributes))
+
+
+class _SeededIds(RandomIdGenerator):
+    """A span with a seed has the id that follows from it."""
+
+    def generate_span_id(self) -> int:
+        return _span_id(seed) if (seed := _seed.get()) else super().generate_span_id()
+
+
+def _span_id(seed: str) -> int:
+    return int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "big") or 1
+
+
+def _told(parent: str) -> Context | None:
+    """None leaves the caller's span the parent."""
+    return propagate.extract({"traceparent": parent}) if parent else None
+
+
+def _link(above: Context | None, follows: str) -> trace.Link | None:
+    """To the span whose work is gone on with; it stood in the same trace."""
+    if not follows:
+        return None
+    known = trace.get_current_span(above).get_span_context()
+    return trace.Link(
+        trace.SpanContext(
+            trace_id=known.trace_id,
+            span_id=_span_id(follows),
+            is_remote=True,
+            trace_flags=known.trace_flags,
+        )
+    )
+
+
+class _Patient(SpanExporter):
+    """The exporter's failures are one line a minute; spans that cannot be sent are dropped."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._warned_at = float("-inf")
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)
+        if result is not SpanExportResult.SUCCESS and time.monotonic() - self._warned_at > WARN_SECONDS:
+            self._warned_at = time.monotonic()
+            log.warning("traces are dropped: the collector does not take them")
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)

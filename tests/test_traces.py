@@ -1,0 +1,157 @@
+"""Traces: one turn is one trace, wherever it runs; a collector that is away costs nobody anything (D18)."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from django.db.backends.signals import connection_created
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from config import otel
+from config.servers import free_port
+from copilot import recovery, traces, workers
+from copilot.models import Turn
+from copilot.providers.scripted import Call, Text
+from tests import make
+from tests.engine import Errand, add_tools, cue, ended, model_fixture, rig_fixture, start, until
+from tests.rest import JSON, V1, person
+
+__all__ = ["model_fixture", "rig_fixture"]
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = "the-words-of-a-person"
+
+
+class Collector:
+    """Takes OTLP over HTTP, as a real one does, and remembers the spans."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        spans = self.spans
+
+        class Door(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    for scope in resource.scope_spans:
+                        spans.extend(scope.spans)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                return None
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/traces"
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in self.spans if span.name == name]
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    tracer = otel.OpenTelemetry(otel.provider("test", OTLPSpanExporter(endpoint=collector.url)))
+    traces.bind(tracer)
+    collector.flush = tracer.provider.force_flush  # type: ignore[attr-defined]
+    yield collector
+    traces.bind(None)
+    connection_created.disconnect(dispatch_uid="traces")
+    tracer.provider.shutdown()
+    collector.close()
+
+
+def test_one_turn_is_one_trace_from_the_request_to_the_last_tool(rig, model, collector, monkeypatch):
+    """A-D18.1: and no word of anybody's is in it"""
+    errand = Errand("fetch_paper")
+    add_tools(monkeypatch, errand)
+    model.will(Call("fetch_paper", {"note": WORDS}))
+    session = make.session(make.ada())
+    answer = person(session.owner).post(
+        f"{V1}/sessions/{session.pk}/messages", {"text": WORDS}, content_type=JSON
+    )
+    assert answer.status_code == 201, answer.content
+    ended(Turn.objects.get(session=session).pk)
+    until(lambda: collector.flush() and collector.named("turn"))
+    [request], [dispatched], [turn] = (collector.named(name) for name in ("request", "dispatch", "turn"))
+    [tool] = collector.named("tool")
+    calls = collector.named("provider")
+    assert len(calls) == 2
+    assert {span.trace_id for span in (request, dispatched, turn, tool, *calls)} == {request.trace_id}
+    assert (dispatched.parent_span_id, turn.parent_span_id) == (request.span_id, dispatched.span_id)
+    assert {span.parent_span_id for span in (tool, *calls)} == {turn.span_id}
+    assert WORDS not in repr(collector.spans)
+    assert session.owner.email not in repr(collector.spans)
+
+
+def test_a_turn_taken_over_stands_in_the_same_trace_and_names_the_run_it_goes_on_from(rig, model, collector):
+    """A-D18.1"""
+    model.will(Text("Half an "), cue(1), Text("answer"))
+    session = make.session(make.ada())
+    with traces.span("request"):
+        turn_id = start(session)
+    model.reaches(1)
+    fence = Turn.objects.get(pk=turn_id).fence
+    rig.worker.kill()
+    rig.start_worker()
+    [suspect] = workers.suspects()
+    assert recovery.take_over(suspect)
+    ended(turn_id)
+    until(lambda: collector.flush() and collector.named("turn") and collector.named("request"))
+    [turn], [request] = collector.named("turn"), collector.named("request")
+    assert turn.trace_id == request.trace_id
+    [link] = turn.links
+    lost = otel._span_id(f"{turn_id}:{fence}").to_bytes(8, "big")
+    assert (link.trace_id, link.span_id) == (turn.trace_id, lost)
+
+
+def test_a_collector_that_is_away_costs_nothing_and_is_one_line_a_minute(caplog: pytest.LogCaptureFixture):
+    """A-D18.2"""
+    away = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{free_port()}/v1/traces", timeout=0.2)
+    tracer = otel.OpenTelemetry(otel.provider("test", away))
+    traces.bind(tracer)
+    try:
+        took = []
+        for _ in range(200):
+            began = time.perf_counter()
+            with traces.span("turn", seed="x", turn_id="x"):
+                traces.past("provider", 0.1)
+            took.append(time.perf_counter() - began)
+        with caplog.at_level(logging.WARNING, logger="config.otel"):
+            for _ in range(2):
+                tracer.provider.force_flush(5_000)
+                with traces.span("turn"):
+                    pass
+            tracer.provider.force_flush(5_000)
+    finally:
+        traces.bind(None)
+        connection_created.disconnect(dispatch_uid="traces")
+        tracer.provider.shutdown()
+    assert sorted(took)[len(took) // 2] < 0.005
+    assert [record.message for record in caplog.records if record.name == "config.otel"] == [
+        "traces are dropped: the collector does not take them"
+    ]
+
+
+def test_without_an_endpoint_nothing_of_it_is_loaded():
+    """D18: zero cost"""
+    asked = "import config.asgi, sys; print([n for n in ('config.otel', 'opentelemetry.exporter') if n in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert told.stdout.strip().splitlines()[-1] == "[]"
+    assert traces.span("turn") is traces.span("tool")
+    assert traces.here() == ""
