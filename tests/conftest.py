@@ -21,7 +21,6 @@ from config.servers import private_servers
 WORKER = os.environ.get(
     "PYTEST_XDIST_WORKER", ""
 )  # "gw0", "gw1", …; empty without xdist and in the controller
-TEMPLATE = "pilothouse_template"
 _stack = contextlib.ExitStack()
 
 # A busy machine draws slowly: that says nothing about what is tested.
@@ -77,19 +76,19 @@ def _enter_own_environment() -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
-    """Migrate once per run into a template, whoever needs it first; every process clones it."""
+    """One template per run, made by whoever needs it first; every process clones it."""
     from django.conf import settings
     from django.db import connection
 
-    from tests import cleaning
+    from tests import cleaning, template
 
     name = settings.DATABASES["default"]["NAME"]
     with django_db_blocker.unblock():  # type: ignore[attr-defined]
         with _maintenance() as server:
             server.execute("select pg_advisory_lock(1)")
-            if not server.execute("select 1 from pg_database where datname = %s", [TEMPLATE]).fetchone():
-                _make_template(server)
-            server.execute(f'create database "{name}" template "{TEMPLATE}"')
+            if not server.execute("select 1 from pg_database where datname = %s", [template.NAME]).fetchone():
+                template.make(server, os.environ["TEST_POSTGRES_URL"])
+            server.execute(f'create database "{name}" template "{template.NAME}"')
         with cleaning.quickly():
             yield
         connection.close()
@@ -99,27 +98,6 @@ def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
 def _maintenance() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
     with psycopg.connect(os.environ["TEST_POSTGRES_URL"] + "postgres", autocommit=True) as server:
         yield server
-
-
-def _make_template(server: psycopg.Connection[tuple[object, ...]]) -> None:
-    """Built under another name, so that a failed migration leaves no half-made template behind."""
-    from django.core.management import call_command
-    from django.db import connection
-
-    from tests import cleaning
-
-    server.execute("drop database if exists pilothouse_building")
-    server.execute("create database pilothouse_building")
-    own = connection.settings_dict["NAME"]
-    connection.settings_dict["NAME"] = "pilothouse_building"
-    try:
-        call_command("migrate", verbosity=0, interactive=False)
-    finally:
-        connection.close()
-        connection.settings_dict["NAME"] = own
-    with psycopg.connect(os.environ["TEST_POSTGRES_URL"] + "pilothouse_building", autocommit=True) as built:
-        cleaning.remember(built)
-    server.execute(f"alter database pilothouse_building rename to {TEMPLATE}")
 
 
 @pytest.fixture
