@@ -223,11 +223,15 @@ def test_a_cut_inside_a_turn_leaves_every_call_with_its_result(session, model, i
     assert "And that" not in model.said_to()
 
 
-def test_a_message_that_shares_its_delivery_is_not_edited_alone(session, model, interrupted):
-    """A13.5: its words stand in the block of the message before it"""
-    with pytest.raises(Conflict) as refused:
-        resend(session, interrupted[1], "Something else")
-    assert refused.value.code == "delivered_together"
+def test_a_message_that_was_delivered_with_another_is_edited_alone(session, model, interrupted):
+    """A30.6, A13.5: the words that stood with it in one block stay, and come back together with it"""
+    other = again(session, interrupted[1], "Something else")
+    assert "1. And this" in model.said_to()
+    assert "Something else" in model.said_to()
+    assert "And that" not in model.said_to()
+    switch(session, other, 0)
+    talk(session, "On we go")
+    assert repr("1. And this\n2. And that\n</user_follow_up>")[1:-1] in model.said_to()
 
 
 # --- what clients see --------------------------------------------------------------------------------

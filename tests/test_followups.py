@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copilot.agent.conversation import append
 from copilot.agent.followups import MOST_PER_BOUNDARY, FollowUp, fitting, render, shortened, stored
+from copilot.providers.base import ModelMessage, UserMessage
 
 
 def queued(*lengths, **changes):
@@ -56,9 +58,24 @@ def test_the_block_cannot_be_escaped_from():
     assert "<system_note" not in block
 
 
-def test_the_block_stands_with_the_first_row_alone():
-    taken = queued(1, 1, 1)
-    assert stored(taken) == (render(taken), "", "")
+def test_what_rows_keep_of_a_block_is_read_as_one_block():
+    """A13.5, A30.6: and without its later rows as the block of those that are left"""
+    taken = queued(1, 5, 2_500)
+    assert read(stored(taken)) == render(taken)
+    assert read(stored(taken)[:2]) == render(taken[:2])
+
+
+def test_two_boundaries_are_two_blocks():
+    taken = queued(1, 5)
+    assert read([*stored(taken), *stored(taken)]) == f"{render(taken)}\n\n{render(taken)}"
+
+
+def read(texts):
+    messages: list[ModelMessage] = []
+    for text in texts:
+        append(messages, UserMessage(text=text))
+    [message] = messages
+    return message.text
 
 
 @given(st.lists(st.integers(min_value=1, max_value=5_000), max_size=12))

@@ -16,6 +16,7 @@ from copilot.tags import block
 from copilot.tools.base import CallOutcome
 
 SEPARATOR = "\n\n"
+_BLOCK_BEGINS, _BLOCK_ENDS = "<user_follow_up>\n", "\n</user_follow_up>"
 
 
 def append(messages: list[ModelMessage], message: ModelMessage) -> None:
@@ -102,4 +103,12 @@ def without_replay(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
 
 
 def _joined(left: UserMessage, right: UserMessage) -> UserMessage:
-    return UserMessage(text=join_text(left.text, right.text), images=left.images + right.images)
+    return UserMessage(text=_read_together(left.text, right.text), images=left.images + right.images)
+
+
+def _read_together(left: str, right: str) -> str:
+    """Each message of a tool boundary keeps its own entry; those that are shown stand in one block (A13.5)."""
+    goes_on = right.startswith(_BLOCK_BEGINS) and not right.startswith(f"{_BLOCK_BEGINS}1. ")
+    if goes_on and left.endswith(_BLOCK_ENDS):
+        return f"{left.removesuffix(_BLOCK_ENDS)}\n{right.removeprefix(_BLOCK_BEGINS)}"
+    return join_text(left, right)

@@ -40,14 +40,16 @@ def shortened(follow_up: FollowUp) -> bool:
 
 
 def render(taken: Sequence[FollowUp]) -> str:
-    """The block that follows the tool results: stored once, then replayed byte by byte."""
+    """The block that follows the tool results: stored entry by entry, then replayed byte by byte."""
     entries = [_entry(number, follow_up) for number, follow_up in enumerate(taken, start=1)]
     return block("user_follow_up", "\n".join(entries))
 
 
 def stored(taken: Sequence[FollowUp]) -> tuple[str, ...]:
-    """`data["follow_up"]` of each row: the block stands with the first, the others are part of it."""
-    return tuple(render(taken) if position == 0 else "" for position in range(len(taken)))
+    """`data["follow_up"]` of each row: its entry in a block of its own; neighbours are read as one block."""
+    return tuple(
+        block("user_follow_up", _entry(number, follow_up)) for number, follow_up in enumerate(taken, start=1)
+    )
 
 
 def _fits(follow_up: FollowUp, characters: int) -> bool:

@@ -31,11 +31,6 @@ def addressed(session_id: UUID, message_id: UUID) -> Message:
     said = before.first()  # one statement: what it finds was shown together with the row
     if said is None:
         raise _not_shown(session_id, message_id)
-    if said.data.get("follow_up") == "":  # its words stand in the block of the row before it (A13.5)
-        raise Conflict(
-            "This message was delivered together with the one before it. Edit or retry that one.",
-            code="delivered_together",
-        )
     return said
 
 

@@ -94,7 +94,7 @@ class Taking:
     """A pending message that a turn takes, and what its row keeps of the way the model was told."""
 
     message: Pending
-    follow_up: str | None = None  # the block of a tool boundary, "" on its later rows (A13.5)
+    follow_up: str | None = None  # its entry in the block of a tool boundary (A13.5)
 
 
 @dataclass(frozen=True, kw_only=True)
