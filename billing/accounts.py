@@ -1,10 +1,10 @@
-"""The account row: made at first use, and the limits staff set on it; the only writer of both."""
+"""The account row: made at first use, the limits staff set on it, and who pays for it; the only writer of these."""
 
 from __future__ import annotations
 
 from django.db import transaction
 
-from billing import counters, lifting, policies
+from billing import counters, gateway, lifting, policies
 from billing.models import Account
 
 
@@ -15,6 +15,19 @@ def get_or_create(user_id: int) -> Account:
         Account.objects.bulk_create([Account(user_id=user_id)], ignore_conflicts=True)
         account = Account.objects.get(user_id=user_id)
     return account
+
+
+def ensure_customer(account: Account, deadline: gateway.Deadline) -> str:
+    """The account's customer at Stripe, made when it is first needed; requests that race end with one (B15.5)."""
+    if account.stripe_customer_id:
+        return account.stripe_customer_id
+    made = gateway.create_customer(
+        deadline, email=account.user.email, account_id=account.pk, user_id=account.user_id
+    )
+    Account.objects.filter(pk=account.pk, stripe_customer_id=None).update(stripe_customer_id=made.id)
+    account.refresh_from_db(fields=["stripe_customer_id"])  # ours, or that of whoever was quicker
+    assert account.stripe_customer_id is not None
+    return account.stripe_customer_id
 
 
 def set_overrides(

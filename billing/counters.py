@@ -1,4 +1,4 @@
-"""Billing's copies in Redis: use of windows, what accounts are entitled to, holds, and the lock of a paid reset.
+"""Billing's copies in Redis: use of windows, what accounts are entitled to, holds, the lock of a paid reset, Stripe's last words.
 
 All of it may vanish at any moment: rows make it anew (B1.3). Nothing else in billing imports redis or names its keys.
 """
@@ -30,6 +30,8 @@ T = TypeVar("T")
 CONNECT_SECONDS = ANSWER_SECONDS = 0.25  # nobody waits longer for a copy (B5.8)
 HOLD_SECONDS = 15 * 60
 RESET_LOCK_SECONDS = 30
+PENDING_SECONDS = 30  # what Stripe said of a plan's future (B12.4)
+PREVIEW_SECONDS = 15 * 60  # a price that was named is charged, if the user decides within them
 ENTITLEMENT_LIFE = timedelta(days=8)  # of a user who stays away; a change of the row acts at once
 _NONE = "-"
 
@@ -51,6 +53,14 @@ def holds_key(user_id: int) -> str:
 
 def reset_key(user_id: int) -> str:
     return f"billing:reset:{{{user_id}}}"
+
+
+def pending_key(user_id: int, age: str) -> str:
+    return f"billing:pending:{{{user_id}}}:{age}"
+
+
+def preview_key(user_id: int, price_id: str) -> str:
+    return f"billing:preview:{{{user_id}}}:{price_id}"
 
 
 # --- values ---------------------------------------------------------------------------------------------
@@ -272,3 +282,26 @@ def lock_reset(user_id: int) -> str | None:
 @_named
 def unlock_reset(user_id: int, token: str) -> None:
     _script("unlock")(keys=[reset_key(user_id)], args=[token])
+
+
+# --- what Stripe said a moment ago (B12) ----------------------------------------------------------------
+
+
+@_named
+def read_pending(user_id: int, age: str) -> str:
+    return str(client().get(pending_key(user_id, age)) or "")
+
+
+@_named
+def keep_pending(user_id: int, age: str, text: str) -> None:
+    client().set(pending_key(user_id, age), text, ex=PENDING_SECONDS)
+
+
+@_named
+def read_preview(user_id: int, price_id: str) -> str:
+    return str(client().get(preview_key(user_id, price_id)) or "")
+
+
+@_named
+def keep_preview(user_id: int, price_id: str, text: str) -> None:
+    client().set(preview_key(user_id, price_id), text, ex=PREVIEW_SECONDS)

@@ -5,8 +5,12 @@ BillingError
 │   ├── InvalidRequest       400  the request is malformed; says where
 │   ├── ResetRefused         400, 409, 429  no reset can be bought now
 │   ├── RefundTooLarge       400  more would be refunded than was spent
+│   ├── TierNotAvailable     400  the plan is not sold
 │   ├── InsufficientCredits  402  the balance does not suffice
+│   ├── PaymentOverdue       402  what is owed comes first; says where it is paid
+│   ├── ManagedByAdmin       403  the plan is set by staff
 │   ├── UnknownUser          404
+│   ├── ChangeInProgress     409  another request changes the plan at this moment
 │   ├── PaymentsOff          409  nothing is sold on this installation, or just now
 │   ├── NoCustomer           409  nothing was ever paid, so there is nothing to look at
 │   ├── NoSavedCard          409  nothing can be charged without asking
@@ -84,6 +88,36 @@ class ResetRefused(Refused):
 class RefundTooLarge(Refused):
     def __init__(self) -> None:
         super().__init__("More would be refunded than was spent.", code="refund_too_large")
+
+
+class TierNotAvailable(Refused):
+    def __init__(self) -> None:
+        super().__init__("This plan is not for sale.", code="tier_not_available")
+
+
+class PaymentOverdue(Refused):
+    """What is owed comes first; `url` is where it is settled."""
+
+    status = 402
+
+    def __init__(self, url: str = "") -> None:
+        text = "A payment for your plan is overdue. Settle it first, or cancel the plan."
+        super().__init__(text, code="payment_overdue", url=url)
+
+
+class ManagedByAdmin(Refused):
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__("Your plan is managed by an administrator.", code="managed_by_admin")
+
+
+class ChangeInProgress(Refused):
+    status = 409
+
+    def __init__(self) -> None:
+        text = "Your plan is being changed at this moment. Look again when that has ended."
+        super().__init__(text, code="change_in_progress")
 
 
 class InsufficientCredits(Refused):

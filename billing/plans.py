@@ -11,6 +11,7 @@ WindowKind = Literal["DAY", "WEEK"]
 TIERS = ("FREE", "PRO", "BUSINESS", "ENTERPRISE")  # in their order (B11.1)
 DEFAULT_MULTIPLIERS = {"FREE": 1, "PRO": 5, "BUSINESS": 20, "ENTERPRISE": 60}
 UNLIMITED = 0
+ASKABLE = ("FREE", "PRO", "BUSINESS")  # by their users; the rest is for staff to give
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,10 @@ class Window:
             return self.starts_on.isoformat()
         year, week, _ = self.starts_on.isocalendar()
         return f"{year}-W{week:02d}"
+
+
+def rank(tier: str) -> int:
+    return TIERS.index(tier)
 
 
 def day_of(instant: datetime) -> Window:

@@ -6,7 +6,7 @@ import logging
 
 from celery import shared_task
 
-from billing import ledger, policies, usage
+from billing import ledger, mails, policies, subscriptions, usage
 
 logger = logging.getLogger(__name__)
 
@@ -29,3 +29,32 @@ def verify_windows() -> None:
 def expire_credits() -> None:
     """Every hour: credit whose time is over (B9.5)."""
     ledger.expire_due()
+
+
+@shared_task(name="billing.tasks.check_drift", ignore_result=True, time_limit=5)
+def check_drift(account_id: int) -> None:
+    """After staff set a tier: whether Stripe charges for another; never tried again (B15.4)."""
+    subscriptions.check_drift(account_id)
+
+
+@shared_task(name="billing.tasks.lapse_overdue", ignore_result=True, time_limit=3_000)
+def lapse_overdue() -> None:
+    """Every hour: who has not paid in the time of grace (B15.1)."""
+    subscriptions.lapse_overdue()
+
+
+@shared_task(name="billing.tasks.reconcile", ignore_result=True, time_limit=4 * 3_600)
+def reconcile() -> None:
+    """Every night: what Stripe told nobody, or nobody who listened (B14.7)."""
+    subscriptions.reconcile()
+
+
+@shared_task(name="billing.tasks.mail_notice", ignore_result=True, time_limit=60)
+def mail_notice(notice_id: int) -> None:
+    mails.send(notice_id)
+
+
+@shared_task(name="billing.tasks.mail_waiting", ignore_result=True, time_limit=1_800)
+def mail_waiting() -> None:
+    """Every hour: mails whose first attempt was lost."""
+    mails.send_waiting()

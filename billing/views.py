@@ -88,22 +88,6 @@ def reset(request: HttpRequest) -> HttpResponse:
 @login_required
 @never_cache
 @require_safe
-def plan_page(request: HttpRequest) -> HttpResponse:
-    """Read-only: plans are changed by an administrator where payments are not set up (B17.4)."""
-    user_id = _user_id(request)
-    context = {
-        "page": "plan",
-        "tier": queries.plan(user_id).tier,
-        "offers": queries.plan_offers(),
-        "credits": queries.credits(user_id),
-        "currency": settings.BILLING_CURRENCY,
-    }
-    return render(request, "billing/plan.html", context)
-
-
-@login_required
-@never_cache
-@require_safe
 def history_page(request: HttpRequest) -> HttpResponse:
     user_id = _user_id(request)
     filters = _filters(request)

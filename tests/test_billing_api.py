@@ -28,6 +28,7 @@ API = f"{V1}/billing"
 PATHS = [
     ("get", "usage"), ("post", "usage/reset"), ("get", "plans"), ("get", "credits"),
     ("get", "credits/statement"), ("get", "credits/statement.csv"), ("get", "notices"),
+    ("get", "subscription"), ("post", "subscription"), ("post", "subscription/preview"), ("post", "portal"),
     ("post", "notices/1/dismiss"), ("get", "admin/limits?user=1"), ("post", "admin/limits/reset"),
 ]  # fmt: skip
 RAW = ("1234567", "1,234,567", "1.234567")

@@ -7,12 +7,16 @@ from django.urls import path
 from billing.api.credits import BillingCreditsView, BillingStatementFileView, BillingStatementView
 from billing.api.notices import BillingNoticeDismissView, BillingNoticesView
 from billing.api.staff import BillingStaffLimitsView, BillingStaffResetView
+from billing.api.subscriptions import BillingPortalView, BillingPreviewView, BillingSubscriptionView
 from billing.api.usage import BillingPlansView, BillingUsageResetView, BillingUsageView
 
 urlpatterns = [
     path("usage", BillingUsageView.as_view()),
     path("usage/reset", BillingUsageResetView.as_view()),
     path("plans", BillingPlansView.as_view()),
+    path("subscription", BillingSubscriptionView.as_view()),
+    path("subscription/preview", BillingPreviewView.as_view()),
+    path("portal", BillingPortalView.as_view()),
     path("credits", BillingCreditsView.as_view()),
     path("credits/statement", BillingStatementView.as_view()),
     path("credits/statement.csv", BillingStatementFileView.as_view()),

@@ -29,6 +29,10 @@ class Subscription(models.Model):
     schedule_id = models.CharField(max_length=255, blank=True)
     trial_end = models.DateTimeField(null=True, blank=True)
     grace_until = models.DateTimeField(null=True, blank=True)
+    entitles = models.BooleanField(
+        default=False,
+        help_text="The account's tier follows it; false once it is over or overdue for too long.",
+    )
     synced_at = models.DateTimeField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -19,7 +19,16 @@ from billing.queries.credits import (
     statement,
     top_ups,
 )
+from billing.queries.pending import Pending
 from billing.queries.standings import Meter, Standing, standing, standings
+from billing.queries.subscription import (
+    Action,
+    PlanState,
+    Status,
+    payments_on,
+    plan_state,
+    subscription,
+)
 from billing.queries.views import (
     Plan,
     PlanOffer,
@@ -40,6 +49,7 @@ from billing.queries.views import (
 __all__ = [
     "MOST_ENTRIES",
     "PAGE_ENTRIES",
+    "Action",
     "Balance",
     "Credits",
     "Entry",
@@ -47,11 +57,14 @@ __all__ = [
     "Filters",
     "Met",
     "Meter",
+    "Pending",
     "Plan",
     "PlanOffer",
+    "PlanState",
     "StaffLimits",
     "Standing",
     "Statement",
+    "Status",
     "UsageView",
     "WindowView",
     "balance",
@@ -60,8 +73,10 @@ __all__ = [
     "expiring",
     "forget_policy",
     "models_of_unknown_cost",
+    "payments_on",
     "plan",
     "plan_offers",
+    "plan_state",
     "prices",
     "reset_refusal",
     "resets_left",
@@ -71,6 +86,7 @@ __all__ = [
     "standing",
     "standings",
     "statement",
+    "subscription",
     "top_ups",
     "unpriced_models",
     "usage",

@@ -1,0 +1,421 @@
+"""B11.2, B11.3, B12, B14.7, B15: what follows from what Stripe says, and what the user is told of it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from django.core import mail
+from django.utils import timezone
+
+from billing import gateway, mails, queries, subscriptions, tasks
+from billing.errors import GatewayDown, PaymentsOff
+from billing.models import Account, BillingNotice, LimitPolicy, PlanChange, Subscription, TierPolicy
+from billing.queries import pending
+from billing.subscriptions import granting
+from tests import make
+from tests.paying import stripe as stripe
+from tests.rest import JSON, code_of, person
+from tests.shop import API, CENTS
+from tests.shop import shop_fixture as shop_fixture
+from tests.shop import start_fixture as start_fixture
+
+pytestmark = pytest.mark.django_db
+
+
+# --- which subscription counts, and what it entitles to -------------------------------------------------
+
+
+def test_of_several_the_highest_then_the_oldest_is_kept(shop, caplog):
+    """B11.2, B11.c4: two were paid all the same: one remains, the others end at once, staff are told."""
+    for tier in ("PRO", "BUSINESS", "BUSINESS"):
+        shop.fake.subscribe(shop.customer(), shop.prices[tier])
+        shop.pass_time(hours=1)
+    shop.sync()
+    [kept] = shop.live()
+    oldest_business = sorted(
+        one["id"]
+        for one in shop.fake.all("subscription")
+        if one["items"]["data"][0]["price"]["id"] == shop.prices["BUSINESS"]
+    )[0]
+    assert (shop.tier, kept["id"], shop.mirror.stripe_id) == ("BUSINESS", oldest_business, oldest_business)
+    assert len([line for line in caplog.messages if "kind=several_subscriptions" in line]) == 2
+
+
+def test_what_stops_entitling_leaves_the_grant(shop):
+    """B11.3: the fallback is the granted tier, else FREE, and it is written once: who has none keeps his tier."""
+    subscriptions.set_tier(shop.account.pk, "PRO", actor_id=None, reason="a friend")
+    shop.subscribe("BUSINESS")
+    assert shop.tier == "BUSINESS"
+    shop.ask("FREE")
+    shop.pass_time(days=31)
+    shop.sync()
+    assert (shop.tier, shop.mirror.status) == ("PRO", "canceled")
+    shop.ask("FREE")
+    shop.sync()
+    assert shop.tier == "FREE"
+
+
+def test_a_price_nobody_knows_changes_nothing_but_is_told(shop, caplog):
+    """B11.3"""
+    shop.subscribe("PRO")
+    TierPolicy.objects.filter(tier="PRO").update(stripe_price_id="price_of_this_year")
+    shop.sync()
+    assert (shop.tier, shop.mirror.tier) == ("PRO", None)
+    assert "kind=unknown_price" in caplog.text
+    assert shop.status()["status"] == "active"
+
+
+def test_enterprise_is_left_by_staff_alone(shop, caplog):
+    """B11.3: sync warns of what drifts and writes no tier."""
+    shop.subscribe("PRO")
+    subscriptions.set_tier(shop.account.pk, "ENTERPRISE", actor_id=None, reason="a contract")
+    shop.sync()
+    assert shop.tier == "ENTERPRISE"
+    assert "is ENTERPRISE and has the subscription" in caplog.text
+
+
+def test_a_customer_that_stripe_forgot_has_no_subscription(shop):
+    """B14.4: an object that Stripe no longer has counts as ended."""
+    shop.subscribe("PRO")
+    Account.objects.update(stripe_customer_id=None)
+    shop.sync()
+    assert (shop.tier, shop.mirror.status, shop.mirror.entitles) == ("FREE", "canceled", False)
+
+
+def test_the_night_finds_what_nobody_told(shop):
+    """B14.7: mirrors that are not ended are synced; where Stripe fails, the next night does it."""
+    shop.subscribe("PRO")
+    shop.ask("FREE")
+    shop.pass_time(days=31)
+    shop.fake.faults.add("error", times=3)
+    tasks.reconcile()
+    assert shop.tier == "PRO"
+    tasks.reconcile()
+    assert (shop.tier, shop.mirror.status) == ("FREE", "canceled")
+    assert subscriptions.reconcile() == 0
+
+
+# --- checkouts ------------------------------------------------------------------------------------------
+
+
+def test_one_page_is_open_and_a_paid_one_is_noticed_b11_c4(shop):
+    """B11.9, B11.c4: a second request ends the first page; one that was paid meanwhile is followed, not repeated."""
+    first = shop.ask("PRO").json()["url"]
+    second = shop.ask("BUSINESS").json()["url"]
+    assert first != second
+    [open_one] = [one for one in shop.fake.all("checkout.session") if one["status"] == "open"]
+    assert second.endswith(open_one["id"])
+    assert shop.fake.pay(open_one["id"])
+    said = shop.ask("BUSINESS").json()
+    assert (said["tier"], said["action"], len(shop.live())) == ("BUSINESS", "none", 1)
+    states = PlanChange.objects.filter(kind="CHECKOUT").order_by("created_at").values_list("state", flat=True)
+    assert list(states) == ["FAILED", "DONE"]
+
+
+def test_a_page_says_who_buys_what(shop):
+    """B11.9: one of it, cards only, the user's id on session and subscription, an hour to pay."""
+    shop.ask("PRO")
+    [made] = shop.fake.calls_of("POST", "/v1/checkout/sessions")
+    asked = made.params
+    assert (asked["mode"], asked["allowed_payment_method_types"]) == ("subscription", ["card"])
+    assert asked["line_items"] == [{"price": shop.prices["PRO"], "quantity": "1"}]
+    assert asked["metadata"]["user_id"] == str(shop.user.pk)
+    assert asked["subscription_data"]["metadata"]["user_id"] == str(shop.user.pk)
+    assert int(asked["expires_at"]) - shop.fake.world.now in range(3_590, 3_611)
+    assert asked["success_url"].endswith("/billing/plan?paid")
+
+
+def test_an_unfinished_first_payment_is_dropped_before_another(shop):
+    """B11.2: `incomplete` is cancelled before a new checkout."""
+    shop.fake.card("decline")
+    half = shop.fake.subscribe(shop.customer(), shop.prices["PRO"])
+    assert half["status"] == "incomplete"
+    _, made = shop.calls(lambda: shop.ask("PRO"))
+    assert made == ["list", "cancel now", "checkout"]
+    assert half["status"] == "canceled"
+
+
+def test_a_page_nobody_paid_on_ends_its_attempt(shop):
+    """B14.5: checkout.session.expired."""
+    shop.ask("PRO")
+    subscriptions.checkout_ended(shop.fake.all("checkout.session")[0]["id"])
+    assert PlanChange.objects.get().state == "FAILED"
+
+
+# --- status ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_pending_shows_at_once_and_goes_at_once_b12_c1(shop):
+    """B12.c1: a downgrade shows with the period's end; after keep both fields are null, without half a minute's delay."""
+    shop.subscribe("BUSINESS")
+    shop.status()  # kept: nothing is pending
+    shop.ask("PRO")
+    said = shop.status()
+    assert (said["pending_tier"], said["pending_tier_effective_at"]) == ("PRO", said["current_period_end"])
+    shop.ask("BUSINESS")
+    said = shop.status()
+    assert (said["pending_tier"], said["pending_tier_effective_at"]) == (None, None)
+
+
+def test_one_look_up_serves_many_and_failures_are_not_kept_b12_c2(shop, monkeypatch):
+    """B12.c2: ten answers, one look-up; a failure is asked again; a bug is a bug."""
+    shop.subscribe("PRO")
+    _, made = shop.calls(lambda: [shop.status() for _ in range(10)])
+    assert made == ["get"]
+    shop.sync()
+    shop.fake.faults.add("error", "GET", "/v1/subscriptions/", times=2)
+    assert shop.status()["pending_unknown"] is True
+    said, made = shop.calls(shop.status)
+    assert (said["pending_unknown"], made) == (False, ["get"])
+
+    def broken(*_):
+        raise KeyError
+
+    monkeypatch.setattr(pending, "read", broken)
+    shop.sync()
+    client = person(shop.user)
+    client.raise_request_exception = False
+    assert client.get(f"{API}/subscription").status_code == 500
+
+
+def test_nobody_is_asked_about_who_never_paid_b12_c3(shop):
+    """B12.c3"""
+    said, made = shop.calls(shop.status)
+    assert (said["status"], said["pending_unknown"], made) == ("none", False, [])
+
+
+def test_status_has_its_shape(shop):
+    """B12.1, B16.c1: the golden answer, before and after a subscription."""
+    nothing = {
+        "tier": "FREE", "status": "none", "monthly_cost_cents": 0,
+        "tier_costs_cents": {"FREE": 0, "PRO": 2_000, "BUSINESS": 10_000}, "proration_credit_cents": 0,
+        "pending_tier": None, "pending_tier_effective_at": None, "pending_unknown": False, "trial_ends_at": None,
+        "grace_until": None, "current_period_end": None, "payments_enabled": True, "action": "none", "url": "",
+    }  # fmt: skip
+    assert shop.status() == nothing
+    shop.subscribe("PRO")
+    shop.pass_time(days=15)
+    said = shop.status()
+    assert said["proration_credit_cents"] in (
+        999,
+        1_000,
+    )  # half a month of 2,000, and the seconds of this test
+    assert {name: said[name] for name in nothing if said[name] != nothing[name]} == {
+        "tier": "PRO",
+        "status": "active",
+        "monthly_cost_cents": 2_000,
+        "proration_credit_cents": said["proration_credit_cents"],
+        "current_period_end": f"{shop.mirror.period_end:%Y-%m-%dT%H:%M:%SZ}",
+    }
+
+
+def test_a_schedule_made_at_stripe_is_told_by_its_start(shop):
+    """B12.3: tier by the price of the first phase to come, date by its start; an unknown price is nothing."""
+    shop.subscribe("BUSINESS")
+    shop.ask("PRO")
+    TierPolicy.objects.filter(tier="PRO").update(stripe_price_id="another")
+    shop.sync()
+    assert (shop.status()["pending_tier"], shop.status()["pending_tier_effective_at"]) == (None, None)
+
+
+def test_a_preview_is_what_the_upgrade_charges(shop):
+    """B12.2: due now, and the same is charged when the user has thought about it for a while."""
+    shop.subscribe("PRO")
+    shop.pass_time(days=10)
+    told = (
+        person(shop.user).post(f"{API}/subscription/preview", {"tier": "BUSINESS"}, content_type=JSON).json()
+    )
+    assert set(told) == {"due_now_cents", "proration_date"}
+    shop.pass_time(hours=0.2)
+    shop.ask("BUSINESS")
+    assert shop.fake.all("invoice")[0]["amount_due"] == told["due_now_cents"]
+    free = person(shop.user).post(f"{API}/subscription/preview", {"tier": "FREE"}, content_type=JSON).json()
+    assert free["due_now_cents"] == 0
+
+
+def test_a_preview_of_a_first_plan_is_its_price(shop):
+    """B12.2: without a subscription nothing is asked of Stripe."""
+    told, made = shop.calls(lambda: subscriptions.preview(shop.user.pk, "PRO"))
+    assert (told.due_now_cents, made) == (CENTS["PRO"], [])
+    TierPolicy.objects.filter(tier="PRO").update(trial_days=14)
+    assert subscriptions.preview(shop.user.pk, "PRO").due_now_cents == 0
+
+
+# --- grace ----------------------------------------------------------------------------------------------
+
+
+def failed(shop):
+    """What the webhook of a failed attempt does."""
+    shop.sync()
+    found = gateway.get_invoice(gateway.in_task(), shop.fake.all("invoice")[0]["id"])
+    subscriptions.renewal_failed(shop.account.pk, found, attempted_at=timezone.now())
+
+
+def test_a_renewal_that_fails_b15_c1(shop, django_capture_on_commit_callbacks):
+    """B15.c1: grace to day 37 and a notice; the second failure a second one and the same grace; lapsed; paid, back."""
+    shop.subscribe("PRO")
+    begun = timezone.now()
+    shop.fake.card("decline")
+    shop.pass_time(days=30, hours=1)
+    failed(shop)
+    until = shop.mirror.grace_until
+    assert abs(until - (begun + timedelta(days=37, hours=1))) < timedelta(minutes=5)
+    assert (shop.tier, shop.status()["status"]) == ("PRO", "past_due")
+    shop.pass_time(days=3)
+    failed(shop)
+    failed(shop)  # told twice
+    told = list(BillingNotice.objects.order_by("pk").values_list("kind", flat=True))
+    assert (told, shop.mirror.grace_until) == (["payment_failed", "payment_failed"], until)
+    shop.pass_time(days=4, hours=1)
+    tasks.lapse_overdue()
+    assert (shop.tier, queries.plan_state(shop.user.pk).lapsed) == ("FREE", True)
+    assert BillingNotice.objects.filter(kind="plan_lapsed").count() == 1
+    shop.fake.card("ok")
+    shop.pass_time(days=1)
+    shop.fake.pay_invoice(shop.fake.all("invoice")[0]["id"])
+    shop.sync()
+    assert (shop.tier, shop.mirror.grace_until) == ("PRO", None)
+
+
+def test_only_a_renewal_begins_a_grace(shop):
+    """B15.1: a failed upgrade invoice starts none, and is told elsewhere."""
+    shop.subscribe("PRO")
+    shop.fake.card("decline")
+    shop.ask("BUSINESS")
+    failed(shop)
+    assert (shop.mirror.grace_until, BillingNotice.objects.count()) == (None, 0)
+
+
+def test_a_grace_is_over_even_without_keys(shop, settings):
+    """B15.1: by what we were told last; while Stripe cannot be asked, nobody lapses by mistake."""
+    shop.subscribe("PRO")
+    shop.fail_renewal()
+    shop.clock.shift(timedelta(days=8))
+    shop.fake.faults.add("error", times=9)
+    subscriptions.lapse_overdue()
+    assert shop.tier == "PRO"
+    settings.STRIPE_SECRET_KEY = ""
+    subscriptions.lapse_overdue()
+    assert (shop.tier, shop.mirror.entitles) == ("FREE", False)
+
+
+def test_a_failed_payment_is_mailed_once(shop, django_capture_on_commit_callbacks):
+    """B15.1: with the invoice's address and ours; the last attempt is called so."""
+    shop.subscribe("PRO")
+    shop.fake.card("decline")
+    shop.pass_time(days=30, hours=1)
+    failed(shop)
+    [notice] = BillingNotice.objects.all()
+    assert [mails.send(notice.pk) for _ in range(2)] == [True, False]
+    [sent] = mail.outbox
+    assert sent.to == [shop.user.email]
+    assert notice.data["invoice_url"] in sent.body
+    assert "/billing/plan" in sent.body
+    shop.fake.world.retry_days = ()
+    shop.pass_time(days=20)
+    failed(shop)
+    assert mails.send_waiting() >= 1
+    assert "Last attempt" in mail.outbox[-1].subject
+
+
+# --- trial, portal, staff -------------------------------------------------------------------------------
+
+
+def test_one_trial_for_ever_b15_c4(shop):
+    """B15.c4, B15.2: the first checkout carries it, one after it was used does not; it ends without a card."""
+    TierPolicy.objects.filter(tier="PRO").update(trial_days=14)
+    shop.ask("PRO")
+    [made] = shop.fake.calls_of("POST", "/v1/checkout/sessions")
+    assert made.params["subscription_data"]["trial_period_days"] == "14"
+    shop.fake.pay(shop.fake.all("checkout.session")[0]["id"], with_card=False)
+    shop.sync()
+    said = shop.status()
+    assert (shop.tier, said["status"], said["proration_credit_cents"]) == ("PRO", "trialing", 0)
+    assert said["trial_ends_at"] is not None
+    shop.pass_time(days=15)
+    shop.sync()
+    assert shop.tier == "FREE"
+    shop.ask("PRO")
+    again = shop.fake.calls_of("POST", "/v1/checkout/sessions")[-1]
+    assert "trial_period_days" not in again.params["subscription_data"]
+
+
+def test_the_portal_needs_a_customer_b15_c4(shop):
+    """B15.c4, B15.3: 409 without one, an address with one, 400 for a hostile way back."""
+    client = person(shop.user)
+
+    def asked(**body):
+        return client.post(f"{API}/portal", body, content_type=JSON)
+
+    refused = asked()
+    assert (refused.status_code, code_of(refused)) == (409, "no_customer")
+    shop.customer()
+    assert asked().json()["url"].startswith(shop.fake.address)
+    assert asked(return_url="https://good.example@evil.test/").status_code == 400
+    LimitPolicy.objects.update(payments_enabled=False)
+    queries.forget_policy()
+    assert code_of(asked()) == "payments_off"
+
+
+def test_a_tier_that_staff_set_is_checked_for_drift_b15_c2(
+    shop, caplog, django_capture_on_commit_callbacks, monkeypatch
+):
+    """B15.c2: an answer at once, one warning, the next sync sets PRO; no broker is no failure."""
+    asked = []
+    monkeypatch.setattr(granting.current_app, "send_task", lambda name, args, **_: asked.append((name, args)))
+    shop.subscribe("PRO")
+    with django_capture_on_commit_callbacks(execute=True):
+        _, made = shop.calls(
+            lambda: subscriptions.set_tier(shop.account.pk, "BUSINESS", actor_id=None, reason="trust")
+        )
+    assert (made, asked) == ([], [("billing.tasks.check_drift", [shop.account.pk])])
+    tasks.check_drift(shop.account.pk)
+    [warned] = [line for line in caplog.messages if "billing_drift" in line]
+    assert f"tier=BUSINESS subscription={shop.mirror.stripe_id} price={shop.prices['PRO']}" in warned
+    assert shop.prices["BUSINESS"] in warned
+    shop.sync()
+    assert shop.tier == "PRO"
+    tasks.check_drift(shop.account.pk)
+    assert len([line for line in caplog.messages if "billing_drift" in line]) == 1
+
+
+def test_a_drift_check_ends_though_stripe_hangs_b15_c2(shop, monkeypatch, caplog):
+    """B15.c2: the task has five seconds, its call fewer; whatever happens, nobody fails."""
+    assert tasks.check_drift.time_limit == 5
+    assert tasks.check_drift.time_limit > granting.DRIFT_SECONDS
+    shop.subscribe("PRO")
+    monkeypatch.setattr(granting, "DRIFT_SECONDS", 0.2)
+    shop.fake.faults.add("hang", times=9)
+    caplog.set_level(logging.INFO)
+    tasks.check_drift(shop.account.pk)
+    assert "is not known" in caplog.text
+
+
+# --- going for good -------------------------------------------------------------------------------------
+
+
+def test_erasing_ends_what_is_paid_for(shop, settings):
+    """B2.5: cancelled now, no page stays open, and a second time is nothing; the ledger is not touched."""
+    shop.subscribe("PRO")
+    subscriptions.erase(shop.user.pk)
+    assert (shop.live(), shop.tier) == ([], "FREE")
+    subscriptions.erase(shop.user.pk)
+    subscriptions.erase(make.bob().pk)
+    shop.ask("PRO")
+    subscriptions.erase(shop.user.pk)
+    assert [one["status"] for one in shop.fake.all("checkout.session")] == ["expired"]
+
+
+def test_erasing_says_when_somebody_would_go_on_paying(shop, settings):
+    """B2.5: without a key or a Stripe that answers it fails, and whoever erases tries again."""
+    shop.subscribe("PRO")
+    shop.fake.faults.add("error", times=9)
+    with pytest.raises(GatewayDown):
+        subscriptions.erase(shop.user.pk)
+    settings.STRIPE_SECRET_KEY = ""
+    with pytest.raises(PaymentsOff):
+        subscriptions.erase(shop.user.pk)
+    Subscription.objects.update(status="canceled")
+    subscriptions.erase(shop.user.pk)
