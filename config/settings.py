@@ -138,6 +138,7 @@ CELERY_TASK_ROUTES = {
     "copilot.tasks.answer_aside": {"queue": "turns"},
     "diagnostics.tasks.*": {"queue": "maintenance"},
     "billing.tasks.*": {"queue": "maintenance"},
+    "linking.tasks.tend": {"queue": "maintenance"},
 }
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
@@ -200,6 +201,7 @@ CELERY_BEAT_SCHEDULE = {
     },
     "reconcile plans": {"task": "billing.tasks.reconcile", "schedule": crontab(hour=2, minute=41)},
     "verify windows": {"task": "billing.tasks.verify_windows", "schedule": crontab(hour=3, minute=17)},
+    "tend links": {"task": "linking.tasks.tend", "schedule": 60.0, "options": {"expires": 55}},
     "purge shares": {"task": "copilot.tasks.purge_shares", "schedule": 3600.0, "options": {"expires": 3600}},
 }
 CELERY_TIMEZONE = "UTC"
@@ -457,6 +459,9 @@ IMPORT_ZIP_MAX = env.size("IMPORT_ZIP_MAX", 200 * MB)
 IMPORT_MESSAGES_MAX = env.integer("IMPORT_MESSAGES_MAX", 5000, least=1)
 IMPORT_TEXT_MAX = env.integer("IMPORT_TEXT_MAX", 64_000, least=1)  # characters of one text
 ERASURE_GRACE_DAYS = env.integer("ERASURE_GRACE_DAYS", 7)
-ERASURE_STEPS = env.words("ERASURE_STEPS", [])  # dotted names of erase(user_id), in order, after our own
+# Dotted names of erase(user_id), in order, after our own.
+ERASURE_STEPS = env.words("ERASURE_STEPS", ["linking.links.erase_account"])
 # Dotted names, called with a user's id at the request and again when the erasure begins.
-ERASURE_CLOSINGS = env.words("ERASURE_CLOSINGS", ["billing.subscriptions.erase"])
+ERASURE_CLOSINGS = env.words(
+    "ERASURE_CLOSINGS", ["linking.links.close_account", "billing.subscriptions.erase"]
+)

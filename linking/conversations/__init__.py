@@ -1,5 +1,6 @@
 """One conversation per place, and what a bot's requests were answered: the only writer of both tables (L12, L15)."""
 
+from linking.conversations.closing import close_of_link, close_of_user_link, forget_places
 from linking.conversations.places import (
     Open,
     Payer,
@@ -20,6 +21,9 @@ __all__ = [
     "Payer",
     "Where",
     "claim",
+    "close_of_link",
+    "close_of_user_link",
+    "forget_places",
     "in_session",
     "keep",
     "let_go",

@@ -1,0 +1,60 @@
+"""What must hold of linking's settings before anything starts; each finding names its variable (L26)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+from django.utils.module_loading import import_string
+
+TELEGRAM_SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
+LOCAL = ("127.0.0.1", "localhost", "::1")
+# Each platform is on with all of its first variables; the others need them.
+CREDENTIALS = {
+    "Telegram": ("TELEGRAM_BOT_TOKEN", "TELEGRAM_SECRET"),
+    "Discord": ("DISCORD_BOT_TOKEN", "DISCORD_APP_ID", "DISCORD_PUBLIC_KEY"),
+    "Slack": ("SLACK_BOT_TOKEN", "SLACK_SIGNING_SECRET"),
+}
+
+
+@register
+def link_pages_have_an_address(
+    app_configs: Sequence[AppConfig] | None, **kwargs: object
+) -> list[CheckMessage]:
+    parts = urlsplit(settings.LINK_BASE_URL)
+    local = parts.hostname in LOCAL or settings.ENVIRONMENT != "production"
+    if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and local)):
+        return []
+    text = "LINK_BASE_URL must be an absolute https address: bots hand it to people."
+    return [Error(text, id="linking.E001")]
+
+
+@register
+def platforms_are_whole_or_off(
+    app_configs: Sequence[AppConfig] | None, **kwargs: object
+) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    for platform, names in CREDENTIALS.items():
+        missing = [name for name in names if not getattr(settings, name)]
+        if missing and len(missing) < len(names):
+            text = f"{platform} is half configured: {', '.join(missing)} is missing."
+            found.append(Error(text, id="linking.E002"))
+    if settings.TELEGRAM_SECRET and not TELEGRAM_SECRET.fullmatch(settings.TELEGRAM_SECRET):
+        text = "TELEGRAM_SECRET must have 1 to 256 letters, digits, _ and -."
+        found.append(Error(text, id="linking.E003"))
+    return found
+
+
+@register
+def hooks_can_be_called(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    for name in settings.TURN_HOOKS:
+        try:
+            import_string(name)
+        except ImportError as problem:
+            found.append(Error(f"TURN_HOOKS names {name}: {problem}", id="linking.E004"))
+    return found

@@ -1,0 +1,190 @@
+"""What the REST views of linking share: people's doors as copilot has them, and bots' with keys of their own (L2, L10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from django.conf import settings
+from django.contrib.auth.models import AnonymousUser, User
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from pydantic import BaseModel
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+
+from copilot.errors import InvalidRequest
+from linking import links, pace
+from linking.errors import (
+    AmbiguousCredentials,
+    BotUnauthenticated,
+    InsufficientScope,
+    PlatformMismatch,
+    RateLimited,
+)
+from linking.models import BotKey
+
+F = TypeVar("F", bound=Callable[..., object])
+BOT_KEY = "ph_bot_"
+
+
+def _made(what: str) -> list[Any]:
+    return [import_string(name)() for name in settings.REST_DOORS[what]]
+
+
+class _Shared(APIView):
+    def get_content_negotiator(self) -> BaseContentNegotiation:
+        return _made("negotiators")[0]  # type: ignore[no-any-return]
+
+    def finalize_response(  # type: ignore[override]
+        self, request: Request, response: HttpResponseBase, *args: object, **kwargs: object
+    ) -> HttpResponseBase:
+        response.headers.setdefault("Cache-Control", "no-store")
+        return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
+
+
+# --- people ------------------------------------------------------------------------------------------
+
+
+class UserDoor(_Shared):
+    """For a logged-in person, or a program with the person's key; a bot's key is no credential here (A-L2.1)."""
+
+    http_method_names = ["get", "head", "post", "patch", "delete"]
+    write_scopes: ClassVar[tuple[str, ...]] = ("manage",)
+    keys_may_write: ClassVar[bool] = True
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        return [NotABotToo(), *_made("authenticators")]
+
+    def get_permissions(self) -> list[BasePermission]:
+        return _made("permissions")
+
+    def get_throttles(self) -> list[BaseThrottle]:
+        return _made("throttles")
+
+    def scopes_for(self, method: str) -> tuple[str, ...]:
+        return ("manage",) if method in SAFE_METHODS else self.write_scopes
+
+    @property
+    def caller(self) -> User:
+        user = self.request.user
+        assert isinstance(user, User)  # nobody else was let in
+        return user
+
+
+class NotABotToo(BaseAuthentication):
+    """A bot's key beside a person's cookie is a mistake that nobody should guess about (L2)."""
+
+    def authenticate(self, request: Request) -> None:
+        if _bearer(request).startswith(BOT_KEY) and _has_login(request):
+            raise AmbiguousCredentials
+
+
+# --- bots --------------------------------------------------------------------------------------------
+
+
+class BotAuthentication(BaseAuthentication):
+    """`Authorization: Bearer ph_bot_…`, and nothing else: `request.auth` is the BotKey, `request.user` nobody."""
+
+    def authenticate(self, request: Request) -> tuple[AnonymousUser, BotKey]:
+        if BOT_KEY in request._request.get_full_path():
+            raise InvalidRequest("A key belongs in the Authorization header, never in the address.")
+        key = _bearer(request)
+        if key.startswith(BOT_KEY) and _has_login(request):
+            raise AmbiguousCredentials
+        row = links.verify_key(key, str(request.META.get("REMOTE_ADDR", "")))
+        if row is None:
+            raise BotUnauthenticated
+        return AnonymousUser(), row
+
+    def authenticate_header(self, request: Request) -> str:
+        return 'Bearer realm="bot"'
+
+
+class BotScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "linking.doors.BotAuthentication"
+    name = "botKey"
+
+    def get_security_definition(self, auto_schema: object) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "bearerFormat": "ph_bot_…"}
+
+
+class HasBotScope(BasePermission):
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        assert isinstance(view, BotDoor)
+        scope = view.scope_for(request.method or "")
+        if scope and scope not in view.key.scopes:
+            raise InsufficientScope(scope)
+        return True
+
+
+class PerBotKey(BaseThrottle):
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        assert isinstance(view, BotDoor)
+        wait = pace.hit("bot-key", view.key.prefix, limit=view.key.rate_per_minute, seconds=60)
+        if wait is not None:
+            raise RateLimited(retry_after_seconds=wait)
+        return True
+
+
+class BotDoor(_Shared):
+    """For a bot with its key. A view says which scope each method needs; `""`: any key."""
+
+    http_method_names = ["get", "head", "post", "put", "delete"]
+    authentication_classes = [BotAuthentication]
+    permission_classes = [HasBotScope]
+    throttle_classes = [PerBotKey]
+    scope: ClassVar[str] = ""
+
+    def scope_for(self, method: str) -> str:
+        return self.scope
+
+    @property
+    def key(self) -> BotKey:
+        assert isinstance(self.request.auth, BotKey)  # nobody else was let in
+        return self.request.auth
+
+    def check_platform(self, platform: str | None) -> None:
+        """What a body or a path says of the platform must be what the key says (A-L10.3)."""
+        if platform is not None and platform != self.key.platform:
+            raise PlatformMismatch
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _has_login(request: Request) -> bool:
+    return bool(request._request.user.is_authenticated)
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+def answer(value: object, status: int = 200) -> HttpResponse:
+    """A dataclass or a mapping as JSON; instants end in Z."""
+    return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def operation(
+    summary: str,
+    *,
+    answers: Mapping[int, object] | Mapping[tuple[int, str], object],
+    body: type[BaseModel] | None = None,
+    query: type[BaseModel] | None = None,
+    parameters: tuple[OpenApiParameter, ...] = (),
+) -> Callable[[F], F]:
+    """Describe one method of a view for the OpenAPI document."""
+    shown: list[Any] = [] if query is None else [query]
+    return extend_schema(
+        summary=summary, request=body, responses=dict(answers), parameters=[*shown, *parameters]
+    )

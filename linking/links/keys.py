@@ -1,0 +1,142 @@
+"""Keys of bots: made, shown once, verified by hash, revoked (L10)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import ip_address, ip_network
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare, salted_hmac
+
+from copilot.errors import InvalidRequest
+from linking.errors import LinkNotFound
+from linking.models import PLATFORM_ID, PLATFORMS, BotKey
+from linking.models.keys import SCOPES
+
+USED_EVERY = timedelta(minutes=1)  # last_used_at is for people; a write per request would be waste
+_SHAPE = re.compile(r"ph_bot_([a-z0-9]{10})_([A-Za-z0-9_-]{43})", re.ASCII)
+_ALPHABET = string.ascii_lowercase + string.digits
+_SALT = "linking.bot_keys"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewKey:
+    """A key at the only moment its secret is known."""
+
+    row: BotKey
+    key: str
+
+
+def create_key(
+    *,
+    name: str,
+    platform: str,
+    bot_account: str,
+    scopes: Sequence[str],
+    created_by: User | None = None,
+    rate_per_minute: int | None = None,
+    allowed_cidrs: Sequence[str] = (),
+    expires_at: datetime | None = None,
+) -> NewKey:
+    """Make a key; what is stored cannot be turned back into it."""
+    _check(name, platform, bot_account, scopes, allowed_cidrs)
+    prefix = "".join(secrets.choice(_ALPHABET) for _ in range(10))
+    secret = secrets.token_urlsafe(32)
+    row = BotKey.objects.create(
+        name=name,
+        platform=platform,
+        bot_account=bot_account,
+        prefix=prefix,
+        secret_hash=_hash(secret, _peppers()[0]),
+        scopes=[scope for scope in SCOPES if scope in scopes],
+        rate_per_minute=rate_per_minute or settings.BOT_KEY_RATE_PER_MINUTE,
+        allowed_cidrs=list(allowed_cidrs),
+        created_by=created_by,
+        expires_at=expires_at,
+    )
+    row.refresh_from_db(fields=["created_at"])
+    return NewKey(row=row, key=f"ph_bot_{prefix}_{secret}")
+
+
+def verify_key(key: str, address: str) -> BotKey | None:
+    """The row behind a key that came from this address, or None; every refusal costs one comparison."""
+    shape = _SHAPE.fullmatch(key)
+    prefix, secret = shape.groups() if shape else ("", "")
+    row = BotKey.objects.filter(prefix=prefix).first() if shape else None
+    genuine = _matches(secret, row.secret_hash if row else "0" * 64)
+    if row is None or not genuine or not _stands(row) or not _may_come_from(row, address):
+        return None
+    if row.last_used_at is None or timezone.now() - row.last_used_at >= USED_EVERY:
+        stale = Q(last_used_at=None) | Q(last_used_at__lte=Now() - USED_EVERY)
+        BotKey.objects.filter(stale, pk=row.pk).update(last_used_at=Now())
+    return row
+
+
+def key_stands(key_id: UUID) -> bool:
+    """Whether a key accepted earlier would be accepted now; asked by open streams at each keep-alive."""
+    row = BotKey.objects.filter(pk=key_id).first()
+    return row is not None and _stands(row)
+
+
+def revoke_key(key_id: UUID) -> None:
+    if not BotKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=Now()):
+        raise LinkNotFound
+
+
+def _stands(row: BotKey) -> bool:
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > timezone.now())
+
+
+def _may_come_from(row: BotKey, address: str) -> bool:
+    if not row.allowed_cidrs:
+        return True
+    try:
+        caller = ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(caller, "ipv4_mapped", None)
+    return any((mapped or caller) in ip_network(network) for network in row.allowed_cidrs)
+
+
+def _check(
+    name: str, platform: str, bot_account: str, scopes: Sequence[str], allowed_cidrs: Sequence[str]
+) -> None:
+    if not name.strip() or len(name) > 100:
+        raise InvalidRequest("name: a key needs one, of at most 100 characters.")
+    if platform not in PLATFORMS:
+        raise InvalidRequest(f"platform: must be one of {', '.join(PLATFORMS)}.")
+    if not re.fullmatch(PLATFORM_ID, bot_account, re.ASCII):
+        raise InvalidRequest("bot_account: this is no id of a platform.")
+    if not scopes or (unknown := [scope for scope in scopes if scope not in SCOPES]):
+        wrong = f"{unknown[0][:40]!r} is" if scopes else "a key needs at least one; nothing is"
+        raise InvalidRequest(f"scopes: {wrong} none of {', '.join(SCOPES)}.")
+    for network in allowed_cidrs:
+        try:
+            ip_network(network)
+        except ValueError:
+            raise InvalidRequest(f"allowed_cidrs: {network[:60]!r} is no network.") from None
+
+
+def _peppers() -> tuple[str, ...]:
+    """Also a secret key that is being rotated out, where no pepper of its own is set."""
+    if settings.BOT_KEY_PEPPER:
+        return (settings.BOT_KEY_PEPPER,)
+    return (settings.SECRET_KEY, *(str(key) for key in settings.SECRET_KEY_FALLBACKS))
+
+
+def _matches(secret: str, stored: str) -> bool:
+    return any(constant_time_compare(_hash(secret, pepper), stored) for pepper in _peppers())
+
+
+def _hash(secret: str, pepper: str) -> str:
+    return salted_hmac(_SALT, secret, secret=pepper, algorithm="sha256").hexdigest()

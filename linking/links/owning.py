@@ -1,0 +1,191 @@
+"""What an owner may do with a link: change it, pause it, let it go; and what goes with an account (L8, L9, L25)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Literal, TypedDict
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from copilot import dispatch
+from copilot.errors import InvalidRequest, Unavailable
+from linking import conversations
+from linking.errors import LinkNotFound, NotAuthorised
+from linking.models import (
+    PLATFORM_ID,
+    BotKey,
+    CapReservation,
+    LinkToken,
+    PlatformLink,
+    PlatformUserLink,
+)
+from linking.models.links import MOST_ALLOWED
+
+log = logging.getLogger(__name__)
+audit = logging.getLogger("linking.audit")
+
+MOST_MICRODOLLARS = 10**15  # a thousand million dollars; more is a slip of the hand
+MOST_TURNS = 10_000
+TOKENS_KEPT = timedelta(days=30)  # for their status; a link's own row says the rest
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+class ServerSettings(TypedDict, total=False):
+    """What an owner may set; what is not named stays as it is."""
+
+    state: Literal["active", "paused"]
+    daily_cap_microdollars: int | None
+    monthly_cap_microdollars: int | None
+    member_turns_per_hour: int
+    allowed_channels: list[str]
+    allowed_roles: list[str]
+    require_mention: bool
+    tools: list[str]
+
+
+def change_server(user_id: int, link_id: UUID, changes: ServerSettings) -> PlatformLink:
+    """Refuses LinkNotFound, NotAuthorised, InvalidRequest."""
+    check_settings(changes)
+    with transaction.atomic():
+        link = _held(user_id, link_id)
+        if "state" in changes and link.state == PlatformLink.State.BOT_REMOVED:
+            raise InvalidRequest("state: the bot was removed from this server; link it again.")
+        for field, value in changes.items():
+            setattr(link, field, value)
+        link.save(update_fields=[*changes])
+    return link
+
+
+def check_settings(given: ServerSettings | None) -> None:
+    for name, value in (given or {}).items():
+        match value:
+            case list():
+                _check_list(name, value)
+            case int() if name.endswith("_microdollars") and not 0 <= value <= MOST_MICRODOLLARS:
+                raise InvalidRequest(f"{name}: must lie between 0 and {MOST_MICRODOLLARS}.")
+            case int() if name == "member_turns_per_hour" and not 0 <= value <= MOST_TURNS:
+                raise InvalidRequest(f"{name}: must lie between 0 and {MOST_TURNS}.")
+
+
+def _check_list(name: str, values: list[str]) -> None:
+    shape = TOOL_NAME if name == "tools" else re.compile(PLATFORM_ID, re.ASCII)
+    if len(values) > MOST_ALLOWED:
+        raise InvalidRequest(f"{name}: at most {MOST_ALLOWED}.")
+    if not all(shape.fullmatch(value) for value in values):
+        raise InvalidRequest(f"{name}: one of them cannot be an id or a name.")
+
+
+# --- letting go --------------------------------------------------------------------------------------
+
+
+def unlink_server(user_id: int, link_id: UUID) -> None:
+    """The link and its conversations end in one act; then what runs there is stopped. Sessions stay."""
+    with transaction.atomic():
+        _let_go(_held(user_id, link_id))
+
+
+def unlink_user(user_id: int, link_id: UUID) -> None:
+    with transaction.atomic():
+        link = PlatformUserLink.objects.select_for_update().filter(pk=link_id).first()
+        if link is None:
+            raise LinkNotFound
+        if link.user_id != user_id:
+            raise NotAuthorised
+        _let_go(link)
+
+
+def mark_removed(platform: str, server_id: str) -> PlatformLink | None:
+    """The bot was thrown out of a server: its link says so, and nothing runs there any more (L23)."""
+    with transaction.atomic():
+        rows = PlatformLink.objects.select_for_update()
+        link = rows.filter(platform=platform, server_id=server_id).first()
+        if link is not None:
+            link.state = PlatformLink.State.BOT_REMOVED
+            link.save(update_fields=["state"])
+            _stop(conversations.close_of_link(link.pk))
+    return link
+
+
+def move_server(platform: str, old_id: str, new_id: str) -> bool:
+    """A platform gave a server another id: the same owner and settings under the new one (L21)."""
+    moved = PlatformLink.objects.filter(platform=platform, server_id=old_id).update(server_id=new_id)
+    return bool(moved)
+
+
+def remove_dead(kind: str, platform: str, subject_id: str) -> None:
+    """A link of an account that is shut holds nobody's place (L9); in the caller's transaction."""
+    if kind == "server":
+        servers = PlatformLink.objects.filter(platform=platform, server_id=subject_id, owner__is_active=False)
+        for link in servers.select_for_update(of=("self",)):
+            _let_go(link)
+    else:
+        people = PlatformUserLink.objects.filter(platform=platform, platform_user_id=subject_id)
+        for chat_account in people.filter(user__is_active=False).select_for_update(of=("self",)):
+            _let_go(chat_account)
+
+
+def _held(user_id: int, link_id: UUID) -> PlatformLink:
+    link = PlatformLink.objects.select_for_update().filter(pk=link_id).first()
+    if link is None:
+        raise LinkNotFound
+    if link.owner_id != user_id:
+        raise NotAuthorised
+    return link
+
+
+def _let_go(link: PlatformLink | PlatformUserLink) -> None:
+    if isinstance(link, PlatformLink):
+        running = conversations.close_of_link(link.pk)
+    else:
+        running = conversations.close_of_user_link(link.pk)
+    name, link_id = type(link).__name__, link.pk
+    link.delete()
+    transaction.on_commit(lambda: audit.info("%s %s was removed", name, link_id))
+    _stop(running)
+
+
+def _stop(session_ids: Iterable[UUID]) -> None:
+    """After commit: no new turn begins there by then."""
+
+    def halt() -> None:
+        for session_id in session_ids:
+            try:
+                dispatch.halt(session_id)
+            except Unavailable:
+                log.warning("a turn of session %s could not be stopped and runs to its end", session_id)
+
+    transaction.on_commit(halt)
+
+
+# --- accounts and age --------------------------------------------------------------------------------
+
+
+def close_account(user_id: int) -> int:
+    """An account is given up: nothing more is said in its name, and where it spoke is forgotten (L25, ERASURE_CLOSINGS).
+
+    While the sessions stand: their conversations say which places were theirs. How many rows went.
+    """
+    with transaction.atomic():
+        for server in PlatformLink.objects.select_for_update().filter(owner=user_id):
+            _let_go(server)
+        for chat_account in PlatformUserLink.objects.select_for_update().filter(user=user_id):
+            _let_go(chat_account)
+    return conversations.forget_places(user_id)
+
+
+def erase_account(user_id: int) -> int:
+    """What else linking keeps of an account (ERASURE_STEPS): how many rows went, 0 when nothing is left."""
+    removed, _ = LinkToken.objects.filter(used_by=user_id).delete()
+    reservations, _ = CapReservation.objects.filter(owner=user_id).delete()
+    keys = BotKey.objects.filter(created_by=user_id).update(created_by=None)
+    return removed + reservations + keys
+
+
+def purge_tokens() -> int:
+    removed, _ = LinkToken.objects.filter(created_at__lt=Now() - TOKENS_KEPT).delete()
+    return removed

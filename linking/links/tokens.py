@@ -1,0 +1,167 @@
+"""Link tokens: made for one subject at a time, shown once, kept as a digest (L4)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
+from django.db.models.functions import Now
+
+from copilot.errors import InvalidRequest
+from linking import pace, queries
+from linking.errors import LinkAlreadyExists, LinkNotFound, NotServerAdmin, RateLimited
+from linking.links import owning
+from linking.models import PLATFORM_ID, PLATFORMS, BotKey, LinkToken
+from linking.names import clean_name
+
+Kind = Literal["server", "user"]
+State = Literal["linked", "unlinked", "superseded", "expired", "pending"]
+LOCK_SEED = 76  # keeps these advisory locks apart from copilot's
+HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRequest:
+    """What a bot says of who asked; `key` is None for our own bots."""
+
+    platform: str
+    bot_account: str
+    subject_id: str
+    subject_name: str = ""
+    requester_name: str = ""
+    notify_container: str = ""
+    key: BotKey | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewToken:
+    """A token at the only moment it is known."""
+
+    token: str
+    link_url: str
+    qr_url: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenStatus:
+    status: State
+    seconds_left: int
+
+
+def create_server_token(asked: TokenRequest, *, requester_is_admin: bool) -> NewToken:
+    """Refuses NotServerAdmin, RateLimited, LinkAlreadyExists."""
+    if settings.LINK_REQUIRE_SERVER_ADMIN and not requester_is_admin:
+        raise NotServerAdmin
+    return _create("server", asked)
+
+
+def create_user_token(asked: TokenRequest) -> NewToken:
+    """Refuses RateLimited, LinkAlreadyExists."""
+    return _create("user", asked)
+
+
+def token_status(platform: str, bot_account: str, token: str) -> TokenStatus:
+    """As this bot account may know it: never who confirmed. By the database's clock. Refuses LinkNotFound."""
+    mine = LinkToken.objects.filter(platform=platform, bot_account=bot_account, digest=digest(token))
+    row = _with_time_left(mine).first()
+    if row is None:
+        raise LinkNotFound
+    left: timedelta = row.left
+    seconds = math.ceil(left.total_seconds())
+    state = _state(row, left)
+    return TokenStatus(status=state, seconds_left=max(1, seconds) if state == "pending" else 0)
+
+
+def cancel_token(token: str) -> None:
+    """The person does not want it: no one can confirm it any more (L6)."""
+    _pending().filter(digest=digest(token)).update(superseded_at=Now())
+
+
+def digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _create(kind: Kind, asked: TokenRequest) -> NewToken:
+    _check(asked)
+    token = secrets.token_urlsafe(32)
+    with transaction.atomic():
+        _hold(kind, asked)
+        if queries.is_linked(kind, asked.platform, asked.subject_id):
+            raise LinkAlreadyExists
+        _check_rate(kind, asked)
+        owning.remove_dead(kind, asked.platform, asked.subject_id)
+        _of_subject(kind, asked).filter(used_at=None, superseded_at=None).update(superseded_at=Now())
+        row = LinkToken.objects.create(
+            digest=digest(token),
+            kind=kind,
+            platform=asked.platform,
+            bot_account=asked.bot_account,
+            subject_id=asked.subject_id,
+            subject_name=clean_name(asked.subject_name),
+            requester_name=clean_name(asked.requester_name),
+            notify_container=asked.notify_container,
+            created_by_key=asked.key,
+            expires_at=Now() + timedelta(seconds=settings.LINK_TOKEN_TTL_SECONDS),
+        )
+    row.refresh_from_db(fields=["expires_at"])
+    url = f"{settings.LINK_BASE_URL}/{token}"
+    return NewToken(token=token, link_url=url, qr_url=f"{url}/qr.svg", expires_at=row.expires_at)
+
+
+def _check(asked: TokenRequest) -> None:
+    if asked.platform not in PLATFORMS:
+        raise InvalidRequest("platform: there is no such platform.")
+    for name in ("bot_account", "subject_id", "notify_container"):
+        value: str = getattr(asked, name)
+        if not re.fullmatch(PLATFORM_ID, value, re.ASCII) and (value or name != "notify_container"):
+            raise InvalidRequest(f"{name}: this is no id of a platform.")
+
+
+def _hold(kind: Kind, asked: TokenRequest) -> None:
+    """One at a time for each subject: of two pending tokens one would have to go."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))",
+            [f"{asked.platform}:{kind}:{asked.subject_id}", LOCK_SEED],
+        )
+
+
+def _check_rate(kind: Kind, asked: TokenRequest) -> None:
+    if asked.key is not None:
+        limit = settings.LINK_TOKENS_PER_KEY_MINUTE
+        wait = pace.hit("link-tokens", asked.key.prefix, limit=limit, seconds=60)
+        if wait is not None:
+            raise RateLimited(retry_after_seconds=wait)
+    recent = _of_subject(kind, asked).filter(created_at__gt=Now() - HOUR)
+    if recent.count() >= settings.LINK_TOKENS_PER_SUBJECT_HOUR:
+        raise RateLimited(retry_after_seconds=600)
+
+
+def _of_subject(kind: Kind, asked: TokenRequest) -> QuerySet[LinkToken]:
+    return LinkToken.objects.filter(platform=asked.platform, kind=kind, subject_id=asked.subject_id)
+
+
+def _pending() -> QuerySet[LinkToken]:
+    return LinkToken.objects.filter(used_at=None, superseded_at=None, expires_at__gt=Now())
+
+
+def _with_time_left(rows: QuerySet[LinkToken]):  # type: ignore[no-untyped-def] # an annotated set has no name
+    return rows.annotate(left=ExpressionWrapper(F("expires_at") - Now(), output_field=DurationField()))
+
+
+def _state(row: LinkToken, left: timedelta) -> State:
+    if row.used_at is not None:
+        standing = queries.is_linked(row.kind, row.platform, row.subject_id, to=row.used_by_id)
+        return "linked" if standing else "unlinked"
+    if row.superseded_at is not None:
+        return "superseded"
+    return "expired" if left <= timedelta() else "pending"

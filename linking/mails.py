@@ -1,0 +1,62 @@
+"""What linking writes to people: that something was connected, or let go by a platform (L5, L23)."""
+
+from __future__ import annotations
+
+import logging
+import smtplib
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.mail import send_mail
+from django.utils.translation import gettext as _
+
+from linking.models import LinkToken, PlatformLink
+from linking.models.values import Platform
+from linking.names import clean_name
+
+log = logging.getLogger(__name__)
+
+
+def say_linked(token: LinkToken, user: User) -> None:
+    """Whoever did not do this learns of it, and how to undo it."""
+    where = Platform(token.platform).label
+    name = clean_name(token.subject_name) or _("without a name")
+    if token.kind == LinkToken.Kind.SERVER:
+        happened = _(
+            "The {platform} server “{name}” was connected to your account: everyone there may chat at your cost, "
+            "within the limits you set."
+        )
+    else:
+        happened = _("The {platform} account “{name}” was connected to your account: it acts as you there.")
+    _send(
+        user,
+        _("A chat account was connected"),
+        happened.format(platform=where, name=name)
+        + "\n\n"
+        + _("If this was not you, disconnect it now: {url}\n").format(url=_page()),
+    )
+
+
+def say_removed(link: PlatformLink) -> None:
+    """The bot was taken out of a server: nothing can be said there until it is added and linked again."""
+    text = _(
+        "The bot was removed from the {platform} server “{name}”, so it does not answer there any more.\n\n"
+        "Your connected chats: {url}\n"
+    )
+    name = clean_name(link.server_name) or _("without a name")
+    words = text.format(platform=Platform(link.platform).label, name=name, url=_page())
+    _send(link.owner, _("The bot was removed from a server"), words)
+
+
+def _page() -> str:
+    return f"{settings.SITE_URL}/settings/chats/"
+
+
+def _send(user: User, subject: str, body: str) -> None:
+    """A mail that cannot be sent stops nothing."""
+    if not user.email:
+        return
+    try:
+        send_mail(subject, body, settings.DEFAULT_FROM_EMAIL, [user.email])
+    except (smtplib.SMTPException, OSError) as problem:
+        log.warning("a mail about a link could not be sent: %s", type(problem).__name__)

@@ -1,0 +1,23 @@
+"""What lower modules may ask of those above them; bound at boot, so that nothing imports upwards."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from uuid import UUID
+
+
+class TellLinked(Protocol):
+    def __call__(self, token_id: UUID) -> None: ...
+
+
+class _Bound:
+    tell_linked: TellLinked
+
+
+def bind(*, tell_linked: TellLinked) -> None:
+    _Bound.tell_linked = staticmethod(tell_linked)
+
+
+def tell_linked(token_id: UUID) -> None:
+    """A token was confirmed: its owner gets a mail, the chat that asked a note (tasks)."""
+    _Bound.tell_linked(token_id)

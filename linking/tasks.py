@@ -1,0 +1,35 @@
+"""The Celery door of linking: ids in, one call out."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from celery import shared_task
+from kombu.exceptions import OperationalError
+
+from linking import links, mails
+from linking.models import LinkToken
+
+log = logging.getLogger(__name__)
+
+
+@shared_task(name="linking.tasks.tell_of_link", ignore_result=True)
+def tell_of_link(token_id: str) -> None:
+    """A confirmed token: a mail to the account."""
+    token = LinkToken.objects.select_related("used_by").filter(pk=token_id).first()
+    if token is not None and token.used_by is not None:
+        mails.say_linked(token, token.used_by)
+
+
+def send_news_of_link(token_id: UUID) -> None:
+    try:
+        tell_of_link.apply_async(args=(str(token_id),), retry=False)
+    except (OperationalError, OSError) as problem:
+        log.warning("the broker is unreachable, a link is not told of: %s", type(problem).__name__)
+
+
+@shared_task(name="linking.tasks.tend", ignore_result=True)
+def tend() -> None:
+    """Once a minute: what crashes left open, and what is too old to keep."""
+    links.purge_tokens()

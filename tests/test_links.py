@@ -1,0 +1,442 @@
+"""L4, L5, L8, L9: tokens, confirming and letting go, as the functions that every door calls."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.core import mail
+from django.db import DataError, IntegrityError, connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from copilot.errors import InvalidRequest
+from copilot.workspace import erasure
+from linking import conversations, links, queries, tasks
+from linking.errors import (
+    LinkAlreadyExists,
+    LinkFlowMismatch,
+    LinkNotFound,
+    LinkTokenExpired,
+    NotAuthorised,
+    NotServerAdmin,
+    RateLimited,
+)
+from linking.links import confirming
+from linking.models import LinkToken, PlatformConversation, PlatformLink, PlatformUpdate, PlatformUserLink
+from linking.names import clean_name
+from tests import chats, make
+from tests.engine import cue, ended, start, together
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+pytestmark = pytest.mark.django_db
+
+
+def state_of(token: links.NewToken, platform: str = "discord") -> str:
+    return links.token_status(platform, chats.BOT, token.token).status
+
+
+def aged(**passed: float) -> None:
+    """As if all tokens had been made that much earlier, by the database's clock."""
+    ago = timedelta(**passed)
+    LinkToken.objects.update(created_at=F("created_at") - ago, expires_at=F("expires_at") - ago)
+
+
+# --- tokens ------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_random_short_enough_for_a_deep_link_and_stored_as_a_digest():
+    """L4"""
+    made = chats.server_token()
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", made.token)
+    assert made.link_url.endswith(f"/link/{made.token}")
+    row = LinkToken.objects.get()
+    assert made.token not in str(LinkToken.objects.values().get())
+    assert row.digest == links.digest(made.token)
+    assert made.expires_at - row.created_at == timedelta(minutes=30)
+
+
+def test_a_newer_token_takes_the_place_of_the_pending_one():
+    """A-L4.1"""
+    ada = make.ada()
+    first, second = chats.server_token(), chats.server_token()
+    assert state_of(first) == "superseded"
+    with pytest.raises(LinkTokenExpired):
+        links.confirm_server(ada, first.token)
+    links.confirm_server(ada, second.token)
+    assert state_of(second) == "linked"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_tokens_made_together_one_is_pending(settings):
+    """A-L4.2"""
+    settings.LINK_TOKENS_PER_SUBJECT_HOUR = 10_000
+    for _ in range(3):
+        made = together(*[chats.server_token] * 20)
+        assert all(isinstance(one, links.NewToken) for one in made), made
+        assert LinkToken.objects.filter(used_at=None, superseded_at=None).count() == 1
+
+
+def test_no_token_is_made_for_what_is_linked():
+    """A-L4.3"""
+    chats.server_link(make.bob())
+    with pytest.raises(LinkAlreadyExists):
+        chats.server_token()
+    assert not LinkToken.objects.exists()
+
+
+def test_a_token_expires_by_the_clock_of_the_database():
+    """A-L4.4: a web host whose clock is behind changes nothing"""
+    made = chats.server_token()
+    assert 1795 < links.token_status("discord", chats.BOT, made.token).seconds_left <= 1800
+    aged(minutes=30, seconds=1)
+    with time_machine.travel(timezone.now() - timedelta(hours=2)):
+        assert state_of(made) == "expired"
+        with pytest.raises(LinkTokenExpired):
+            links.confirm_server(make.ada(), made.token)
+    assert not PlatformLink.objects.exists()
+
+
+def test_only_who_administers_a_server_gets_a_link_for_it(settings):
+    """L4"""
+    asked = chats.request(chats.SERVER)
+    with pytest.raises(NotServerAdmin):
+        links.create_server_token(asked, requester_is_admin=False)
+    settings.LINK_REQUIRE_SERVER_ADMIN = False
+    links.create_server_token(asked, requester_is_admin=False)
+
+
+def test_tokens_are_issued_so_often_and_no_more(settings):
+    """L4: per subject and hour, and per key and minute"""
+    for _ in range(5):
+        chats.server_token()
+    with pytest.raises(RateLimited):
+        chats.server_token()
+    aged(hours=1)
+    chats.server_token()
+    settings.LINK_TOKENS_PER_KEY_MINUTE = 2
+    key = chats.bot_key().row
+    for number in range(2):
+        links.create_user_token(chats.request(f"person-{number}", key=key))
+    with pytest.raises(RateLimited):
+        links.create_user_token(chats.request("person-9", key=key))
+
+
+def test_a_bot_account_sees_the_status_of_its_own_tokens_alone():
+    """L4, L2: and never who confirmed"""
+    made = chats.server_token()
+    for platform, account in (("slack", chats.BOT), ("discord", "another")):
+        with pytest.raises(LinkNotFound):
+            links.token_status(platform, account, made.token)
+    links.confirm_server(make.ada(), made.token)
+    assert state_of(made) == "linked"
+    links.unlink_server(make.ada().pk, PlatformLink.objects.get().pk)
+    assert state_of(made) == "unlinked"
+    chats.server_link(make.bob())
+    assert state_of(made) == "unlinked"
+
+
+@pytest.mark.parametrize("odd", ["", "a b", "x" * 65, "é", "1;drop", "a/b", "a\n"])
+def test_ids_of_platforms_are_checked_at_the_door_and_by_the_database(odd):
+    """L3"""
+    with pytest.raises(InvalidRequest):
+        chats.server_token(odd)
+    with pytest.raises((IntegrityError, DataError)), transaction.atomic():
+        chats.server_link(server_id=odd)
+
+
+# --- confirming --------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_who_confirm_at_once_one_owns_the_server():
+    """A-L5.1: the other is told that the token is used"""
+    ada, bob = make.ada(), make.bob()
+    for number in range(50):
+        token = chats.server_token(f"server-{number}").token
+        outcomes = together(
+            lambda token=token: links.confirm_server(ada, token),
+            lambda token=token: links.confirm_server(bob, token),
+        )
+        won = [one for one in outcomes if isinstance(one, PlatformLink)]
+        lost = [one for one in outcomes if isinstance(one, LinkTokenExpired | LinkAlreadyExists)]
+        assert (len(won), len(lost)) == (1, 1), outcomes
+        link = PlatformLink.objects.get(server_id=f"server-{number}")
+        assert (
+            LinkToken.objects.get(digest=links.digest(token)).used_by_id == link.owner_id == won[0].owner_id
+        )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_tokens_of_one_server_make_one_link(monkeypatch):
+    """A-L5.3: both were seen as pending before either was used"""
+    ada, bob = make.ada(), make.bob()
+    for number in range(20):
+        server = f"server-{number}"
+        first = chats.server_token(server).token
+        LinkToken.objects.filter(digest=links.digest(first)).update(
+            kind="user"
+        )  # out of the second one's way
+        second = chats.server_token(server).token
+        LinkToken.objects.filter(digest=links.digest(second)).update(superseded_at=timezone.now())
+        LinkToken.objects.filter(digest=links.digest(first)).update(kind="server")
+
+        def as_if_pending(user=bob, token=second):
+            row = queries.token_by_digest(links.digest(token))
+            with confirming._all_or_nothing():
+                PlatformLink.objects.create(platform=row.platform, server_id=row.subject_id, owner=user)
+
+        outcomes = together(lambda token=first: links.confirm_server(ada, token), as_if_pending)
+        lost = [one for one in outcomes if isinstance(one, Exception)]
+        assert len(lost) == 1, outcomes
+        assert isinstance(lost[0], LinkAlreadyExists | LinkTokenExpired)
+        owner = PlatformLink.objects.get(server_id=server).owner_id
+        used = LinkToken.objects.get(digest=links.digest(first)).used_at is not None
+        assert used == (owner == ada.pk)
+
+
+def test_a_token_of_the_other_kind_stays_usable_where_it_belongs():
+    """A-L5.4"""
+    ada, token = make.ada(), chats.server_token().token
+    with pytest.raises(LinkFlowMismatch):
+        links.confirm_user(ada, token)
+    assert links.confirm_server(ada, token).owner == ada
+
+
+def test_an_insert_that_fails_leaves_the_token_unused(monkeypatch):
+    """A-L5.5"""
+    ada, token = make.ada(), chats.user_token().token
+
+    def fail(**fields: object) -> None:
+        raise IntegrityError("injected")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PlatformUserLink.objects, "create", fail)
+        with pytest.raises(IntegrityError):
+            links.confirm_user(ada, token)
+    assert LinkToken.objects.get().used_at is None
+    links.confirm_user(ada, token)
+
+
+def test_what_is_linked_is_told_apart_by_whose_it_is_and_nothing_else():
+    """L5: to me, or to somebody; the token stays as it was"""
+    ada, token = make.ada(), chats.server_token().token
+    mine = chats.server_link(ada)
+    with pytest.raises(LinkAlreadyExists) as yours:
+        links.confirm_server(ada, token)
+    with pytest.raises(LinkAlreadyExists) as others:
+        links.confirm_server(make.bob(), token)
+    assert (yours.value.code, others.value.code) == ("already_yours", "already_linked")
+    assert "ada" not in others.value.message
+    mine.delete()
+    assert links.confirm_server(make.bob(), token).owner == make.bob()
+
+
+def test_unknown_tokens_are_not_found():
+    """L5"""
+    with pytest.raises(LinkNotFound):
+        links.confirm_user(make.ada(), "A" * 43)
+
+
+def test_the_account_is_told_by_mail_what_was_connected_and_how_to_undo_it(
+    django_capture_on_commit_callbacks, monkeypatch, caplog
+):
+    """L5: and an audit line names our ids alone"""
+    monkeypatch.setattr(
+        "linking.ports._Bound.tell_linked", staticmethod(lambda pk: tasks.tell_of_link(str(pk)))
+    )
+    caplog.set_level("INFO", "linking.audit")
+    with django_capture_on_commit_callbacks(execute=True):
+        link = links.confirm_server(make.ada(), chats.server_token().token)
+    [letter] = mail.outbox
+    assert letter.to == ["ada@example.com"]
+    assert "The Quay" in letter.body
+    assert "/settings/chats/" in letter.body
+    assert str(link.pk) in caplog.text
+    assert chats.SERVER not in caplog.text
+
+
+def test_first_caps_are_set_with_the_confirmation():
+    """L6, L8"""
+    token = chats.server_token().token
+    with pytest.raises(InvalidRequest):
+        links.confirm_server(make.ada(), token, {"daily_cap_microdollars": -1})
+    link = links.confirm_server(make.ada(), token, {"daily_cap_microdollars": 0, "require_mention": False})
+    assert (link.daily_cap_microdollars, link.monthly_cap_microdollars, link.require_mention) == (
+        0,
+        None,
+        False,
+    )
+
+
+# --- letting go --------------------------------------------------------------------------------------
+
+
+def test_unlinking_closes_its_conversations_and_stops_what_runs_there(rig, model):
+    """L8: sessions stay with the former owner"""
+    model.will(cue(1))
+    link = chats.server_link()
+    place = chats.conversation(link)
+    other = chats.conversation(chats.user_link(), container="dm-1")
+    running = start(place.session)
+    model.reaches(1)
+    links.unlink_server(link.owner_id, link.pk)
+    assert ended(running).cancel_reason == "user"
+    place.refresh_from_db()
+    assert place.closed_at is not None
+    assert place.link_id is None
+    assert place.session.owner_id == make.ada().pk
+    other.refresh_from_db()
+    assert other.closed_at is None
+
+
+def test_only_the_owner_changes_or_removes_a_link():
+    """L8, L7"""
+    server, person = chats.server_link(), chats.user_link()
+    bob = make.bob()
+    with pytest.raises(NotAuthorised):
+        links.unlink_server(bob.pk, server.pk)
+    with pytest.raises(NotAuthorised):
+        links.change_server(bob.pk, server.pk, {"state": "paused"})
+    with pytest.raises(NotAuthorised):
+        links.unlink_user(bob.pk, person.pk)
+    links.unlink_user(make.ada().pk, person.pk)
+    with pytest.raises(LinkNotFound):
+        links.unlink_user(make.ada().pk, person.pk)
+
+
+def test_a_server_and_a_chat_account_are_never_found_by_the_other():
+    """L9: owning a server grants nothing in direct messages, and the other way round"""
+    chats.server_link(server_id="same-id", platform="telegram")
+    assert queries.user_link("telegram", "same-id") is None
+    chats.user_link(person="other-id")
+    assert queries.server_link("telegram", "other-id") is None
+
+
+def test_a_shut_account_has_no_links_and_holds_no_place():
+    """A-L9.3: between two messages; and somebody else may claim the server"""
+    link, person = chats.server_link(), chats.user_link()
+    place = chats.conversation(link)
+    ada = make.ada()
+    ada.is_active = False
+    ada.save()
+    assert queries.server_link("discord", chats.SERVER) is None
+    assert queries.user_link("telegram", person.platform_user_id) is None
+    links.confirm_server(make.bob(), chats.server_token().token)
+    assert PlatformLink.objects.get().owner == make.bob()
+    place.refresh_from_db()
+    assert place.closed_at is not None
+
+
+def test_a_removed_bot_leaves_a_link_that_says_so():
+    """L23"""
+    link = chats.server_link()
+    place = chats.conversation(link)
+    assert links.mark_removed("discord", chats.SERVER) == link
+    link.refresh_from_db()
+    place.refresh_from_db()
+    assert (link.state, place.closed_at is None) == ("bot_removed", False)
+    with pytest.raises(InvalidRequest):
+        links.change_server(link.owner_id, link.pk, {"state": "active"})
+    assert links.mark_removed("discord", "unknown") is None
+
+
+# --- accounts ----------------------------------------------------------------------------------------
+
+
+def test_an_account_that_goes_leaves_nothing_of_itself():
+    """L25: links, tokens, the map of places, and what came in from there"""
+    ada = make.ada()
+    token = chats.server_token().token
+    link = links.confirm_server(ada, token)
+    chats.conversation(link)
+    chats.conversation(chats.user_link(), container="dm-1")
+    others = chats.conversation(chats.user_link(make.bob(), person="bob"), container="dm-2")
+    chats.bot_key(created_by=ada)
+    for number, container in enumerate(("channel-1", "dm-1", "dm-2")):
+        PlatformUpdate.objects.create(
+            platform="discord" if container == "channel-1" else "telegram",
+            bot_account=chats.BOT,
+            update_key=str(number),
+            container_id=container,
+        )
+    links.close_account(ada.pk)
+    links.erase_account(ada.pk)
+    assert not PlatformLink.objects.exists()
+    assert not LinkToken.objects.exists()
+    assert list(PlatformConversation.objects.all()) == [others]
+    assert [row.container_id for row in PlatformUpdate.objects.all()] == ["dm-2"]
+    assert links.close_account(ada.pk) == 0
+    assert links.erase_account(ada.pk) == 0
+
+
+def test_nothing_is_linked_to_an_account_under_erasure(django_capture_on_commit_callbacks):
+    """L25, S17"""
+    ada, token = make.ada(), chats.user_token().token
+    chats.server_link()
+    with django_capture_on_commit_callbacks(execute=True):
+        erasure.request(ada, password=make.PASSWORD)
+    assert not PlatformLink.objects.exists()
+    with pytest.raises(IntegrityError):
+        links.confirm_user(ada, token)
+
+
+def test_old_tokens_are_purged():
+    """L3"""
+    chats.server_token()
+    assert links.purge_tokens() == 0
+    aged(days=31)
+    assert links.purge_tokens() == 1
+
+
+# --- the rules of the tables -------------------------------------------------------------------------
+
+
+def refused(act, constraint: str) -> None:
+    with pytest.raises(IntegrityError) as problem, transaction.atomic():
+        act()
+    assert constraint in str(problem.value)
+
+
+def test_the_database_keeps_the_rules_of_links_and_tokens():
+    """L3"""
+    token = chats.server_token()
+    row = LinkToken.objects.get()
+    now = timezone.now()
+    mine = LinkToken.objects.filter(pk=row.pk)
+    refused(lambda: mine.update(used_at=now), "a_used_token_and_only_a_used_token_has_a_user")
+    refused(
+        lambda: mine.update(used_at=now, used_by=make.ada(), superseded_at=now),
+        "a_used_token_is_not_superseded",
+    )
+    row.pk, row.digest = None, "0" * 64
+    refused(lambda: row.save(force_insert=True), "one_pending_token_per_subject")
+    link = links.confirm_server(make.ada(), token.token)
+    refused(lambda: chats.server_link(make.bob()), "a_server_has_one_owner")
+    place = chats.conversation(link)
+    refused(lambda: chats.conversation(link), "one_open_conversation_per_place")
+    here = PlatformConversation.objects.filter(pk=place.pk)
+    refused(lambda: here.update(scope="dm"), "an_open_conversation_has_the_link_of_its_scope")
+    refused(lambda: link.delete(), "an_open_conversation_has_the_link_of_its_scope")
+    conversations.close_of_link(link.pk)
+    chats.conversation(link)
+    assert connection.is_usable()
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("<b>", "<b>"),
+        ("a\u202eb\u2066c", "abc"),
+        ("line\nsystem:\x00\x07", "line system:"),
+        ("  many   words ", "many words"),
+        ("x" * 500, "x" * 79 + "…"),
+        ("👩‍🚀 crew", "👩‍🚀 crew"),
+    ],
+)
+def test_names_of_strangers_are_one_inert_line(given, shown):
+    """L6, L12"""
+    assert clean_name(given) == shown
