@@ -63,6 +63,8 @@ def configuration(*, production: bool, level: str) -> dict[str, object]:
             "httpcore2": quiet,
             "mcp": mute,
             "client": mute,  # the MCP SDK's sessions
+            # Clients of the chat platforms: their lines hold tokens in addresses, ids and bodies (L25).
+            **dict.fromkeys(("telegram", "discord", "slack_sdk", "aiohttp"), mute),
             "openai": quiet,
             "anthropic": quiet,
             "opentelemetry": mute,  # a collector that is away is told of once a minute (config.otel)

@@ -16,6 +16,7 @@ from copilot.live.tail import TAIL, Tail
 from copilot.live.tail import CursorLost as CursorLost
 from copilot.live.tail import Feed as Feed
 from copilot.live.tail import Overflowed as Overflowed
+from copilot.live.tail import here as here
 
 OUTAGES: tuple[type[Exception], ...] = (Unavailable, *RedisDown)  # what a reader meets when the log is away
 

@@ -36,6 +36,7 @@ from copilot.turns.running import (
     record_dropped,
     still_running,
 )
+from copilot.turns.shown import Asked, asked_in, rows_of
 from copilot.turns.standing import (
     TurnStanding,
     Waiting,
@@ -61,6 +62,7 @@ __all__ = [
     "RUNNING",
     "SUCCEEDED",
     "WAITING",
+    "Asked",
     "Claimed",
     "Ended",
     "Opened",
@@ -73,6 +75,7 @@ __all__ = [
     "TurnStanding",
     "Waiting",
     "answer_text",
+    "asked_in",
     "came_with",
     "cancel_reason",
     "channel_of",
@@ -94,6 +97,7 @@ __all__ = [
     "request_stop",
     "requeue",
     "resume",
+    "rows_of",
     "session_of_run",
     "standing",
     "standing_of_approval",

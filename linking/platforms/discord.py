@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from discord.http import HTTPClient
 
 STALE_SECONDS = 300
-CALL_SECONDS = 15.0
+LONGEST_WAIT_SECONDS = 30.0  # the least that its client allows
+CALL_SECONDS = 50.0
 PRIMARY, DANGER, LINK = 1, 4, 5  # styles of buttons
 UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, TOKEN_EXPIRED = 10008, 10015, 10062, 50027
 T = TypeVar("T")
@@ -190,14 +191,18 @@ class Discord(Adapter):
             self._client = None
 
     async def _open(self) -> HTTPClient:
-        """The vendor's client keeps the buckets that the answers' headers name, and raises where we must wait."""
+        """The vendor's client keeps the buckets that the answers' headers name: it waits a while by itself, then tells."""
         async with self._opening:
             if self._client is None:
                 from discord.http import HTTPClient, Route
 
                 Route.BASE = self.api_url
-                client = HTTPClient(asyncio.get_running_loop(), max_ratelimit_timeout=0.01)
-                await _told(client.static_login(self.token))
+                client = HTTPClient(asyncio.get_running_loop(), max_ratelimit_timeout=LONGEST_WAIT_SECONDS)
+                try:
+                    await _told(client.static_login(self.token))
+                except PlatformProblem:
+                    await client.close()
+                    raise
                 self._client = client
             return self._client
 

@@ -239,7 +239,8 @@ async def _told(call: Awaitable[T]) -> T:
 def _refusal(problem: SlackApiError) -> PlatformProblem:
     answer = problem.response
     status = int(getattr(answer, "status_code", 0))
-    error = str(answer.get("error", "")) if hasattr(answer, "get") else ""
+    data = getattr(answer, "data", None)
+    error = str(data.get("error", "")) if isinstance(data, dict) else ""
     if status == 429 or error == "ratelimited":
         headers = getattr(answer, "headers", {})
         return Busy(float(headers.get("Retry-After", 1)))

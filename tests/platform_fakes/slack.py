@@ -1,0 +1,153 @@
+"""A Web API of Slack: messages in threads, ephemeral ones, updates, with its limits on blocks and texts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from tests.platform_fakes.serving import Fake, answer
+
+SECTION_CHARACTERS = 3000
+BUTTON_LABEL = 75
+
+
+@dataclass
+class Sent:
+    ts: str
+    channel: str
+    text: str
+    thread_ts: str = ""
+    only_for: str = ""
+    buttons: list[dict[str, Any]] = field(default_factory=list)
+    edits: int = 0
+    changed_at: float = 0.0
+    markup: str = ""
+
+
+class Slack(Fake):
+    def __init__(self, token: str = "xoxb-fake-slack-token-000000") -> None:
+        super().__init__()
+        self.token = token
+        self.messages: dict[str, Sent] = {}
+        self.failures: deque[web.Response | float] = deque()
+        self.edit_seconds = 0.0
+        self.admins: set[str] = set()
+        self.shut: set[str] = set()
+        self.calls: list[str] = []
+        self._number = 0
+
+    def app(self) -> web.Application:
+        made = web.Application()
+        made.router.add_post("/{method}", self._handle)
+        return made
+
+    def shown(self, channel: str) -> list[Sent]:
+        with self.lock:
+            return [one for one in self.messages.values() if one.channel == channel]
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            return _no("invalid_auth")
+        method = request.match_info["method"]
+        self.calls.append(method)
+        if self.failures:
+            failure = self.failures.popleft()
+            if isinstance(failure, web.Response):
+                return failure
+            await asyncio.sleep(failure)
+        if request.content_type == "application/json":
+            fields = await request.json()
+        else:
+            fields = dict(await request.post())
+        handler = getattr(self, "_on_" + method.replace(".", "_").lower(), None)
+        return _no("unknown_method") if handler is None else handler(fields)
+
+    def _on_chat_postmessage(self, fields: dict[str, Any], only_for: str = "") -> web.Response:
+        if (problem := self._problem(fields)) is not None:
+            return problem
+        with self.lock:
+            self._number += 1
+            made = Sent(
+                ts=f"1763290000.{self._number:06d}",
+                channel=str(fields["channel"]),
+                text=str(fields["text"]),
+                thread_ts=str(fields.get("thread_ts", "")),
+                only_for=only_for,
+                buttons=_buttons(fields),
+                changed_at=time.monotonic(),
+                markup=_markup(fields),
+            )
+            self.messages[made.ts] = made
+        return answer({"ok": True, "ts": made.ts, "channel": made.channel, "message_ts": made.ts})
+
+    def _on_chat_postephemeral(self, fields: dict[str, Any]) -> web.Response:
+        return self._on_chat_postmessage(fields, only_for=str(fields["user"]))
+
+    def _on_chat_update(self, fields: dict[str, Any]) -> web.Response:
+        if (problem := self._problem(fields)) is not None:
+            return problem
+        known = self.messages.get(str(fields["ts"]))
+        if known is None:
+            return _no("message_not_found")
+        now = time.monotonic()
+        if now - known.changed_at < self.edit_seconds * 0.9:
+            self.refuse(f"an edit after {now - known.changed_at:.2f} s")
+            return too_many()
+        with self.lock:
+            known.text, known.buttons, known.changed_at = str(fields["text"]), _buttons(fields), now
+            known.markup = _markup(fields)
+            known.edits += 1
+        return answer({"ok": True, "ts": known.ts, "channel": known.channel})
+
+    def _problem(self, fields: dict[str, Any]) -> web.Response | None:
+        if fields["channel"] in self.shut:
+            return _no("is_archived")
+        if not str(fields.get("text", "")).strip():
+            self.refuse("no text to fall back on")
+            return _no("no_text")
+        for block in _blocks(fields):
+            if block["type"] == "section" and len(block["text"]["text"]) > SECTION_CHARACTERS:
+                self.refuse("a section that is too long")
+                return _no("invalid_blocks")
+        if any(len(str(button["text"]["text"])) > BUTTON_LABEL for button in _buttons(fields)):
+            self.refuse("a label that is too long")
+            return _no("invalid_blocks")
+        return None
+
+    def _on_users_info(self, fields: dict[str, Any]) -> web.Response:
+        return answer({"ok": True, "user": {"id": fields["user"], "is_admin": fields["user"] in self.admins}})
+
+    def _on_auth_test(self, fields: dict[str, Any]) -> web.Response:
+        return answer({"ok": True, "user_id": "UBOT", "user": "pilot", "team_id": "T1"})
+
+
+def _blocks(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    blocks = fields.get("blocks") or []
+    return json.loads(blocks) if isinstance(blocks, str) else list(blocks)
+
+
+def _buttons(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = [block["elements"] for block in _blocks(fields) if block["type"] == "actions"]
+    return [element for row in rows for element in row]
+
+
+def _markup(fields: dict[str, Any]) -> str:
+    return "\n".join(block["text"]["text"] for block in _blocks(fields) if block["type"] == "section")
+
+
+def _no(error: str) -> web.Response:
+    return answer({"ok": False, "error": error})
+
+
+def too_many(seconds: int = 1) -> web.Response:
+    return answer({"ok": False, "error": "ratelimited"}, status=429, **{"Retry-After": str(seconds)})
+
+
+def broken() -> web.Response:
+    return web.Response(status=503, text="upstream connect error")

@@ -1,0 +1,262 @@
+"""Every adapter keeps the same contract with its platform, by the vendor's own client over a real socket (L19–L24)."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from linking.platforms.base import (
+    Adapter,
+    Address,
+    Away,
+    Busy,
+    Button,
+    CallRefused,
+    MessageGone,
+    Outgoing,
+    Place,
+    Pressed,
+    Speaker,
+    Unreachable,
+)
+from linking.platforms.discord import Discord
+from linking.platforms.scripted import Scripted, World
+from linking.platforms.slack import Slack
+from linking.platforms.telegram import Telegram
+from tests.platform_fakes import discord, slack, telegram
+
+PLATFORMS = ("telegram", "discord", "slack", "scripted")
+PLACE = {"telegram": "42", "discord": "600", "slack": "C1", "scripted": "c1"}
+
+
+@dataclass
+class Stage:
+    """An adapter, and what its platform shows."""
+
+    adapter: Adapter
+    fake: telegram.Telegram | discord.Discord | slack.Slack | None
+    world: World
+    to: Address
+
+    def texts(self) -> list[str]:
+        if self.fake is None:
+            return [one.text for one in self.world.seen_in(self.to.container_id)]
+        return [
+            getattr(one, "text", "") or getattr(one, "content", "")
+            for one in self.fake.shown(self.to.container_id)
+        ]
+
+    def fail(self, how: str) -> None:
+        if self.fake is None:
+            self.world.failures.append({"busy": Busy(1), "broken": Away("x")}[how])
+            return
+        module = {"telegram": telegram, "discord": discord, "slack": slack}[self.adapter.platform]
+        seconds = 31 if module is discord else 1  # less than that its client waits by itself
+        self.fake.failures.append(module.too_many(seconds) if how == "busy" else module.broken())
+
+    def shut(self) -> None:
+        match self.fake:
+            case telegram.Telegram():
+                self.fake.blocked.add(self.to.container_id)
+            case discord.Discord():
+                self.fake.forbidden.add(self.to.container_id)
+            case slack.Slack():
+                self.fake.shut.add(self.to.container_id)
+            case _:
+                self.world.failures.append(Unreachable("x"))
+
+
+@pytest.fixture(scope="module")
+def fakes():
+    servers = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
+    with servers["telegram"].running(), servers["discord"].running(), servers["slack"].running():
+        yield servers
+
+
+@pytest.fixture(params=PLATFORMS)
+async def stage(request, fakes) -> AsyncIterator[Stage]:
+    fake = fakes.get(request.param)
+    world = World()
+    if fake is not None:
+        fake.messages.clear()
+        fake.failures.clear()
+        fake.refused.clear()
+        for shut in ("blocked", "forbidden", "shut"):
+            getattr(fake, shut, set()).clear()
+    adapter = build(request.param, fake, world)
+    yield Stage(adapter, fake, world, Address(scope="dm", container_id=PLACE[request.param]))
+    await adapter.aclose()
+    assert fake is None or fake.refused == []
+
+
+def build(platform: str, fake, world: World) -> Adapter:
+    match platform:
+        case "telegram":
+            return Telegram(token=fake.token, secret="s", api_url=fake.url)
+        case "discord":
+            return Discord(app_id=fake.app_id, public_key="", token=fake.token, api_url=f"{fake.url}/api")
+        case "slack":
+            return Slack(app_id="A1", signing_secret="s", token=fake.token, api_url=fake.url)
+        case _:
+            return Scripted(secret="s", world=world)
+
+
+def words(adapter: Adapter, text: str, *buttons: Button, nonce: str = "") -> Outgoing:
+    return Outgoing(body=adapter.render(text), buttons=buttons, nonce=nonce, opens=True)
+
+
+async def test_a_message_is_sent_and_changed(stage: Stage):
+    adapter = stage.adapter
+    buttons = (Button(label="Approve", code="a" * 22), Button(label="Reject", code="b" * 22, danger=True))
+    sent = await adapter.send(stage.to, words(adapter, "Hello **there** & <you>", *buttons))
+    await adapter.show_typing(stage.to)
+    if stage.fake is None:
+        stage.world._edited[sent] = 0.0
+    await adapter.edit(stage.to, sent, words(adapter, "Hello again"))
+    assert stage.texts() == ["Hello again"]
+    await adapter.edit(
+        stage.to, sent, words(adapter, "Hello again")
+    ) if stage.fake else None  # "not modified"
+
+
+async def test_what_the_platform_says_of_a_failure_is_said_in_our_words(stage: Stage):
+    """A-L25.2: and neither the token nor an id nor a text is in it"""
+    adapter = stage.adapter
+    raised: list[BaseException] = []
+
+    async def fails(kind: type[Exception], call: Callable) -> Exception:
+        with pytest.raises(kind) as caught:
+            await call()
+        raised.append(caught.value)
+        return caught.value
+
+    stage.fail("busy")
+    busy = await fails(Busy, lambda: adapter.send(stage.to, words(adapter, "private words")))
+    assert busy.retry_after_seconds in (1, 31)
+    stage.fail("broken")
+    await fails(Away, lambda: adapter.send(stage.to, words(adapter, "private words")))
+    await fails(MessageGone, lambda: adapter.edit(stage.to, "999999", words(adapter, "private words")))
+    stage.shut()
+    await fails(Unreachable, lambda: adapter.send(stage.to, words(adapter, "private words")))
+    told = "".join("".join(traceback.format_exception(one)) for one in raised)
+    for secret in (getattr(stage.fake, "token", "none"), "private words"):
+        assert secret not in told.replace('words(adapter, "private words")', "")
+
+
+async def test_a_platform_that_is_not_there_is_away(stage: Stage):
+    """A-L25.2: the address that failed holds the token, and is not told"""
+    if stage.fake is None:
+        pytest.skip("it is in memory")
+    adapter = build(stage.adapter.platform, stage.fake, stage.world)
+    for name in ("_api_url", "api_url"):
+        if hasattr(adapter, name):
+            setattr(adapter, name, "http://127.0.0.1:9")
+    with pytest.raises(Away) as caught:
+        await adapter.send(stage.to, words(adapter, "x"))
+    await adapter.aclose()
+    assert stage.fake.token not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_part_with_a_nonce_is_sent_once(stage: Stage):
+    """A-L19.5: where the platform drops repetitions"""
+    if stage.adapter.platform not in ("discord", "scripted"):
+        pytest.skip("it knows no nonce")
+    one = await stage.adapter.send(stage.to, words(stage.adapter, "once", nonce="n1"))
+    two = await stage.adapter.send(stage.to, words(stage.adapter, "once", nonce="n1"))
+    assert (one, stage.texts()) == (two, ["once"])
+
+
+async def test_one_person_is_told_what_is_for_them_alone(stage: Stage):
+    adapter = stage.adapter
+    public = Address(scope="server", container_id=PLACE[adapter.platform])
+    link = Button(label="Connect", url="https://pilothouse.test/link/x")
+    await adapter.whisper(public, "77", words(adapter, "Only you", link))
+    if isinstance(stage.fake, slack.Slack):
+        assert [one.only_for for one in stage.fake.shown("C1")] == ["77"]
+    elif stage.fake is not None:
+        assert stage.texts() == []  # not in the channel: in a chat of their own
+    pressed = Pressed(speaker=Speaker(user_id="77"), message_id="1", code="c", reply_token="t1")
+    if isinstance(stage.fake, discord.Discord):
+        stage.fake.interaction("t1")
+    await adapter.answer_press(pressed, "Approved.")
+    await adapter.send_file(public, "answer.md", b"# All") if adapter.platform in (
+        "telegram",
+        "scripted",
+    ) else None
+
+
+async def test_who_administers_a_server_is_known(stage: Stage):
+    place = Place(scope="server", server_id="500", container_id=PLACE[stage.adapter.platform])
+    if isinstance(stage.fake, discord.Discord):
+        with pytest.raises(Unreachable):
+            await stage.adapter.is_admin(place, "77")
+        return
+    (stage.fake.admins if stage.fake else stage.world.admins).add("77")
+    assert await stage.adapter.is_admin(place, "77")
+    assert not await stage.adapter.is_admin(place, "78")
+
+
+async def test_telegram_gets_plain_words_where_it_cannot_read_ours(fakes):
+    """A-L19.4: the same part, and nothing lost"""
+    fake: telegram.Telegram = fakes["telegram"]
+    adapter = build("telegram", fake, World())
+    odd = words(adapter, "x")
+    odd = Outgoing(body=type(odd.body)(markup="<b>half", plain="**half"))
+    sent = await adapter.send(Address(scope="dm", container_id="43"), odd)
+    await adapter.aclose()
+    assert fake.messages[int(sent)].text == "**half"
+    assert fake.refused == ["HTML that cannot be parsed"]
+
+
+async def test_an_interaction_is_answered_by_its_token_and_later_by_the_bot(fakes):
+    """A-L22.2: after fifteen minutes the token is void"""
+    fake: discord.Discord = fakes["discord"]
+    fake.messages.clear()
+    fake.failures.clear()
+    fake.forbidden.clear()
+    now = [0.0]
+    fake.clock = lambda: now[0]
+    fake.interaction("t2", "600")
+    adapter = build("discord", fake, World())
+    to = Address(scope="server", container_id="600", reply_token="public:t2")
+    sent = await adapter.send(to, words(adapter, "Thinking"))
+    assert fake.calls[-1].endswith("/webhooks/900/t2/messages/@original")
+    now[0] = 16 * 60
+    with pytest.raises(MessageGone):
+        await adapter.edit(to, sent, words(adapter, "Done"))
+    await adapter.edit(Address(scope="server", container_id="600"), sent, words(adapter, "Done"))
+    await adapter.aclose()
+    assert [one.content for one in fake.shown("600")] == ["Done"]
+
+
+async def test_the_scripted_platform_insists_on_its_limits():
+    """A-L24.1: over-long texts, too-fast edits, unknown messages, too much on a button"""
+    world = World()
+    adapter = Scripted(secret="s", world=world)
+    to = Address(scope="dm", container_id="c1")
+    with pytest.raises(CallRefused):
+        await adapter.send(to, words(adapter, "x" * 1001))
+    with pytest.raises(CallRefused):
+        await adapter.send(to, words(adapter, "x", Button(label="x", code="y" * 65)))
+    sent = await adapter.send(to, words(adapter, "x"))
+    with pytest.raises(Busy):
+        await adapter.edit(to, sent, words(adapter, "y"))
+    with pytest.raises(MessageGone):
+        await adapter.edit(to, "m99", words(adapter, "y"))
+
+
+def test_the_vendors_clients_write_nothing_to_our_logs(caplog):
+    """A-L25.1: their lines hold addresses, ids and bodies"""
+    for name in (
+        "telegram",
+        "telegram.Bot",
+        "discord.http",
+        "discord.gateway",
+        "slack_sdk.web",
+        "aiohttp.client",
+    ):
+        assert not logging.getLogger(name).isEnabledFor(logging.WARNING), name
