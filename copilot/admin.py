@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from uuid import UUID
-
 from django.contrib import admin
-from django.contrib.auth.models import User
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.safestring import SafeString
 
 from copilot import api_keys
 from copilot import catalogue_admin as catalogue_admin  # registers itself
 from copilot import mcp_admin as mcp_admin  # registers itself
+from copilot import work_admin as work_admin  # registers itself
 from copilot.errors import NotFound
 from copilot.models import (
     ApiKey,
@@ -28,50 +26,43 @@ from copilot.models import (
     WorkerBeat,
     WorkspaceFile,
 )
+from copilot.staff_pages import AnyAdmin, ViewOnly, linked
 from copilot.workspace import shares
-
-if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
-    AnyAdmin = admin.ModelAdmin[Model]
-else:
-    AnyAdmin = admin.ModelAdmin
-
-
-class ViewOnly(AnyAdmin):
-    """Rows have one writer each, and it is not this page."""
-
-    show_full_result_count = False  # counting a large table costs more than it tells
-    list_per_page = 50
-    found_by_id: tuple[str, ...] = ()  # columns that a whole id is looked up in, by their indexes
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
-        key = _as_id(search_term)
-        if key is None or not self.found_by_id:
-            return super().get_search_results(request, queryset, search_term)
-        found = Q()
-        for column in self.found_by_id:
-            found |= Q(**{column: key})
-        return queryset.filter(found), False
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
 
 @admin.register(Session)
 class SessionAdmin(ViewOnly):
-    list_display = ["id", "owner", "pinned", "archived_at", "deleted_at", "active_at", "created_at"]
+    list_display = [
+        "id",
+        "owned_by",
+        "state",
+        "pinned",
+        "archived_at",
+        "deleted_at",
+        "active_at",
+        "created_at",
+    ]
     list_select_related = ["owner"]
     found_by_id = ("id",)
     search_fields = ["=owner__username", "=owner__email"]
     search_help_text = "Session id, user name or e-mail, in full."
     ordering = ["-active_at"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        unfinished = Turn.objects.filter(session=OuterRef("pk"), status__in=Turn.UNFINISHED)
+        now = Subquery(unfinished.values("status")[:1])
+        rows: QuerySet[Model] = super().get_queryset(request).annotate(turn_now=now)
+        return rows
+
+    @admin.display(description="owner", ordering="owner__username")
+    def owned_by(self, session: Session) -> SafeString:
+        return linked(session.owner)
+
+    @admin.display(empty_value="idle")
+    def state(self, session: Session) -> str | None:
+        """Of its unfinished turn."""
+        status: str | None = getattr(session, "turn_now", None)
+        return status
 
 
 @admin.register(Turn)
@@ -79,6 +70,7 @@ class TurnAdmin(ViewOnly):
     list_display = [
         "id",
         "owner",
+        "of_session",
         "status",
         "origin",
         "model",
@@ -95,16 +87,30 @@ class TurnAdmin(ViewOnly):
     ordering = ["-created_at"]
     exclude = ["token"]  # whoever knows it can let go of the session's lease
 
-    @admin.display(ordering="session__owner")
-    def owner(self, turn: Turn) -> User:
-        return turn.session.owner
+    @admin.display(ordering="session__owner__username")
+    def owner(self, turn: Turn) -> SafeString:
+        return linked(turn.session.owner)
+
+    @admin.display(description="session")
+    def of_session(self, turn: Turn) -> SafeString:
+        return linked(turn, "session_id", to="copilot_session")
 
 
 @admin.register(Message)
 class MessageAdmin(ViewOnly):
     """Whose it is and where it stands; what was said is read only by opening one row."""
 
-    list_display = ["id", "owner", "kind", "sequence", "model", "hidden", "streaming", "created_at"]
+    list_display = [
+        "id",
+        "owner",
+        "of_turn",
+        "kind",
+        "sequence",
+        "model",
+        "hidden",
+        "streaming",
+        "created_at",
+    ]
     list_filter = ["kind", "hidden", "streaming"]
     list_select_related = ["session__owner"]
     found_by_id = ("id", "session", "turn")
@@ -118,15 +124,20 @@ class MessageAdmin(ViewOnly):
         rows = super().get_queryset(request)
         return rows if _opens_one_row(request) else rows.defer("content", "data", "server_context", "replay")
 
-    @admin.display(ordering="session__owner")
-    def owner(self, message: Message) -> User:
-        return message.session.owner
+    @admin.display(ordering="session__owner__username")
+    def owner(self, message: Message) -> SafeString:
+        return linked(message.session.owner)
+
+    @admin.display(description="turn")
+    def of_turn(self, message: Message) -> SafeString:
+        return linked(message, "turn_id", to="copilot_turn")
 
 
 @admin.register(ModelCall)
 class ModelCallAdmin(ViewOnly):
     list_display = [
         "id",
+        "of_turn",
         "purpose",
         "provider",
         "model",
@@ -144,6 +155,10 @@ class ModelCallAdmin(ViewOnly):
     search_fields = ["=turn__session__owner__username", "=turn__session__owner__email"]
     search_help_text = "Id of the call or its turn, user name or e-mail, in full."
     ordering = ["-created_at"]
+
+    @admin.display(description="turn")
+    def of_turn(self, call: ModelCall) -> SafeString:
+        return linked(call, "turn_id", to="copilot_turn")
 
 
 @admin.register(WorkspaceFile)
@@ -303,13 +318,6 @@ class WorkerBeatAdmin(ViewOnly):
     @admin.display(description="turns")
     def running(self, beat: WorkerBeat) -> int:
         return len(beat.turns)
-
-
-def _as_id(text: str) -> UUID | None:
-    try:
-        return UUID(text.strip())
-    except ValueError:
-        return None
 
 
 def _opens_one_row(request: HttpRequest) -> bool:

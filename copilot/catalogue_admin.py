@@ -59,9 +59,12 @@ class CredentialAdmin(CredentialPage):
     list_display = ["name", "models", "changed_at"]
     ordering = ["name"]
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Credential]:
+        return super().get_queryset(request).prefetch_related("entries")
+
     @admin.display
     def models(self, credential: Credential) -> str:
-        return ", ".join(credential.entries.order_by("name").values_list("name", flat=True)) or "-"
+        return ", ".join(sorted(entry.name for entry in credential.entries.all())) or "-"
 
     def save_model(self, request: HttpRequest, obj: Credential, form: forms.Form, change: bool) -> None:
         key = form.cleaned_data["key"]
@@ -103,9 +106,12 @@ class ModelEntryAdmin(EntryPage):
     readonly_fields = ["price", "version"]
     ordering = ["name"]
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEntry]:
+        return super().get_queryset(request).prefetch_related("tiers")
+
     @admin.display(description="tiers")
     def in_tiers(self, entry: ModelEntry) -> str:
-        places = entry.tiers.order_by("tier").values_list("tier", "position")
+        places = sorted((place.tier, place.position) for place in entry.tiers.all())
         return ", ".join(f"{tier} {position}" for tier, position in places) or "-"
 
     @admin.display(description="price per 1M tokens, in and out")

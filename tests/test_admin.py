@@ -1,0 +1,197 @@
+"""Every list of the staff's pages costs the same for many rows as for one, can be searched, and shows no secret (D13)."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection, models
+from django.db.models.fields import NOT_PROVIDED
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from billing import accounts, policies, queries
+from copilot.models import Session, Share, Turn
+from tests import make
+
+pytestmark = pytest.mark.django_db
+OURS = ("copilot", "billing", "linking", "diagnostics")
+FIXED = {"LimitPolicy", "TierPolicy"}  # rows that are always there
+SECRET = "the-secret-of-a-row"
+HIDDEN = ("secret", "token", "hash", "storage_key", "replay", "sealed")
+LEADS = (
+    "account",
+    "actor",
+    "turn",
+    "owner",
+    "credential",
+    "agent",
+)  # looked at by lists, and not always there
+GIVEN: dict[str, object] = {  # what the database's own rules ask for
+    "UsageRecord.cost_source": "UNKNOWN",
+    "UsageReset.kind": "STAFF",
+}
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _policy_of_this_test_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(policies, "KEPT_SECONDS", 600)
+    queries.forget_policy()
+    yield
+    queries.forget_policy()
+
+
+@pytest.fixture
+def staff(client: Client) -> Client:
+    grace = make.grace()
+    grace.is_superuser = True
+    grace.save()
+    client.force_login(grace)
+    return client
+
+
+def shown() -> list[type[models.Model]]:
+    admin.autodiscover()
+    return [model for model in apps.get_models() if model in admin.site._registry and is_ours(model)]
+
+
+def is_ours(model: type[models.Model]) -> bool:
+    return model._meta.app_label in OURS or model is User
+
+
+# --- a row of anything -------------------------------------------------------------------------------
+
+
+def value(field: models.Field, number: int) -> object:
+    """Something that the column takes, and that no other row has."""
+    named = f"{field.model.__name__}.{field.name}"
+    if named in GIVEN:
+        return GIVEN[named]
+    if field.is_relation:
+        return row(field.related_model)
+    if field.choices:
+        return field.choices[0][0]
+    if isinstance(field, models.UUIDField):
+        return uuid.uuid4()
+    if isinstance(field, models.DateTimeField):
+        return timezone.now()
+    if isinstance(field, models.DateField):
+        return timezone.now().date()
+    if isinstance(field, models.BooleanField):
+        return False
+    if isinstance(field, models.JSONField):
+        return {}
+    if isinstance(field, models.CharField | models.TextField):
+        text = (
+            f"{SECRET}-{number}"
+            if any(word in field.name for word in HIDDEN)
+            else f"{field.name[:6]}-{number}"
+        )
+        return text[: field.max_length or 100]
+    return number
+
+
+def row(model: type[models.Model]) -> models.Model:
+    number = next(_numbers)
+    if (made := MADE.get(model.__name__)) is not None:
+        return made()
+    needed = [
+        field
+        for field in model._meta.concrete_fields
+        if (field.null and field.name in LEADS) or (field.default is NOT_PROVIDED and field.db_default is NOT_PROVIDED and not field.null
+        and not (field.primary_key and isinstance(field, models.AutoField)) and not getattr(field, "auto_now_add", False))
+    ]  # fmt: skip
+    return model._default_manager.create(**{field.name: value(field, number) for field in needed})
+
+
+def person() -> User:
+    return User.objects.create(username=f"owner-{next(_numbers)}", email=f"o{next(_numbers)}@example.com")
+
+
+def turn() -> Turn:
+    made = make.turn(make.session(person()))
+    Turn.objects.filter(pk=made.pk).update(worker="worker-1")
+    return made
+
+
+def share(session: Session) -> Share:
+    return Share.objects.create(
+        owner=session.owner, kind="conversation", session=session, token=uuid.uuid4(), through_sequence=1
+    )
+
+
+MADE: dict[str, Callable[[], models.Model]] = {
+    "User": person,
+    "Session": lambda: make.session(person()),
+    "Turn": turn,
+    "Message": lambda: make.message(Session.objects.order_by("?").first() or make.session(person())),
+    "Share": lambda: share(make.session(person())),
+    "Account": lambda: accounts.get_or_create(person().pk),
+}
+
+
+# --- what holds of all of them -----------------------------------------------------------------------
+
+
+def address(model: type[models.Model], page: str, *arguments: object) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}", args=arguments)
+
+
+def statements(client: Client, model: type[models.Model]) -> int:
+    with CaptureQueriesContext(connection) as made:
+        answer = client.get(address(model, "changelist"))
+    assert answer.status_code == 200, model
+    assert SECRET not in answer.content.decode(), model
+    return len(made)
+
+
+def test_every_list_costs_the_same_for_many_rows_as_for_one(staff: Client):
+    """D13, P12: no list asks once more for every row, and none shows a secret"""
+    lists = [model for model in shown() if model.__name__ not in FIXED]
+    for model in lists:
+        row(model)
+    for model in lists:
+        staff.get(address(model, "changelist"))  # content types and policies are read once
+    for_one = {model.__name__: statements(staff, model) for model in lists}
+    for model in lists * 3:
+        row(model)
+    for_many = {model.__name__: statements(staff, model) for model in lists}
+    assert for_many == for_one
+
+
+def test_every_row_opens_every_list_can_be_searched_and_no_page_shows_a_secret(staff: Client):
+    """D13"""
+    for model in shown():
+        one = model._default_manager.first() or row(model)
+        opened = staff.get(address(model, "change", one.pk), follow=True)
+        assert opened.status_code == 200, model
+        assert SECRET not in opened.content.decode(), model
+        for text in ("owner-1", str(uuid.uuid4()), "a b'c%"):
+            assert staff.get(address(model, "changelist"), {"q": text}).status_code == 200, model
+
+
+def test_user_session_turn_use_and_money_lead_to_each_other(staff: Client):
+    """D13"""
+    turn = make.turn(make.session(person()))
+    account = accounts.get_or_create(turn.session.owner_id)
+    account.stripe_customer_id = "cus_of_ada"
+    account.save()
+    user = reverse("admin:auth_user_change", args=[turn.session.owner_id])
+    session = reverse("admin:copilot_session_change", args=[turn.session_id])
+    leads = {
+        user: ["/admin/copilot/session/?q=", "/admin/billing/account/?q=", "/admin/billing/usagerecord/?q="],
+        session: [user, f"/admin/copilot/turn/?q={turn.session_id}"],
+        reverse("admin:copilot_turn_change", args=[turn.pk]): [user, session, f"modelcall/?q={turn.pk}"],
+        reverse("admin:billing_account_change", args=[account.pk]): [user, "customers/cus_of_ada"],
+    }
+    for page, expected in leads.items():
+        text = staff.get(page).content.decode()
+        assert [link for link in expected if link not in text] == [], page
