@@ -353,7 +353,7 @@ EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
 DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
 # Called with a turn's id after commit, when it has started or ended; not for turns of our own pages and REST.
-TURN_HOOKS = env.words("TURN_HOOKS", [])
+TURN_HOOKS = env.words("TURN_HOOKS", ["linking.caps.settle"])
 
 # --- models (A4) -------------------------------------------------------------------------------------
 OPENAI_API_KEY = env.text("OPENAI_API_KEY")

@@ -8,7 +8,7 @@ from uuid import UUID
 from celery import shared_task
 from kombu.exceptions import OperationalError
 
-from linking import links, mails
+from linking import caps, conversations, links, mails
 from linking.models import LinkToken
 
 log = logging.getLogger(__name__)
@@ -32,4 +32,7 @@ def send_news_of_link(token_id: UUID) -> None:
 @shared_task(name="linking.tasks.tend", ignore_result=True)
 def tend() -> None:
     """Once a minute: what crashes left open, and what is too old to keep."""
+    caps.settle_forgotten()
+    caps.purge()
     links.purge_tokens()
+    conversations.purge_started()

@@ -21,6 +21,7 @@ from copilot.tools.base import AnyTool, CallOutcome
 from copilot.turns import Claimed
 
 ADMINISTRATORS_ASK = "The administrators of this installation want people to be asked first."
+GUESTS_ASK = "Somebody else asks for this at your cost."
 
 
 class Approved:
@@ -74,6 +75,8 @@ class TurnApprovals:
         self._context = context
         self._tool = tool
         self._approved = approved
+        # Somebody else asks at the owner's cost: nothing that was allowed for good holds for them (L8).
+        self._for_a_guest = context.reply is not None and not context.reply.of_payer
 
     async def judge(self, calls: Sequence[ToolCall]) -> tuple[Asked, ...]:
         weighty = [call for call in calls if self._may_ask(call)]
@@ -81,7 +84,9 @@ class TurnApprovals:
 
     def _may_ask(self, call: ToolCall) -> bool:
         tool = self._tool(call.tool)
-        asks = tool is not None and (tool.may_ask or tool.name in settings.ASK_BEFORE_TOOLS)
+        asks = tool is not None and (
+            tool.may_ask or tool.name in settings.ASK_BEFORE_TOOLS or (self._for_a_guest and _spends(tool))
+        )
         return asks and call.call_id not in self._approved
 
     async def _ask(self, calls: Sequence[ToolCall]) -> tuple[Asked, ...]:
@@ -112,6 +117,8 @@ class TurnApprovals:
         except ValidationError:
             return None
         reason = weighed.reason or (ADMINISTRATORS_ASK if tool.name in settings.ASK_BEFORE_TOOLS else "")
+        if self._for_a_guest and _spends(tool):
+            reason = reason or GUESTS_ASK
         if not reason:
             return None
         return Wanted(
@@ -119,10 +126,14 @@ class TurnApprovals:
             tool=tool.name,
             arguments=call.arguments or {},
             reason=reason,
-            manual_only=tool.approval == "manual_only",
+            manual_only=tool.approval == "manual_only" or self._for_a_guest,
             billable=tool.billable,
             estimate=weighed.estimate,
         )
+
+
+def _spends(tool: AnyTool) -> bool:
+    return tool.billable or tool.price_cents > 0
 
 
 def _asked(call: ToolCall, wanted: Wanted, block_reason: str) -> Asked:
