@@ -431,6 +431,7 @@ SLACK_API_URL = env.text("SLACK_API_URL", "https://slack.com/api").rstrip("/")
 DELIVERY_TIMEOUT_SECONDS = env.seconds("DELIVERY_TIMEOUT_SECONDS", 10, least=0.1)
 DELIVERY_ROTATION_SECONDS = env.integer("DELIVERY_ROTATION_SECONDS", 24 * 3600, least=1)
 DELIVERY_MAX_FAILURES = env.integer("DELIVERY_MAX_FAILURES", 50, least=1)
+DELIVERY_KEEP_DAYS = env.integer("DELIVERY_KEEP_DAYS", 30, least=1)
 
 # --- files, shares, exports (S20) --------------------------------------------------------------------
 MB = 2**20

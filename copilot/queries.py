@@ -18,7 +18,8 @@ from copilot import artifacts
 from copilot import executions as executions  # diagnostics reads both here
 from copilot import inventory as inventory
 from copilot import readers as readers  # other apps read the log here (L13)
-from copilot.awaited import auto_approve_of, open_approvals
+from copilot.awaited import auto_approve_of
+from copilot.awaited import open_approvals as open_approvals
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import (

@@ -48,6 +48,13 @@ def say_removed(link: PlatformLink) -> None:
     _send(link.owner, _("The bot was removed from a server"), words)
 
 
+def say_switched_off(user: User, url: str, reason: str) -> None:
+    """Whoever made a bot's key learns that its endpoint is not told of anything any more (L17)."""
+    because = _("it says it is gone") if reason == "gone" else _("it has failed too often in a row")
+    text = _("Nothing is delivered to {url} any more: {because}. Its bot can set the address anew.\n")
+    _send(user, _("A delivery endpoint was switched off"), text.format(url=url, because=because))
+
+
 def _page() -> str:
     return f"{settings.SITE_URL}/settings/chats/"
 

@@ -49,6 +49,7 @@ __all__ = [
     "compact",
     "compact_after",
     "decide",
+    "drop_queue",
     "edit_queued",
     "expire",
     "follow",

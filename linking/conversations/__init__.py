@@ -1,36 +1,47 @@
-"""One conversation per place, and what a bot's requests were answered: the only writer of both tables (L12, L15)."""
+"""One conversation per place, what a bot's requests were answered, what buttons mean: the only writer of these (L12, L15)."""
 
+from linking.conversations.buttons import button, forget_buttons, offer, purge_buttons
 from linking.conversations.closing import close_of_link, close_of_user_link, forget_places
 from linking.conversations.places import (
+    Bot,
     Open,
     Payer,
     Where,
     in_session,
+    is_of,
     open_for,
     opened_at,
     payer_of,
     renew,
+    session_at,
     sessions_at,
 )
 from linking.conversations.started import Claimed, Known, claim, keep, let_go, purge_started
 
 __all__ = [
+    "Bot",
     "Claimed",
     "Known",
     "Open",
     "Payer",
     "Where",
+    "button",
     "claim",
     "close_of_link",
     "close_of_user_link",
+    "forget_buttons",
     "forget_places",
     "in_session",
+    "is_of",
     "keep",
     "let_go",
+    "offer",
     "open_for",
     "opened_at",
     "payer_of",
+    "purge_buttons",
     "purge_started",
     "renew",
+    "session_at",
     "sessions_at",
 ]

@@ -7,7 +7,7 @@ from typing import Literal
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from copilot import sessions
@@ -15,6 +15,14 @@ from linking.errors import NotLinked
 from linking.models import PlatformConversation, PlatformLink, PlatformUserLink
 
 Scope = Literal["server", "dm"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bot:
+    """One bot account; two of one platform share nothing (L1)."""
+
+    platform: str
+    bot_account: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +35,10 @@ class Where:
     container_id: str
     thread_id: str = ""
     server_id: str = ""  # in server scope
+
+    @property
+    def bot(self) -> Bot:
+        return Bot(platform=self.platform, bot_account=self.bot_account)
 
     @property
     def open_rows(self) -> Q:
@@ -153,7 +165,21 @@ def sessions_at(where: Where) -> list[UUID]:
     return list(rows.values_list("session_id", flat=True))
 
 
-def in_session(platform: str, bot_account: str, session_id: UUID) -> PlatformConversation | None:
-    """The bot's conversation in this session, open or closed; its owner comes along."""
-    mine = PlatformConversation.objects.filter(platform=platform, bot_account=bot_account, session=session_id)
-    return mine.filter(session__deleted_at=None).select_related("session", "link").first()
+def session_at(where: Where) -> Open | None:
+    """The place's open conversation, whoever pays for it; nothing is begun."""
+    row = PlatformConversation.objects.filter(where.open_rows).values_list("pk", "session_id").first()
+    return Open(conversation_id=row[0], session_id=row[1]) if row else None
+
+
+def in_session(bot: Bot, session_id: UUID) -> PlatformConversation | None:
+    """The bot's conversation in this session, open or closed; the session comes along."""
+    mine = _of(bot).filter(session=session_id, session__deleted_at=None)
+    return mine.select_related("session", "link").first()
+
+
+def is_of(bot: Bot, conversation_id: UUID) -> bool:
+    return _of(bot).filter(pk=conversation_id).exists()
+
+
+def _of(bot: Bot) -> QuerySet[PlatformConversation]:
+    return PlatformConversation.objects.filter(platform=bot.platform, bot_account=bot.bot_account)

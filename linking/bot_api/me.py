@@ -1,0 +1,111 @@
+"""What a bot's key is, and which servers and people are linked (L11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.http import HttpResponse
+from rest_framework.request import Request
+
+from linking import queries
+from linking.bodies import BODY_BYTES, Body, body_of
+from linking.bot_api.places import PlatformId
+from linking.doors import BotDoor, answer, operation
+
+
+@dataclass(frozen=True, kw_only=True)
+class BotLimits:
+    calls_per_minute: int
+    open_streams: int
+    body_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BotShown:
+    name: str
+    platform: str
+    bot_account: str
+    scopes: list[str]
+    limits: BotLimits
+
+
+class BotMeView(BotDoor):
+    @operation("What this key is", answers={200: BotShown})
+    def get(self, request: Request) -> HttpResponse:
+        key = self.key
+        limits = BotLimits(
+            calls_per_minute=key.rate_per_minute,
+            open_streams=settings.BOT_KEY_STREAMS,
+            body_bytes=BODY_BYTES,
+        )
+        return answer(
+            BotShown(
+                name=key.name,
+                platform=key.platform,
+                bot_account=key.bot_account,
+                scopes=list(key.scopes),
+                limits=limits,
+            )
+        )
+
+
+class ServerAsked(Body):
+    platform: str | None = None
+    server_id: PlatformId
+
+
+class UserAsked(Body):
+    platform: str | None = None
+    platform_user_id: PlatformId
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerResolved:
+    """Whose account it is, is not said."""
+
+    linked: bool
+    link_id: str | None = None
+    state: str | None = None
+    require_mention: bool | None = None
+    allowed_channels: list[str] | None = None
+    allowed_roles: list[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserResolved:
+    linked: bool
+    link_id: str | None = None
+
+
+class BotServersResolveView(BotDoor):
+    scope = "links:read"
+
+    @operation("Whether a server is linked, and how", answers={200: ServerResolved}, body=ServerAsked)
+    def post(self, request: Request) -> HttpResponse:
+        asked = body_of(request, ServerAsked)
+        self.check_platform(asked.platform)
+        link = queries.server_link(self.key.platform, asked.server_id)
+        if link is None:
+            return answer(ServerResolved(linked=False))
+        return answer(
+            ServerResolved(
+                linked=True,
+                link_id=str(link.pk),
+                state=link.state,
+                require_mention=link.require_mention,
+                allowed_channels=list(link.allowed_channels),
+                allowed_roles=list(link.allowed_roles),
+            )
+        )
+
+
+class BotUsersResolveView(BotDoor):
+    scope = "links:read"
+
+    @operation("Whether a chat account is linked", answers={200: UserResolved}, body=UserAsked)
+    def post(self, request: Request) -> HttpResponse:
+        asked = body_of(request, UserAsked)
+        self.check_platform(asked.platform)
+        link = queries.user_link(self.key.platform, asked.platform_user_id)
+        return answer(UserResolved(linked=link is not None, link_id=str(link.pk) if link else None))

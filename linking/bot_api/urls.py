@@ -1,0 +1,36 @@
+"""Paths of the bot REST, below /api/bot/v1/."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path
+
+from linking.bot_api.me import BotMeView, BotServersResolveView, BotUsersResolveView
+from linking.bot_api.nowhere import BotNowhere
+from linking.bot_api.reading import BotSessionEventsView, BotTurnEventsView
+from linking.bot_api.tokens import BotServerTokensView, BotTokenStatusView, BotUserTokensView
+from linking.bot_api.turns import (
+    BotAnswerView,
+    BotDecideView,
+    BotNewConversationView,
+    BotStopView,
+    BotTurnsView,
+    BotTurnView,
+)
+
+urlpatterns = [
+    path("me", BotMeView.as_view()),
+    path("servers/resolve", BotServersResolveView.as_view()),
+    path("users/resolve", BotUsersResolveView.as_view()),
+    path("server-tokens", BotServerTokensView.as_view()),
+    path("user-tokens", BotUserTokensView.as_view()),
+    re_path(r"^tokens/(?P<token>[A-Za-z0-9_-]{1,64})/status$", BotTokenStatusView.as_view()),
+    path("turns", BotTurnsView.as_view()),
+    path("turns/<uuid:turn_id>", BotTurnView.as_view()),
+    path("turns/<uuid:turn_id>/events", BotTurnEventsView.as_view()),
+    path("turns/<uuid:turn_id>/stop", BotStopView.as_view()),
+    path("sessions/<uuid:session_id>/events", BotSessionEventsView.as_view()),
+    path("conversations/new", BotNewConversationView.as_view()),
+    path("approvals/<uuid:approval_id>/decide", BotDecideView.as_view()),
+    path("questions/<uuid:question_id>/answer", BotAnswerView.as_view()),
+    re_path(r"", BotNowhere.as_view()),
+]

@@ -1,0 +1,51 @@
+"""What the buttons in a chat mean; on the platform stand only their codes (L14)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from linking.conversations.places import Bot
+from linking.models import Button
+
+CODE_BYTES = 16  # 22 characters: a captured one is worth nothing, because who presses it is asked again
+KEPT = timedelta(days=8)  # a day longer than an approval waits (A11.9)
+
+
+def offer(
+    conversation_id: UUID, kind: Literal["approval", "question"], subject_id: UUID, answers: Sequence[str]
+) -> dict[str, str]:
+    """A code for each answer."""
+    made = [
+        Button(
+            code=secrets.token_urlsafe(CODE_BYTES),
+            conversation_id=conversation_id,
+            kind=kind,
+            subject_id=subject_id,
+            answer=answer,
+        )
+        for answer in answers
+    ]
+    return {button.answer: button.code for button in Button.objects.bulk_create(made)}
+
+
+def button(bot: Bot, code: str) -> Button | None:
+    """Of this bot's conversations alone."""
+    mine = Button.objects.filter(
+        conversation__platform=bot.platform, conversation__bot_account=bot.bot_account
+    )
+    return mine.filter(pk=code).first()
+
+
+def forget_buttons(subject_id: UUID) -> None:
+    """They die with what they were for."""
+    Button.objects.filter(subject_id=subject_id).delete()
+
+
+def purge_buttons() -> int:
+    return Button.objects.filter(created_at__lt=Now() - KEPT).delete()[0]

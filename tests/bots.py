@@ -1,0 +1,65 @@
+"""Bots in tests: a key, a caller with it, and what it may say where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.test import Client
+
+from linking import links
+from linking.conversations import Bot
+from linking.models import PlatformLink, PlatformUserLink
+from linking.models.keys import SCOPES
+from tests import make
+from tests.rest import JSON
+
+V1 = "/api/bot/v1"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A third-party bot, as it calls."""
+
+    bot: Bot
+    token: str
+
+    @property
+    def client(self) -> Client:
+        return Client(headers={"authorization": f"Bearer {self.token}"})
+
+    def get(self, path: str, **headers: str):  # type: ignore[no-untyped-def]
+        return self.client.get(f"{V1}/{path}", headers=headers)
+
+    def post(self, path: str, body: object, **headers: str):  # type: ignore[no-untyped-def]
+        return self.client.post(f"{V1}/{path}", body, content_type=JSON, headers=headers)
+
+    def say(self, key: str, **changes: object):  # type: ignore[no-untyped-def]
+        """Ada's direct message, unless told otherwise."""
+        return self.post("turns", dm(**changes), **{"Idempotency-Key": key})
+
+
+def caller(
+    platform: str = "telegram", account: str = "bot-1", scopes: Sequence[str] = SCOPES, **fields: object
+) -> Caller:
+    made = links.create_key(name="tests", platform=platform, bot_account=account, scopes=scopes, **fields)  # type: ignore[arg-type]
+    return Caller(Bot(platform=platform, bot_account=account), made.key)
+
+
+def dm(**changes: object) -> dict[str, object]:
+    return {"scope": "dm", "container_id": "dm-1", "platform_user_id": "ada-1", "text": "Hello"} | changes
+
+
+def channel(**changes: object) -> dict[str, object]:
+    place = {"scope": "server", "server_id": "guild", "container_id": "general"}
+    return {**place, "platform_user_id": "bob-1", "display_name": "Bob", "text": "Hello"} | changes
+
+
+def link_ada(platform: str = "telegram", user_id: str = "ada-1") -> PlatformUserLink:
+    return PlatformUserLink.objects.create(platform=platform, platform_user_id=user_id, user=make.ada())
+
+
+def link_guild(platform: str = "telegram", **settings: object) -> PlatformLink:
+    made = PlatformLink.objects.create(platform=platform, server_id="guild", owner=make.ada(), **settings)
+    made.refresh_from_db()
+    return made
