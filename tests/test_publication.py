@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 
@@ -63,10 +61,8 @@ def test_server_blocks_go_with_what_is_in_them() -> None:
 
 
 def test_blocks_without_an_end_are_looked_for_once() -> None:
-    """S8: bounded time"""
-    began = time.perf_counter()
-    published(row("assistant", "<user_context>" * 20_000))
-    assert time.perf_counter() - began < 5
+    """S8: looking for each one's end would take minutes"""
+    assert published(row("assistant", "<user_context>" * 200_000)).messages == []
 
 
 def test_other_people_are_numbered_and_their_names_gone() -> None:
@@ -111,17 +107,15 @@ def test_what_only_looks_like_a_file_is_none(text: str) -> None:
     assert publication.file_ids(text) == []
 
 
-def test_deep_and_wide_values_end_in_bounded_time() -> None:
+def test_deep_and_wide_values_are_looked_at_up_to_a_bound() -> None:
     """A-S10.3"""
     deep: list[object] = [f"workspace://{FIRST}"]
     for _ in range(100_000):
         deep = [deep]
     wide = [f"workspace://{number:08x}-0000-4000-8000-000000000000" for number in range(1_500)]
-    began = time.perf_counter()
     assert publication.file_ids(deep) == [FIRST]
     assert len(publication.file_ids(wide)) == publication.MAX_FILES
     assert publication.file_ids([*[0] * publication.MAX_NODES, f"workspace://{FIRST}"]) == []
-    assert time.perf_counter() - began < 5
 
 
 def test_a_file_named_only_in_what_is_not_published_is_not_named() -> None:

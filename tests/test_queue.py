@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from copilot import dispatch
 from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany
@@ -89,6 +91,16 @@ def test_a_queued_message_with_a_run_id_gets_its_own_turn(busy, model):
     own = Message.objects.filter(turn=turns[1], kind="user").order_by("sequence")
     assert list(own.values_list("content", flat=True)) == ["Three", "Four"]
     assert len(endings(busy.pk)) == 2
+
+
+def test_a_turn_is_timed_from_the_acceptance_of_its_message(busy, model):
+    """A19.9: also when that waited behind another turn"""
+    waited = queue(busy, "Three", run_id="three")
+    Message.objects.filter(pk=waited).update(created_at=F("created_at") - timedelta(hours=1))
+    model.give(1)
+    until(lambda: Turn.objects.filter(session=busy, run_ids=["three"], status="succeeded").exists())
+    summary = Turn.objects.get(session=busy, run_ids=["three"]).summary
+    assert summary["duration_ms"] >= summary["first_token_ms"] >= 3_600_000
 
 
 def test_narrower_permissions_need_a_turn_of_their_own(busy, model):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from copilot import dispatch, questions, recovery, turns
@@ -114,10 +112,8 @@ def test_stop_before_the_first_byte(session, model):
     model.will(Hang())
     turn_id = start(session)
     until(lambda: model.requests)
-    began = time.monotonic()
     press_stop(session)
-    ended(turn_id)
-    assert time.monotonic() - began < 5  # a hang would be for ever; the bar of 1 s is measured by the bench
+    ended(turn_id)  # a hang would be for ever; the bar of 1 s is measured by the bench
     assert model.closed == 1
     assert kinds(session) == ["user", "notice"]
     assert_stopped(session, turn_id)

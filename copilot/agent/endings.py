@@ -221,7 +221,7 @@ def _context_view(run: Run) -> ContextView | None:
 def summary(run: Run) -> TurnSummary:
     """What the turn took, as far as this run knows (A3.6)."""
     loop = run.loop
-    accepted = run.turn.created_at
+    accepted = run.turn.accepted_at
     if loop is None:  # nothing was played in this run
         duration = int((datetime.now(UTC) - accepted).total_seconds() * 1000)
         return TurnSummary(

@@ -181,6 +181,9 @@ class Claimed:
     stopped: bool
     resumed: bool
     created_at: datetime
+    accepted_at: (
+        datetime  # the first of its messages: one with a run_id may have waited behind other turns (A19.9)
+    )
     running_seconds: float  # what it waited for a person does not count (A10.5)
     pending: int
     calls: int  # model calls made so far
@@ -230,7 +233,9 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
           EXISTS (SELECT 1 FROM copilot_mcpserver m
                   WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL)) AS has_servers,
           s.context, t.purpose, t.focus, t.arrival,
-          extract(epoch FROM t.begun_at - t.queued_at)::float8 AS waited
+          extract(epoch FROM t.begun_at - t.queued_at)::float8 AS waited,
+          LEAST(t.created_at, (SELECT MIN(m.created_at) FROM copilot_message m
+                               WHERE m.turn_id = t.id AND m.kind = 'user')) AS accepted_at
 ), begun AS ({usage.BEGIN_FIRST})
 SELECT claimed.*, begun.turn_id IS NOT NULL FROM claimed LEFT JOIN begun ON begun.turn_id = claimed.id
 """  # noqa: S608 - both texts are ours
@@ -270,10 +275,11 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
         stopped=row[13],
         resumed=row[14],
         created_at=row[15],
+        accepted_at=row[26],
         running_seconds=row[16],
         pending=row[17],
         calls=row[18],
-        begun=row[26],
+        begun=row[27],
         shaping=shaping,
         has_servers=row[20],
         context=loaded(row[21], ContextUse),
