@@ -30,6 +30,11 @@ def ensure_customer(account: Account, deadline: gateway.Deadline) -> str:
     return account.stripe_customer_id
 
 
+def forget_customer(account_id: int, customer_id: str) -> None:
+    """Stripe has deleted him; the next purchase makes another."""
+    Account.objects.filter(pk=account_id, stripe_customer_id=customer_id).update(stripe_customer_id=None)
+
+
 def set_overrides(
     account_id: int, *, daily_limit_microdollars: int | None, weekly_limit_microdollars: int | None
 ) -> None:

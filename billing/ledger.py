@@ -9,19 +9,23 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
+from celery import current_app
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import F, Sum
 from django.utils import timezone
+from kombu.exceptions import OperationalError
 
 from billing import accounts, metrics
 from billing.errors import BillingError, Conflict, InsufficientCredits, RefundTooLarge
-from billing.models import Account, LedgerAllocation, LedgerEntry
+from billing.models import Account, AutoTopUp, LedgerAllocation, LedgerEntry
 
 logger = logging.getLogger(__name__)
 Kind = LedgerEntry.Kind
 REFUND_LIFE = timedelta(days=30)  # what comes back can be used at least this long (B9.6)
 NEVER = datetime.max.replace(tzinfo=UTC)
+BUY_MORE = "billing.tasks.auto_top_up"
 EXPIRE_ACCOUNTS = 500  # in one run of the task; the rest in the next
 
 
@@ -231,7 +235,16 @@ class Book:
             debt_cents=F("debt_cents") + debt_delta_cents,
         )
         transaction.on_commit(metrics.ledger_entries.labels(wanted.kind).inc)
+        if wanted.kind == Kind.SPEND:
+            self._look_after_what_is_left()
         return entry
+
+    def _look_after_what_is_left(self) -> None:
+        """By the task's name: who buys more stands above (B10.4). What a dead broker loses, the next spend finds."""
+        left_cents = self.account.credit_balance_cents
+        low = AutoTopUp.objects.filter(account=self.account, enabled=True, threshold_cents__gt=left_cents)
+        if low.exists():
+            transaction.on_commit(partial(_have_more_bought, self.account.pk))
 
     def _use_lots(self, entry: LedgerEntry) -> None:
         """A debit uses up what expires first, then the oldest; a credit is a lot more (B9.4)."""
@@ -248,6 +261,13 @@ class Book:
             if lot.left_cents > taken_cents:
                 left.append(replace(lot, left_cents=lot.left_cents - taken_cents))
         self._lots = left
+
+
+def _have_more_bought(account_id: int) -> None:
+    try:
+        current_app.send_task(BUY_MORE, args=[account_id], retry=False)
+    except OperationalError:
+        logger.warning("Account %s runs low, and there is no broker.", account_id)
 
 
 def _open_lots(account_id: int) -> list[Lot]:

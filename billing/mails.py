@@ -64,7 +64,28 @@ def _trial_ends(data: dict[str, Any]) -> Mail:
     )
 
 
+def _auto_top_up_off(data: dict[str, Any]) -> Mail:
+    why = (
+        _("Your bank wants to see you before it pays.")
+        if data.get("reason") == "authentication_required"
+        else _("Your card was not accepted.")
+    )
+    text = _(
+        "An automatic top-up did not go through, so automatic top-ups are off. %(why)s Switch them on again: %(url)s"
+    )
+    return Mail(subject=_("Automatic top-ups are off"), text=text % {"why": why, "url": _page()})
+
+
+def _payment_disputed(data: dict[str, Any]) -> Mail:
+    text = _(
+        "A payment for credits is disputed at your bank. Its credit is held until that is decided: %(url)s"
+    )
+    return Mail(subject=_("A payment is disputed"), text=text % {"url": _page()})
+
+
 MAILS: dict[str, Callable[[dict[str, Any]], Mail]] = {
+    "auto_top_up_off": _auto_top_up_off,
+    "payment_disputed": _payment_disputed,
     "payment_failed": _payment_failed,
     "plan_lapsed": _plan_lapsed,
     "trial_ends": _trial_ends,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 from celery import shared_task
 
-from billing import ledger, mails, policies, subscriptions, usage
+from billing import effects, inbox, ledger, mails, payments, policies, subscriptions, usage
 
 logger = logging.getLogger(__name__)
+SHORT_WAIT = timedelta(minutes=1)
 
 
 @shared_task(name="billing.tasks.publish_windows", ignore_result=True, time_limit=50)
@@ -58,3 +60,32 @@ def mail_notice(notice_id: int) -> None:
 def mail_waiting() -> None:
     """Every hour: mails whose first attempt was lost."""
     mails.send_waiting()
+
+
+@shared_task(name="billing.tasks.apply_event", ignore_result=True, time_limit=110)
+def apply_event(pk: int) -> None:
+    """One word of Stripe's (B14.3). A short wait is kept by the broker, a long one by the sweep."""
+    wait = effects.apply(pk)
+    if wait is not None and wait <= SHORT_WAIT:
+        apply_event.apply_async(args=(pk,), countdown=wait.total_seconds() + 1)
+
+
+@shared_task(name="billing.tasks.sweep_events", ignore_result=True, time_limit=55)
+def sweep_events() -> None:
+    """Every minute: events whose task never came or never ended, and charges nobody heard the end of."""
+    for pk in inbox.waiting():
+        apply_event.apply_async(args=(pk,))
+    payments.retry_stuck()
+
+
+@shared_task(name="billing.tasks.auto_top_up", ignore_result=True, time_limit=110)
+def auto_top_up(account_id: int) -> None:
+    """After a spend that left little (B10.4)."""
+    payments.top_up_if_low(account_id)
+
+
+@shared_task(name="billing.tasks.reconcile_top_ups", ignore_result=True, time_limit=3_600)
+def reconcile_top_ups() -> None:
+    """Every night: top-ups whose end was never told, and payloads old enough to be forgotten (B14.7, B3.2)."""
+    payments.ask_about_open_ones()
+    inbox.empty_old_payloads()

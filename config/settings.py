@@ -199,6 +199,12 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
         "options": {"expires": 3600},
     },
+    "sweep events of Stripe": {
+        "task": "billing.tasks.sweep_events",
+        "schedule": 60.0,
+        "options": {"expires": 55},
+    },
+    "reconcile top-ups": {"task": "billing.tasks.reconcile_top_ups", "schedule": crontab(hour=2, minute=11)},
     "reconcile plans": {"task": "billing.tasks.reconcile", "schedule": crontab(hour=2, minute=41)},
     "verify windows": {"task": "billing.tasks.verify_windows", "schedule": crontab(hour=3, minute=17)},
     "tend links": {"task": "linking.tasks.tend", "schedule": 60.0, "options": {"expires": 55}},

@@ -5,9 +5,12 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
+from billing.webhooks import stripe_webhook
+
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),
+    path("api/v1/billing/stripe/webhook", stripe_webhook),
     path("api/v1/billing/", include("billing.api.urls")),
     path("api/bot/v1/", include("linking.bot_api.urls")),
     path("api/ai/", include("copilot.compat.ai_urls")),

@@ -11,6 +11,8 @@ import pytest
 from django.test import Client, override_settings
 from stripe import HTTPClient
 
+from billing import effects
+from billing.models import StripeEvent
 from tests import stripe_fake
 from tests.stripe_fake import Fake
 
@@ -32,6 +34,20 @@ def stripe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     ):
         fake.webhooks.post = post_webhook
         yield fake
+
+
+def settle(fake: Fake) -> None:
+    """What waits at the fake is delivered and applied, and what that causes too."""
+    while fake.webhooks.waiting():
+        fake.webhooks.deliver()
+        apply_received()
+
+
+def apply_received() -> None:
+    """As workers would, in the order of arrival."""
+    waiting = StripeEvent.objects.filter(state=StripeEvent.State.RECEIVED).order_by("pk")
+    for pk in waiting.values_list("pk", flat=True):
+        effects.apply(pk)
 
 
 def post_webhook(body: bytes, signature: str) -> int:

@@ -8,6 +8,7 @@ from billing.api.credits import BillingCreditsView, BillingStatementFileView, Bi
 from billing.api.notices import BillingNoticeDismissView, BillingNoticesView
 from billing.api.staff import BillingStaffLimitsView, BillingStaffResetView
 from billing.api.subscriptions import BillingPortalView, BillingPreviewView, BillingSubscriptionView
+from billing.api.top_ups import BillingAutoTopUpView, BillingTopUpsView, BillingTopUpView
 from billing.api.usage import BillingPlansView, BillingUsageResetView, BillingUsageView
 
 urlpatterns = [
@@ -20,6 +21,9 @@ urlpatterns = [
     path("credits", BillingCreditsView.as_view()),
     path("credits/statement", BillingStatementView.as_view()),
     path("credits/statement.csv", BillingStatementFileView.as_view()),
+    path("top-ups", BillingTopUpsView.as_view()),
+    path("top-ups/<uuid:top_up_id>", BillingTopUpView.as_view()),
+    path("auto-top-up", BillingAutoTopUpView.as_view()),
     path("notices", BillingNoticesView.as_view()),
     path("notices/<int:notice_id>/dismiss", BillingNoticeDismissView.as_view()),
     path("admin/limits", BillingStaffLimitsView.as_view()),

@@ -175,7 +175,7 @@ class Refund:
 
     @property
     def takes_money(self) -> bool:
-        return self.status in ("pending", "requires_action", "succeeded")
+        return self.status in ("pending", "succeeded")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from billing.queries.credits import (
     entry_chunks,
     expiring,
     statement,
+    top_up,
     top_ups,
 )
 from billing.queries.pending import Pending
@@ -87,6 +88,7 @@ __all__ = [
     "standings",
     "statement",
     "subscription",
+    "top_up",
     "top_ups",
     "unpriced_models",
     "usage",

@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
@@ -148,6 +149,11 @@ def entry_chunks(user_id: int, filters: Filters) -> Iterator[list[Entry]]:
 def top_ups(user_id: int) -> list[TopUp]:
     """The last purchases, whatever became of them."""
     return list(TopUp.objects.filter(account__user=user_id).order_by("-created_at")[:TOP_UPS_SHOWN])
+
+
+def top_up(user_id: int, top_up_id: UUID) -> TopUp | None:
+    """The user's own; another's is as if there were none."""
+    return TopUp.objects.filter(account__user=user_id, pk=top_up_id).first()
 
 
 def _entries(user_id: int, filters: Filters) -> QuerySet[LedgerEntry]:

@@ -1,0 +1,210 @@
+"""Credit that buys itself when it runs low: off until somebody agrees, one charge at a time, off again at the first refusal."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from billing import accounts, gateway, notices, policies, queries
+from billing.errors import CardDeclined, GatewayError, InvalidRequest, NoSavedCard, PaymentsOff
+from billing.models import Account, AutoTopUp, TopUp
+from billing.payments import buying, states
+
+logger = logging.getLogger(__name__)
+STUCK_AFTER = timedelta(minutes=2)  # by then its own task is over
+GIVEN_UP_AFTER = timedelta(hours=23)  # Stripe forgets a key after a day: a later attempt could charge twice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    enabled: bool
+    threshold_cents: int
+    amount_cents: int
+    consent: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoTopUpView:
+    enabled: bool
+    threshold_cents: int
+    amount_cents: int
+    disabled_reason: str
+
+
+def settings_of(user_id: int) -> AutoTopUpView:
+    row = AutoTopUp.objects.filter(account__user=user_id).first() or AutoTopUp()
+    return AutoTopUpView(
+        enabled=row.enabled,
+        threshold_cents=row.threshold_cents,
+        amount_cents=row.amount_cents,
+        disabled_reason=row.disabled_reason,
+    )
+
+
+def configure(user_id: int, wish: Wish) -> AutoTopUpView:
+    """Switching off always works; switching on needs payments, consent and a saved card (B10.4)."""
+    account = accounts.get_or_create(user_id)
+    if wish.enabled:
+        _check(account, wish)
+    AutoTopUp.objects.update_or_create(
+        account=account,
+        defaults={
+            "enabled": wish.enabled,
+            "threshold_cents": wish.threshold_cents,
+            "amount_cents": wish.amount_cents,
+            "disabled_reason": "",
+            **({"failures": 0} if wish.enabled else {}),
+        },
+    )
+    return settings_of(user_id)
+
+
+def _check(account: Account, wish: Wish) -> None:
+    if not queries.payments_on():
+        raise PaymentsOff
+    buying.check_amount("amount_cents", wish.amount_cents)
+    if wish.threshold_cents > policies.rules().policy.top_up_max_cents:
+        raise InvalidRequest({"threshold_cents": ["It is more than a top-up can be."]})
+    if not wish.consent:
+        raise InvalidRequest({"consent": ["Your card is charged without asking only if you agree to it."]})
+    deadline = gateway.in_request()
+    if not account.stripe_customer_id or not gateway.list_cards(deadline, account.stripe_customer_id):
+        raise NoSavedCard
+
+
+def switch_off(account_id: int, reason: str) -> bool:
+    """Not by the user's own wish; False when it was off."""
+    on = AutoTopUp.objects.filter(account=account_id, enabled=True)
+    return bool(on.update(enabled=False, disabled_reason=reason, failures=F("failures") + 1))
+
+
+def erase(user_id: int) -> int:
+    """A user goes: nothing is charged any more (S17)."""
+    gone = AutoTopUp.objects.filter(account__user=user_id, enabled=True)
+    return gone.update(enabled=False, disabled_reason="erased")
+
+
+# --- when it runs low -----------------------------------------------------------------------------------
+
+
+def top_up_if_low(account_id: int) -> None:
+    """After a spend: whether it still holds is read anew; of any number at once, one charges."""
+    account = Account.objects.select_related("user").get(pk=account_id)
+    wanted = AutoTopUp.objects.filter(account=account, enabled=True).first()
+    if wanted is None or account.credit_balance_cents >= wanted.threshold_cents or not queries.payments_on():
+        return
+    top_up = _begun(account, wanted.amount_cents)
+    if top_up is not None:
+        charge(top_up)
+
+
+def _begun(account: Account, cents: int) -> TopUp | None:
+    """None when one is open, or the day has seen enough of them. Under the account's lock, so that none is counted late."""
+    most = policies.rules().policy.auto_top_up_max_per_day
+    today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    try:
+        with transaction.atomic():
+            Account.objects.select_for_update(no_key=True).get(pk=account.pk)
+            mine = TopUp.objects.filter(account=account, kind=TopUp.Kind.AUTO)
+            if mine.filter(created_at__gte=today).count() >= most:
+                return None
+            return TopUp.objects.create(account=account, kind=TopUp.Kind.AUTO, amount_cents=cents)
+    except IntegrityError:  # one_open_auto_top_up_per_account
+        return None
+
+
+def charge(top_up: TopUp) -> None:
+    """Off-session, with the top-up's own key: once, however often it is tried. Credit follows by webhook."""
+    deadline = gateway.in_task()
+    try:
+        card_id = _card_of(deadline, top_up.account.stripe_customer_id)
+        intent = gateway.charge_card(
+            deadline,
+            customer_id=top_up.account.stripe_customer_id or "",
+            card_id=card_id,
+            amount_cents=top_up.amount_cents,
+            currency=settings.BILLING_CURRENCY,
+            top_up_id=str(top_up.pk),
+        )
+    except NoSavedCard:
+        fail(top_up, "no_saved_card")
+    except CardDeclined as refusal:
+        fail(top_up, "authentication_required" if refusal.needs_customer else "card_declined")
+    except GatewayError as problem:
+        if not problem.retryable:
+            fail(top_up, "refused")
+        else:
+            logger.warning("The automatic top-up %s is tried again later.", top_up.pk)
+    else:
+        states.move(top_up.pk, states.State.OPEN, payment_intent_id=intent.id)
+
+
+def _card_of(deadline: gateway.Deadline, customer_id: str | None) -> str:
+    """The chosen one, else the newest."""
+    customer = gateway.get_customer(deadline, customer_id) if customer_id else None
+    if customer is None:
+        raise NoSavedCard
+    if customer.default_card_id:
+        return customer.default_card_id
+    cards = gateway.list_cards(deadline, customer.id)
+    if not cards:
+        raise NoSavedCard
+    return cards[0].id
+
+
+def fail(top_up: TopUp, reason: str) -> None:
+    """It is off until its owner switches it on again, and he is told once."""
+    with transaction.atomic():
+        if not states.move(top_up.pk, states.State.FAILED):
+            return
+        switch_off(top_up.account_id, reason)
+        notices.post(
+            top_up.account.user_id,
+            "auto_top_up_off",
+            dedupe_key=f"auto_top_up_off:{top_up.pk}",
+            data={"reason": reason, "amount_cents": top_up.amount_cents},
+            mail=True,
+        )
+
+
+def retry_stuck() -> int:
+    """Charges whose outcome nobody heard: tried again with their key while Stripe still knows it (B14.7)."""
+    before = timezone.now() - STUCK_AFTER
+    stuck = TopUp.objects.filter(kind=TopUp.Kind.AUTO, state=states.State.CREATED, created_at__lt=before)
+    tried = list(stuck.select_related("account"))
+    for top_up in tried:
+        if top_up.created_at < timezone.now() - GIVEN_UP_AFTER:
+            fail(top_up, "refused")
+        else:
+            charge(top_up)
+    return len(tried)
+
+
+# --- Stripe's word --------------------------------------------------------------------------------------
+
+
+def intent_moved(intent: gateway.PaymentIntent) -> bool:
+    """Of an automatic top-up alone (B14.5); those by hand follow their checkout. False when it is not ours."""
+    top_up = buying.find(intent.metadata.get("top_up", ""))
+    if top_up is None or top_up.kind != TopUp.Kind.AUTO:
+        return False
+    if intent.status == "succeeded":
+        _paid(top_up, intent)
+    elif intent.status in ("requires_payment_method", "requires_action", "canceled"):
+        fail(top_up, "card_declined")
+    return True
+
+
+def _paid(top_up: TopUp, intent: gateway.PaymentIntent) -> None:
+    agreed = (top_up.amount_cents, settings.BILLING_CURRENCY, top_up.account.stripe_customer_id)
+    if (intent.received_cents, intent.currency, intent.customer_id) != agreed:
+        buying.to_review(top_up, "automatic charge")
+        return
+    buying.credit(top_up, payment_intent_id=intent.id)
+    AutoTopUp.objects.filter(account=top_up.account_id).update(failures=0)

@@ -1,0 +1,429 @@
+"""Credit that is bought, taken back, fought over and bought by itself (B10): through Stripe's own words alone."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from django.core import mail
+from django.db import connection
+from django.test import override_settings
+from django.utils import timezone
+
+from billing import accounts, gateway, ledger, mails, payments, policies
+from billing.errors import GatewayDown, InvalidRequest, NoSavedCard, PaymentsOff
+from billing.models import Account, AutoTopUp, BillingNotice, LedgerEntry, LimitPolicy, StripeEvent, TopUp
+from billing.payments import automatic
+from tests import make
+from tests.paying import apply_received, settle, stripe
+from tests.rest import JSON, V1, code_of, person, program
+from tests.stripe_fake import Fake
+
+__all__ = ["stripe"]
+pytestmark = pytest.mark.django_db
+API = f"{V1}/billing"
+State = TopUp.State
+
+
+def wanted(cents: int = 1_000, *, save_card: bool = False) -> payments.Purchase:
+    return payments.Purchase(
+        amount_cents=cents, success_url="https://x", cancel_url="https://x", save_card=save_card
+    )
+
+
+def bought(stripe: Fake, cents: int = 1_000) -> TopUp:
+    """By Ada: paid and credited."""
+    top_up = payments.buy(make.ada().pk, wanted(cents), key=None)
+    assert stripe.pay(top_up.checkout_session_id)
+    settle(stripe)
+    top_up.refresh_from_db()
+    assert top_up.state == State.PAID
+    return top_up
+
+
+def money() -> tuple[int, int]:
+    """Ada's balance and debt."""
+    account = Account.objects.get(user=make.ada())
+    return account.credit_balance_cents, account.debt_cents
+
+
+def kinds() -> list[str]:
+    return list(LedgerEntry.objects.order_by("pk").values_list("kind", flat=True))
+
+
+def at_once(count: int, act) -> list:
+    barrier = threading.Barrier(count)
+
+    def one(number: int):
+        barrier.wait()
+        try:
+            return act(number)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+# --- by hand --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_paid_page_is_one_credit(stripe: Fake) -> None:
+    """B10.c1: `completed` five times, twice in parallel, and `async_payment_succeeded` once: one TOP_UP entry."""
+    top_up = payments.buy(make.ada().pk, wanted(), key=None)
+    assert money() == (0, 0)
+    assert stripe.pay(top_up.checkout_session_id)
+    (completed,) = [one for one in stripe.webhooks.take() if one["type"] == "checkout.session.completed"]
+    others = [{**completed, "id": f"evt_other{number}"} for number in range(4)]
+    later = {**completed, "id": "evt_later", "type": "checkout.session.async_payment_succeeded"}
+    stripe.webhooks.deliver([completed, later, *others])
+    at_once(2, lambda _: apply_received())
+    assert kinds() == ["TOP_UP"]
+    assert LedgerEntry.objects.get().idempotency_key == f"topup:{top_up.pk}"
+    assert money() == (1_000, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"amount_subtotal": 100},
+        {"currency": "eur"},
+        {"customer": None},
+        {"payment_status": "no_payment_required"},
+    ],
+)
+def test_what_was_paid_must_be_what_was_asked_for(
+    stripe: Fake, change: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B10.c2: the fetched session says otherwise: REVIEW, no credit, alert."""
+    top_up = payments.buy(make.ada().pk, wanted(), key=None)
+    assert stripe.pay(top_up.checkout_session_id)
+    stripe.world.objects[top_up.checkout_session_id].update(change)
+    settle(stripe)
+    top_up.refresh_from_db()
+    assert (top_up.state, money()) == (State.REVIEW, (0, 0))
+    assert "billing_alert kind=top_up_review" in caplog.text
+
+
+def test_a_bank_that_takes_days_is_waited_for(stripe: Fake) -> None:
+    """B10.2: unpaid waits; then paid is credited, refused is FAILED."""
+    for behaviour, state in (("ok", State.PAID), ("decline", State.FAILED)):
+        stripe.card(behaviour)
+        top_up = payments.buy(make.ada().pk, wanted(), key=None)
+        stripe.pay(top_up.checkout_session_id, later=True)
+        settle(stripe)
+        top_up.refresh_from_db()
+        assert top_up.state == State.OPEN
+        stripe.settle(top_up.checkout_session_id)
+        settle(stripe)
+        top_up.refresh_from_db()
+        assert top_up.state == state
+    assert money() == (1_000, 0)
+
+
+def test_a_page_nobody_paid_expires_and_a_late_payment_still_counts(stripe: Fake) -> None:
+    """B10.3: OPEN to EXPIRED; EXPIRED to PAID is legal."""
+    top_up = payments.buy(make.ada().pk, wanted(), key=None)
+    with_page = stripe.world.objects[top_up.checkout_session_id]
+    stripe.advance(seconds=3_700)
+    settle(stripe)
+    top_up.refresh_from_db()
+    assert (top_up.state, top_up.checkout_url) == (State.EXPIRED, "")
+    with_page["status"] = "open"
+    assert stripe.pay(top_up.checkout_session_id)
+    settle(stripe)
+    top_up.refresh_from_db()
+    assert (top_up.state, money()) == (State.PAID, (1_000, 0))
+
+
+def test_the_same_key_is_the_same_top_up(stripe: Fake) -> None:
+    """B16.1: a double click opens one page; after a fault the key goes on where it stopped; another amount is refused."""
+    ada = make.ada().pk
+    stripe.faults.add("error", "POST", "/v1/checkout", times=2)
+    with pytest.raises(GatewayDown):
+        payments.buy(ada, wanted(), key="click")
+    first = payments.buy(ada, wanted(), key="click")
+    assert first.state == State.OPEN
+    assert payments.buy(ada, wanted(), key="click") == first
+    assert len(stripe.all("checkout.session")) == 1
+    with pytest.raises(InvalidRequest):
+        payments.buy(ada, wanted(2_000), key="click")
+    TopUp.objects.update(created_at=timezone.now() - timedelta(hours=25))
+    assert payments.buy(ada, wanted(), key="click") != first
+
+
+def test_amounts_keep_to_the_policy_and_nothing_is_sold_without_payments(stripe: Fake) -> None:
+    """B10.1, B19.1: too little, too much, payments off: no row, no call."""
+    ada = make.ada().pk
+    for cents in (0, 499, 50_001):
+        with pytest.raises(InvalidRequest):
+            payments.buy(ada, wanted(cents), key=None)
+    with override_settings(STRIPE_SECRET_KEY=""), pytest.raises(PaymentsOff):
+        payments.buy(ada, wanted(), key=None)
+    LimitPolicy.objects.update(payments_enabled=False)
+    policies.forget()
+    with pytest.raises(PaymentsOff):
+        payments.buy(ada, wanted(), key=None)
+    LimitPolicy.objects.update(payments_enabled=True)
+    policies.forget()
+    assert (stripe.calls, TopUp.objects.count()) == ([], 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_racing_first_purchases_make_one_customer(stripe: Fake) -> None:
+    """B15.5: lazily, stored once; any number of first requests end with one id."""
+    account_id = accounts.get_or_create(make.ada().pk).pk
+    for round_number in range(5):
+        Account.objects.update(stripe_customer_id=None)
+
+        def first(_: int) -> str:
+            return accounts.ensure_customer(Account.objects.get(pk=account_id), gateway.in_request())
+
+        assert len(set(at_once(4, first))) == 1, round_number
+    assert len(stripe.all("customer")) == 1
+
+
+# --- taken back -----------------------------------------------------------------------------------------
+
+
+def test_a_refund_that_fails_leaves_what_was_bought(stripe: Fake) -> None:
+    """B10.c3: also when `failed` comes before `created`; in the order of events it is taken and given back."""
+    for reverse in (False, True):
+        top_up = bought(stripe)
+        before = money()
+        refund_id = stripe.refund(top_up.payment_intent_id, 1_000, status="pending")
+        if not reverse:
+            settle(stripe)
+            assert money() == (before[0] - 1_000, before[1])
+            top_up.refresh_from_db()
+            assert top_up.state == State.REVERSED
+        stripe.end_refund(refund_id, "failed")
+        stripe.webhooks.deliver(reversed(stripe.webhooks.take()))
+        apply_received()
+        top_up.refresh_from_db()
+        assert (money(), top_up.state) == (before, State.PAID)
+    assert kinds() == ["TOP_UP", "REVERSAL", "REINSTATEMENT", "TOP_UP"]
+
+
+def test_refunds_never_take_more_than_was_bought(stripe: Fake) -> None:
+    """B10.5: one REVERSAL per refund, in total at most the top-up, however Stripe counts; what was spent is owed."""
+    top_up = bought(stripe)
+    ledger.spend(make.ada().pk, 700, key="tool:1")
+    stripe.refund(top_up.payment_intent_id, 400)
+    settle(stripe)
+    top_up.refresh_from_db()
+    assert (top_up.state, money()) == (State.PARTLY_REVERSED, (0, 100))
+    stripe.refund(top_up.payment_intent_id, 900)  # with tax, Stripe may give back more than the credit
+    settle(stripe)
+    top_up.refresh_from_db()
+    assert (top_up.state, money()) == (State.REVERSED, (0, 700))
+
+
+def test_a_refund_heard_of_before_the_purchase_waits_for_it(stripe: Fake) -> None:
+    """B14.4: order does not matter."""
+    top_up = payments.buy(make.ada().pk, wanted(), key=None)
+    stripe.pay(top_up.checkout_session_id)
+    stripe.refund(stripe.all("payment_intent")[0]["id"], 1_000)
+    told = stripe.webhooks.take()
+    stripe.webhooks.deliver(one for one in told if one["type"] == "refund.created")
+    apply_received()
+    assert money() == (0, 0)
+    stripe.webhooks.deliver(told)
+    apply_received()
+    StripeEvent.objects.filter(state="RECEIVED").update(due_at=timezone.now())
+    apply_received()
+    assert (money(), kinds()) == ((0, 0), ["TOP_UP", "REVERSAL"])
+    assert not StripeEvent.objects.exclude(state__in=["DONE", "IGNORED"]).exists()
+
+
+@pytest.mark.parametrize("won", [True, False])
+def test_a_dispute_takes_until_it_is_won(stripe: Fake, won: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """B10.c5: on partly spent credit; won: as before; lost: nothing more is taken. Auto top-up goes off, staff know."""
+    top_up = bought(stripe)
+    ledger.spend(make.ada().pk, 600, key="tool:1")
+    AutoTopUp.objects.create(account=top_up.account, enabled=True, threshold_cents=1, amount_cents=500)
+    dispute_id = stripe.dispute(top_up.payment_intent_id, 1_000)
+    settle(stripe)
+    assert money() == (0, 600)
+    assert "billing_alert kind=dispute" in caplog.text
+    assert (AutoTopUp.objects.get().enabled, AutoTopUp.objects.get().disabled_reason) == (False, "dispute")
+    assert BillingNotice.objects.filter(kind="payment_disputed").count() == 1
+    stripe.close_dispute(dispute_id, won=won)
+    settle(stripe)
+    top_up.refresh_from_db()
+    assert (money(), top_up.state) == (((400, 0), State.PAID) if won else ((0, 600), State.REVERSED))
+
+
+def test_a_dispute_told_backwards_ends_the_same(stripe: Fake) -> None:
+    """B10.6: won is heard of before the dispute itself."""
+    top_up = bought(stripe)
+    stripe.close_dispute(stripe.dispute(top_up.payment_intent_id, 1_000), won=True)
+    stripe.webhooks.deliver(reversed(stripe.webhooks.take()))
+    apply_received()
+    assert (money(), kinds()) == ((1_000, 0), ["TOP_UP"])
+
+
+def test_a_dispute_of_a_plan_only_calls_staff(stripe: Fake, caplog: pytest.LogCaptureFixture) -> None:
+    """B10.6: no ledger effect."""
+    account = accounts.get_or_create(make.ada().pk)
+    stripe.subscribe(accounts.ensure_customer(account, gateway.in_task()), stripe.price(900))
+    stripe.dispute(stripe.all("payment_intent")[0]["id"], 900)
+    settle(stripe)
+    assert "billing_alert kind=dispute" in caplog.text
+    assert kinds() == []
+
+
+# --- by itself ------------------------------------------------------------------------------------------
+
+
+def automatic_for_ada(stripe: Fake, *, threshold: int = 500, amount: int = 1_000) -> Account:
+    account = accounts.get_or_create(make.ada().pk)
+    stripe.save_card(accounts.ensure_customer(account, gateway.in_task()))
+    wish = payments.Wish(enabled=True, threshold_cents=threshold, amount_cents=amount, consent=True)
+    assert payments.configure(account.user_id, wish).enabled
+    return account
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ten_spends_across_the_threshold_buy_once(stripe: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B10.c4: ten parallel spends cross it, one AUTO top-up exists; its payment is credited by webhook."""
+    account = automatic_for_ada(stripe)
+    ledger.grant(account.user_id, 1_000, key="grant:1")
+    sent: list[int] = []
+    monkeypatch.setattr(ledger, "_have_more_bought", sent.append)
+    at_once(10, lambda number: ledger.spend(account.user_id, 60, key=f"tool:{number}"))
+    assert sent
+    assert set(sent) == {account.pk}
+    at_once(10, lambda _: payments.top_up_if_low(account.pk))
+    top_up = TopUp.objects.get()
+    assert (top_up.kind, top_up.state, money()) == (TopUp.Kind.AUTO, State.OPEN, (400, 0))
+    settle(stripe)
+    assert money() == (1_400, 0)
+    payments.top_up_if_low(account.pk)
+    assert TopUp.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("card", "reason"), [("decline", "card_declined"), ("authenticate", "authentication_required")]
+)
+def test_a_refused_card_switches_it_off_and_says_so(stripe: Fake, card: str, reason: str) -> None:
+    """B10.4: FAILED, off, one notice and one e-mail."""
+    account = automatic_for_ada(stripe)
+    stripe.card(card)
+    payments.top_up_if_low(account.pk)
+    settle(stripe)
+    assert TopUp.objects.get().state == State.FAILED
+    view = payments.settings_of(account.user_id)
+    assert (view.enabled, view.disabled_reason) == (False, reason)
+    notice = BillingNotice.objects.get(kind="auto_top_up_off")
+    assert mails.send(notice.pk)
+    assert len(mail.outbox) == 1
+    payments.top_up_if_low(account.pk)
+    assert TopUp.objects.count() == 1
+
+
+def test_an_outcome_nobody_heard_is_charged_once(stripe: Fake) -> None:
+    """B10.4: the connection breaks after Stripe charged; tried again with the same key, one charge, one credit."""
+    account = automatic_for_ada(stripe)
+    stripe.faults.add("reset_after", "POST", "/v1/payment_intents", times=3)
+    payments.top_up_if_low(account.pk)
+    assert TopUp.objects.get().state == State.CREATED
+    payments.top_up_if_low(account.pk)  # one is open
+    TopUp.objects.update(created_at=timezone.now() - automatic.STUCK_AFTER)
+    assert payments.retry_stuck() == 1
+    settle(stripe)
+    assert (TopUp.objects.get().state, money()) == (State.PAID, (1_000, 0))
+    assert len(stripe.all("charge")) == 1
+
+
+def test_at_most_three_a_day(stripe: Fake) -> None:
+    """B10.4: then it waits for tomorrow."""
+    account = automatic_for_ada(stripe, threshold=50_000)
+    for _ in range(5):
+        payments.top_up_if_low(account.pk)
+        settle(stripe)
+    assert TopUp.objects.count() == 3
+    TopUp.objects.update(created_at=timezone.now() - timedelta(days=1))
+    payments.top_up_if_low(account.pk)
+    assert TopUp.objects.count() == 4
+
+
+def test_switching_it_on_needs_consent_a_card_and_payments(stripe: Fake) -> None:
+    """B10.4, B16.1: refused by name; switching off always works, also without payments."""
+    ada = make.ada()
+    client = person(ada)
+
+    def put(**fields: object) -> object:
+        body = {"enabled": True, "threshold_cents": 500, "amount_cents": 1_000, "consent": True} | fields
+        return client.put(f"{API}/auto-top-up", body, content_type=JSON)
+
+    assert code_of(put(consent=False)) == "invalid_request"
+    assert code_of(put(amount_cents=1)) == "invalid_request"
+    assert code_of(put(threshold_cents=50_001)) == "invalid_request"
+    assert code_of(put()) == "no_saved_card"
+    with pytest.raises(NoSavedCard):
+        payments.configure(
+            ada.pk, payments.Wish(enabled=True, threshold_cents=1, amount_cents=500, consent=True)
+        )
+    automatic_for_ada(stripe)
+    assert put().json() == {
+        "enabled": True, "threshold_cents": 500, "amount_cents": 1_000, "disabled_reason": "",
+    }  # fmt: skip
+    with override_settings(STRIPE_SECRET_KEY=""):
+        assert code_of(put()) == "payments_off"
+        assert put(enabled=False, consent=False).json()["enabled"] is False
+    assert payments.erase(ada.pk) == 0
+
+
+# --- over REST ------------------------------------------------------------------------------------------
+
+
+def test_a_top_up_over_rest_is_its_owners_alone(stripe: Fake) -> None:
+    """B16.c2: another's is 404; B16.2: its shape; `url` is empty once it is not open."""
+    client = person(make.ada())
+
+    def post(body: object, **headers: str) -> object:
+        return client.post(f"{API}/top-ups", body, content_type=JSON, headers=headers)
+
+    made = post({"amount_cents": 1_000}, **{"Idempotency-Key": "a"})
+    assert made.status_code == 201
+    shown = made.json()
+    assert set(shown) == {"id", "amount_cents", "state", "created_at", "url"}
+    assert shown["url"].startswith(stripe.address)
+    session = stripe.all("checkout.session")[0]
+    assert session["success_url"].endswith(f"/billing/plan?top_up={shown['id']}")
+    assert (session["client_reference_id"], session["metadata"]) == (shown["id"], {"top_up": shown["id"]})
+    path = f"{API}/top-ups/{shown['id']}"
+    assert person(make.bob()).get(path).status_code == 404
+    assert program(make.ada(), "read").get(path).json() == shown
+    assert (
+        code_of(program(make.ada(), "read").post(f"{API}/top-ups", {}, content_type=JSON))
+        == "insufficient_scope"
+    )
+    stripe.pay(session["id"])
+    settle(stripe)
+    assert client.get(path).json() == shown | {"state": "PAID", "url": ""}
+    for wrong in ({}, {"amount_cents": "1000"}, {"amount_cents": 10.5}, {"amount_cents": 1_000, "x": 1}):
+        assert code_of(post(wrong)) == "invalid_request"
+    stripe.faults.add("limit", "POST", "/v1/checkout", times=9)
+    assert (post({"amount_cents": 1_000}).status_code, code_of(post({"amount_cents": 1_000}))) == (
+        502, "stripe_unavailable",
+    )  # fmt: skip
+
+
+def test_stuck_top_ups_are_asked_about(stripe: Fake) -> None:
+    """B14.7: when Stripe has stopped telling, it is asked; a page never shown is over."""
+    paid = payments.buy(make.ada().pk, wanted(), key=None)
+    left = payments.buy(make.ada().pk, wanted(), key=None)
+    never = TopUp.objects.create(account=paid.account, amount_cents=500)
+    stripe.pay(paid.checkout_session_id)
+    stripe.advance(seconds=4_000)
+    stripe.webhooks.take()  # lost
+    TopUp.objects.update(created_at=timezone.now() - timedelta(hours=3))
+    assert payments.ask_about_open_ones() == 3
+    states = [TopUp.objects.get(pk=one.pk).state for one in (paid, left, never)]
+    assert states == [State.PAID, State.EXPIRED, State.EXPIRED]
+    assert money() == (1_000, 0)

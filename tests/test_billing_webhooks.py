@@ -1,0 +1,295 @@
+"""Stripe's door and what is done with its words (B14): forged, stale, repeated, reordered, interrupted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from celery import current_app
+from django.db import connection, transaction
+from django.test import Client, override_settings
+from django.utils import timezone
+from kombu.exceptions import OperationalError
+
+from billing import accounts, effects, gateway, inbox, payments
+from billing.models import Account, LedgerEntry, StripeEvent, TierPolicy, TopUp
+from billing.webhooks import MOST_BYTES
+from tests import make, stripe_fake
+from tests.paying import WEBHOOK, apply_received, post_webhook, settle, stripe
+from tests.stripe_fake import Fake, signed
+
+__all__ = ["stripe"]
+State = StripeEvent.State
+SECRET = stripe_fake.WEBHOOK_SECRET
+
+
+def event(kind: str = "charge.succeeded", event_id: str = "evt_1", **obj: object) -> bytes:
+    body = {
+        "id": event_id,
+        "object": "event",
+        "type": kind,
+        "api_version": gateway.API_VERSION,
+        "livemode": False,
+        "created": int(time.time()),
+        "data": {"object": obj},
+    }
+    return json.dumps(body).encode()
+
+
+def bought(stripe: Fake, cents: int = 1_000) -> TopUp:
+    """By Ada, paid at Stripe; nothing of it was told to us yet."""
+    purchase = payments.Purchase(amount_cents=cents, success_url="https://x", cancel_url="https://x")
+    top_up = payments.buy(make.ada().pk, purchase, key=None)
+    stripe.webhooks.take()
+    assert top_up.checkout_session_id
+    assert stripe.pay(top_up.checkout_session_id)
+    return top_up
+
+
+def balance() -> tuple[int, int]:
+    account = Account.objects.get(user=make.ada())
+    return account.credit_balance_cents, account.debt_cents
+
+
+# --- the door -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_what_stripe_did_not_sign_is_refused(stripe: Fake) -> None:
+    """B14.c1: a flipped byte, a wrong secret, an old timestamp, an empty or broken header, no text: 400 and no row."""
+    body, now = event(), int(time.time())
+    forged = [
+        (body.replace(b"charge", b"chArge"), signed(body, SECRET)),
+        (body, signed(body, "whsec_other")),
+        (body, signed(body, SECRET, at=now - 301)),
+        (body, ""),
+        (body, "t=abc"),
+        (body, f"t=abc,v1={'0' * 64}"),
+        (b"\xff", f"t={now},v1={'0' * 64}"),
+        (b"no json", signed(b"no json", SECRET)),
+        (b"[]", signed(b"[]", SECRET)),
+        (b'{"id": 5}', signed(b'{"id": 5}', SECRET)),
+    ]
+    assert [post_webhook(*one) for one in forged] == [400] * len(forged)
+    assert not StripeEvent.objects.exists()
+
+
+@pytest.mark.django_db
+def test_either_of_two_secrets_opens_the_door(stripe: Fake) -> None:
+    """B14.c1: signed with the first or the second secret, then 200; without any, always 503."""
+    with override_settings(STRIPE_WEBHOOK_SECRETS=[SECRET, "whsec_next"]):
+        assert post_webhook(event(), signed(event(), SECRET)) == 200
+        second = event(event_id="evt_2")
+        assert post_webhook(second, signed(second, "whsec_next")) == 200
+    with override_settings(STRIPE_WEBHOOK_SECRETS=[]):
+        assert post_webhook(event(), signed(event(), SECRET)) == 503
+    assert StripeEvent.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_the_door_asks_nobody_and_takes_no_flood(stripe: Fake) -> None:
+    """B14.1, B14.2: 413 past 512 KiB; storing makes no call of Stripe's; a duplicate is 200 too."""
+    long = event(filler="x" * MOST_BYTES)
+    assert post_webhook(long, signed(long, SECRET)) == 413
+    answers = {post_webhook(event(), signed(event(), SECRET)) for _ in range(3)}
+    assert (answers, stripe.calls, StripeEvent.objects.count()) == ({200}, [], 1)
+    assert Client(enforce_csrf_checks=True).get(WEBHOOK).status_code == 405
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_a_broker_the_sweep_applies_it(stripe: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B14.2: the answer is 200 all the same; what is older than 30 s is picked up."""
+    top_up = bought(stripe)
+
+    def refused(*_: object, **__: object) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(current_app, "send_task", refused)
+    assert set(stripe.webhooks.deliver()) == {200}
+    assert inbox.waiting() == []
+    StripeEvent.objects.update(received_at=timezone.now() - inbox.SWEPT_AFTER)
+    for pk in inbox.waiting():
+        effects.apply(pk)
+    top_up.refresh_from_db()
+    assert (top_up.state, balance()) == (TopUp.State.PAID, (1_000, 0))
+
+
+# --- applying -------------------------------------------------------------------------------------------
+
+
+def at_once(count: int, act) -> list:
+    barrier = threading.Barrier(count)
+
+    def one(number: int):
+        barrier.wait()
+        try:
+            return act(number)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ten_deliveries_of_one_event_are_one_effect(stripe: Fake) -> None:
+    """B14.c2: in parallel, one row and one effect, also when ten workers take it at once."""
+    bought(stripe)
+    (completed,) = [one for one in stripe.webhooks.take() if one["type"] == "checkout.session.completed"]
+    assert set(at_once(10, lambda _: stripe.webhooks.deliver_one(completed))) == {200}
+    row = StripeEvent.objects.get()
+    at_once(10, lambda _: effects.apply(row.pk))
+    row.refresh_from_db()
+    assert (row.state, row.attempts, balance()) == (State.DONE, 1, (1_000, 0))
+
+
+@pytest.mark.django_db
+def test_order_does_not_matter(stripe: Fake) -> None:
+    """B14.c3: created, updated (PRO to BUSINESS) and deleted, in any of six orders: the same account."""
+    pro, business = stripe.price(1_000), stripe.price(3_000)
+    for tier, price in (("PRO", pro), ("BUSINESS", business)):
+        TierPolicy.objects.filter(tier=tier).update(stripe_price_id=price)
+    ends = set()
+    for number, order in enumerate(itertools.permutations(("created", "updated", "deleted"))):
+        account = accounts.get_or_create(make.user(f"user{number}").pk)
+        deadline = gateway.in_task()
+        customer_id = accounts.ensure_customer(account, deadline)
+        stripe.subscribe(customer_id, pro)
+        (subscription,) = gateway.list_subscriptions(deadline, customer_id)
+        gateway.change_price(deadline, subscription, business, key=f"k{number}")
+        gateway.cancel_subscription(deadline, subscription.id, key=f"c{number}")
+        told = {one["type"].rpartition(".")[2]: one for one in stripe.webhooks.take()}
+        for name in order:
+            stripe.webhooks.deliver_one(told[name])
+            apply_received()
+        account.refresh_from_db()
+        mirror = getattr(account, "subscription", None)
+        ends.add((account.tier, mirror.status if mirror else None, mirror.entitles if mirror else False))
+    assert len({tier for tier, _, _ in ends}) == 1
+    assert not any(entitles for _, _, entitles in ends)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_dies_has_done_all_or_nothing(stripe: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B14.c4: killed before commit, the sweep applies it; killed after it, a redelivery changes nothing."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    bought(stripe)
+    stripe.webhooks.deliver()
+    row = StripeEvent.objects.get(type="checkout.session.completed")
+    with monkeypatch.context() as patch:
+        patch.setattr(inbox, "finish", die)
+        with pytest.raises(Killed):
+            effects.apply(row.pk)
+    row.refresh_from_db()
+    assert (row.state, balance()) == (State.PROCESSING, (0, 0))
+    assert effects.apply(row.pk) is None  # its claim still holds
+    assert balance() == (0, 0)
+    StripeEvent.objects.filter(pk=row.pk).update(claimed_until=timezone.now())
+    assert inbox.waiting() == [row.pk]
+    effects.apply(row.pk)
+    effects.apply(row.pk)  # redelivered: the ack was lost
+    assert (balance(), LedgerEntry.objects.count()) == ((1_000, 0), 1)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "kind",
+    ["subscription_schedule.updated", "subscription_schedule.created", "something.new", "charge.succeeded"],
+)
+def test_what_means_nothing_to_us_is_kept_and_ignored(stripe: Fake, kind: str) -> None:
+    """B14.c5: 200, IGNORED, no Stripe call."""
+    body = event(kind, customer="cus_1", id="x_1")
+    assert post_webhook(body, signed(body, SECRET)) == 200
+    apply_received()
+    assert StripeEvent.objects.get().state == State.IGNORED
+    assert stripe.calls == []
+
+
+@pytest.mark.django_db
+def test_a_replay_adds_nothing(stripe: Fake) -> None:
+    """B14.c5: a DONE top-up event, replayed."""
+    bought(stripe)
+    settle(stripe)
+    assert inbox.replay(StripeEvent.objects.values_list("pk", flat=True))
+    apply_received()
+    assert set(StripeEvent.objects.values_list("state", flat=True)) == {State.DONE, State.IGNORED}
+    assert (balance(), LedgerEntry.objects.count()) == ((1_000, 0), 1)
+
+
+@pytest.mark.django_db
+def test_strangers_and_the_other_mode_are_ignored(stripe: Fake) -> None:
+    """B14.3: foreign customers and wrong livemode are IGNORED, kept."""
+    customer = gateway.create_customer(gateway.in_task(), email="", account_id=99, user_id=99)
+    stripe.subscribe(customer.id, stripe.price(900))
+    settle(stripe)
+    assert set(StripeEvent.objects.values_list("state", flat=True)) == {State.IGNORED}
+    body = event("customer.deleted", id=customer.id).replace(b'"livemode": false', b'"livemode": true')
+    post_webhook(body, signed(body, SECRET))
+    apply_received()
+    assert StripeEvent.objects.get(event_id="evt_1").state == State.IGNORED
+
+
+@pytest.mark.django_db
+def test_what_fails_is_tried_twelve_times_and_then_staff_are_called(
+    stripe: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B14.3: back-off 10 s doubling to an hour, 12 attempts, then FAILED and an alert; replayed, it goes through."""
+    bought(stripe)
+    stripe.webhooks.deliver()
+    row = StripeEvent.objects.get(type="checkout.session.completed")
+    stripe.faults.add("error", "GET", "/v1/checkout", times=99)
+    waits = []
+    for _ in range(inbox.MOST_ATTEMPTS):
+        wait = effects.apply(row.pk)
+        waits.append(int(wait.total_seconds()) if wait else None)
+        assert effects.apply(row.pk) is None  # not before its time
+        StripeEvent.objects.filter(pk=row.pk).update(due_at=timezone.now())
+    assert waits == [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600, None]
+    row.refresh_from_db()
+    assert (row.state, row.last_error, balance()) == (State.FAILED, "GatewayDown", (0, 0))
+    assert "billing_alert kind=event_failed" in caplog.text
+    stripe.faults.clear()
+    inbox.replay([row.pk])
+    apply_received()
+    assert balance() == (1_000, 0)
+
+
+@pytest.mark.django_db
+def test_a_bug_of_ours_loses_no_event(stripe: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B14.3: whatever an effect raises, nothing of it stays and the event waits."""
+
+    def broken(session: object) -> bool:
+        with transaction.atomic():
+            accounts.get_or_create(make.bob().pk)
+        raise KeyError("oops")
+
+    bought(stripe)
+    stripe.webhooks.deliver()
+    monkeypatch.setattr(payments, "fulfil", broken)
+    apply_received()
+    row = StripeEvent.objects.get(type="checkout.session.completed")
+    assert (row.state, row.last_error) == (State.RECEIVED, "KeyError")
+    assert not Account.objects.filter(user__username="bob").exists()
+
+
+@pytest.mark.django_db
+def test_a_deleted_customer_is_forgotten(stripe: Fake) -> None:
+    """B14.5: `customer.deleted` forgets the id, and the plan goes with it."""
+    account = accounts.get_or_create(make.ada().pk)
+    customer_id = accounts.ensure_customer(account, gateway.in_task())
+    body = event("customer.deleted", id=customer_id)
+    post_webhook(body, signed(body, SECRET))
+    apply_received()
+    account.refresh_from_db()
+    assert account.stripe_customer_id is None
+    assert StripeEvent.objects.get(event_id="evt_1").state == State.DONE
