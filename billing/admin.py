@@ -12,6 +12,7 @@ from django.http import HttpRequest
 
 from billing import account_admin as account_admin  # registers the pages of accounts
 from billing import catalogue_admin as catalogue_admin  # … and of prices
+from billing import payment_admin as payment_admin  # … and of what came from Stripe
 from billing import policies, pricing
 from billing.models import (
     LedgerAllocation,

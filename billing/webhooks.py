@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from celery import current_app
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.db import transaction
@@ -13,14 +12,12 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, UnreadablePostE
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
-from kombu.exceptions import OperationalError
 
 from billing import gateway, inbox
 from billing.errors import BadSignature
 
 logger = logging.getLogger(__name__)
 MOST_BYTES = 512 * 1024
-APPLY = "billing.tasks.apply_event"
 
 
 @csrf_exempt
@@ -42,7 +39,7 @@ def stripe_webhook(request: HttpRequest) -> HttpResponse:
     with transaction.atomic():
         pk = inbox.store(event)
         if pk is not None:
-            transaction.on_commit(partial(have_it_applied, pk))
+            transaction.on_commit(partial(inbox.have_it_applied, pk))
     return JsonResponse({"received": True})
 
 
@@ -57,14 +54,6 @@ def _body(request: HttpRequest) -> bytes | None:
     except UnreadablePostError:
         return b""
     return body if len(body) <= MOST_BYTES else None
-
-
-def have_it_applied(pk: int) -> None:
-    """By name: tasks stand beside. Without a broker the sweep finds it."""
-    try:
-        current_app.send_task(APPLY, args=[pk], retry=False)
-    except OperationalError:
-        logger.warning("Event %s waits for the sweep: no broker.", pk)
 
 
 def _refused(status: int, code: str, message: str) -> HttpResponse:

@@ -43,8 +43,12 @@ def buy(user_id: int, purchase: Purchase, *, key: str | None) -> TopUp:
 def check_amount(name: str, cents: int) -> None:
     policy = policies.rules().policy
     if not policy.top_up_min_cents <= cents <= policy.top_up_max_cents:
-        text = f"A top-up is {policy.top_up_min_cents} to {policy.top_up_max_cents} cents."
-        raise InvalidRequest({name: [text]})
+        least, most = _written(policy.top_up_min_cents), _written(policy.top_up_max_cents)
+        raise InvalidRequest({name: [f"A top-up is between {least} and {most}."]})
+
+
+def _written(cents: int) -> str:
+    return f"{cents // 100}.{cents % 100:02d} {settings.BILLING_CURRENCY.upper()}"
 
 
 def _made(account: Account, cents: int, key: str | None) -> TopUp:

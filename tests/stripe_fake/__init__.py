@@ -14,10 +14,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 from tests.stripe_fake import checkouts, clock, invoices, money, routes, subscriptions
-from tests.stripe_fake.deliveries import Deliveries, Post, signed
+from tests.stripe_fake.deliveries import Deliveries, Post, Postman, signed
 from tests.stripe_fake.server import Seen, Server
 from tests.stripe_fake.shapes import Obj
 from tests.stripe_fake.world import DAY, CardBehaviour, World
@@ -26,6 +27,7 @@ __all__ = ["SECRET_KEY", "WEBHOOK_SECRET", "Fake", "Obj", "Post", "Seen", "runni
 
 SECRET_KEY = "sk_test_fake"
 WEBHOOK_SECRET = "whsec_fake"
+WEBHOOK_PATH = "/api/v1/billing/stripe/webhook"
 
 
 class Fake:
@@ -55,10 +57,17 @@ class Fake:
 
     # --- set-up -----------------------------------------------------------------------------------------
 
-    def price(self, cents: int, *, interval: str = "month", currency: str = "usd") -> str:
+    def price(self, cents: int, *, interval: str = "month", currency: str = "usd", price_id: str = "") -> str:
+        """With an id of one's own it is made once."""
         params: Obj = {"currency": currency, "unit_amount": str(cents), "recurring": {"interval": interval}}
         with self.world.lock:
-            return str(routes.create_price(self.world, "", params)["id"])
+            if price_id in self.world.objects:
+                return price_id
+            made = routes.create_price(self.world, "", params)
+            if price_id:
+                self.world.objects[price_id] = self.world.objects.pop(made["id"])
+                made["id"] = price_id
+            return str(made["id"])
 
     def card(self, behaviour: CardBehaviour, customer_id: str = "") -> None:
         """Of one customer, or of everybody who has none of his own."""
@@ -130,6 +139,16 @@ class Fake:
         intent = self.world.get(intent_id, "payment_intent")
         return self.world.get(intent["latest_charge"], "charge")
 
+    @contextmanager
+    def delivering_to(self, site: str) -> Iterator[None]:
+        """Webhooks go to a running site by themselves."""
+        postman = Postman(self.webhooks, f"{site}{WEBHOOK_PATH}")
+        postman.start()
+        try:
+            yield
+        finally:
+            postman.stop()
+
     # --- time -------------------------------------------------------------------------------------------
 
     def advance(self, *, days: float = 0, seconds: float = 0) -> None:
@@ -137,9 +156,12 @@ class Fake:
 
 
 @contextmanager
-def running(port: int = 0, *, secret_key: str = SECRET_KEY) -> Iterator[Fake]:
+def running(port: int = 0, *, state: Path | None = None) -> Iterator[Fake]:
+    """With a file for its state, it goes on where it stopped."""
     world = World()
-    with Server(("127.0.0.1", port), world, secret_key) as server:
+    if state is not None and state.exists():
+        world.load(state)
+    with Server(("127.0.0.1", port), world, SECRET_KEY) as server:
         world.address = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
@@ -149,5 +171,7 @@ def running(port: int = 0, *, secret_key: str = SECRET_KEY) -> Iterator[Fake]:
             server.over.set()
             server.shutdown()
             thread.join(10)
+            if state is not None:
+                world.save(state)
             if server.bugs:
                 raise AssertionError("the fake is broken") from server.bugs[0]

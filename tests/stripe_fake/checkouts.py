@@ -35,7 +35,9 @@ def create(world: World, params: Obj) -> Obj:
     customer = world.get(params["customer"], "customer")
     expires_at = integer(params, "expires_at", world.now + DAY) or 0
     asked_at = int(time.time())  # whoever asks has not jumped ahead with us
-    if "expires_at" in params and not asked_at + SHORTEST - 60 <= expires_at <= asked_at + LONGEST:
+    bounds = range(asked_at + SHORTEST - 60, asked_at + LONGEST + 1)
+    kept = world.keeps("pages_stay_open_half_an_hour_to_a_day")
+    if "expires_at" in params and expires_at not in bounds and kept:
         raise Problem("The `expires_at` timestamp must be 30 minutes to 24 hours ahead.", param="expires_at")
     session_id, line = world.new_id("cs_test"), params["line_items"][0]
     amount, currency = _price(world, params["mode"], line)

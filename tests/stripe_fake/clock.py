@@ -44,7 +44,7 @@ def _of_subscription(world: World, subscription: Obj) -> Iterator[Due]:
         yield lapses, lambda: _lapse(world, subscription)
         return
     update = subscription["pending_update"]
-    if update:
+    if update and world.keeps("pending_updates_expire"):
         yield update["expires_at"], lambda: subscriptions.drop_pending_update(world, subscription)
     if status == "trialing" and "warned" not in subscription["metadata"]:
         yield end - WARNED_DAYS * DAY, lambda: _warn(world, subscription)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
 
-from tests.stripe_fake import checkouts, invoices, subscriptions
+from tests.stripe_fake import checkouts, clock, invoices, subscriptions
 from tests.stripe_fake.shapes import Obj
 from tests.stripe_fake.subscriptions import item
-from tests.stripe_fake.world import Problem, World
+from tests.stripe_fake.world import DAY, MONTH, Problem, World
 
 if TYPE_CHECKING:
     from tests.stripe_fake.server import Handler
@@ -160,9 +161,36 @@ def _at_portal(world: World, session_id: str, act: str) -> str:
     return f"{world.address}/p/{session_id}"
 
 
+# --- what only a fake has --------------------------------------------------------------------------------
+
+
+def _controls(world: World, _panel: str, problem: str) -> str:
+    body = f"<p class=note>It is {time.strftime('%Y-%m-%d %H:%M', time.gmtime(world.now))} UTC here.</p>"
+    acts = [("A day passes", "day"), ("A month passes", "month")]
+    body += _buttons("/control/panel", acts) + f"<hr><p>Cards: {world.default_card}</p>"
+    body += _buttons(
+        "/control/panel",
+        [
+            ("All cards work", "ok"),
+            ("All cards are declined", "decline"),
+            ("Banks want to see people", "authenticate"),
+        ],
+    )
+    return _page("Time and banks", body, problem)
+
+
+def _at_controls(world: World, _panel: str, act: str) -> str:
+    if act in ("day", "month"):
+        clock.advance(world, DAY if act == "day" else MONTH + DAY)
+    elif act in ("ok", "decline", "authenticate"):
+        world.default_card = act  # type: ignore[assignment]
+    return f"{world.address}/control/panel"
+
+
 Shown = Callable[[World, str, str], str]
 PLACES: dict[tuple[str, ...], tuple[Shown, Shown]] = {
     ("c", "pay"): (_checkout, _at_checkout),
     ("i",): (_invoice, _at_invoice),
     ("p",): (_portal, _at_portal),
+    ("control",): (_controls, _at_controls),
 }

@@ -35,12 +35,25 @@ def answer(world: World, method: str, path: str, params: Obj) -> Obj:
             shown = handler(world, found.groupdict().get("id", ""), params)
             if shown.get("object") != "list" and not shown.get("deleted"):
                 check(shown)
-            return expanded(world, shown, paths)
+            shown = expanded(world, shown, paths)
+            if not world.keeps("periods_are_on_items"):
+                _as_in_old_times(shown)
+            return shown
     raise Problem(f"Unrecognized request URL ({method}: {path}).", status=404)
+
+
+def _as_in_old_times(shown: Obj) -> None:
+    """The period stood on the subscription itself once."""
+    if shown.get("object") == "subscription":
+        for one in shown["items"]["data"]:
+            shown["current_period_start"] = one.pop("current_period_start")
+            shown["current_period_end"] = one.pop("current_period_end")
 
 
 def page(world: World, found: list[Obj], params: Obj, url: str) -> Obj:
     """`starting_after` is the last id of the page before."""
+    if not world.keeps("lists_come_in_pages"):
+        return listed(found, url)
     limit = integer(params, "limit", 10) or 10
     if not 1 <= limit <= MOST:
         raise Problem("Invalid integer: limit must be 1 to 100.", param="limit")

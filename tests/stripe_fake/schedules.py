@@ -25,7 +25,7 @@ PHASE = (
 def create(world: World, params: Obj) -> Obj:
     """From a subscription and from nothing else: no other parameter goes with it."""
     for name in params:
-        if name not in ("from_subscription", "expand"):
+        if name not in ("from_subscription", "expand") and world.keeps("nothing_else_with_from_subscription"):
             raise Problem(f"You cannot set `{name}` if `from_subscription` is set.", param=name)
     subscription = world.get(params["from_subscription"], "subscription")
     if subscription["schedule"]:
@@ -135,6 +135,8 @@ def _defaults() -> dict[str, Any]:
 def release(world: World, schedule: Obj, params: Obj | None = None) -> Obj:
     only(params or {}, "preserve_cancel_date")
     if schedule["status"] not in ("active", "not_started"):
+        if not world.keeps("no_release_of_what_is_over"):
+            return schedule
         raise Problem(
             f"You cannot release a subscription schedule that is currently in the `{schedule['status']}` status."
         )

@@ -103,12 +103,15 @@ class Handler(BaseHTTPRequestHandler):
         server, key = self.server, self.headers.get("Idempotency-Key", "") if method == "POST" else ""
         with server.world.lock:
             kept, asked = server.kept.get(key), (method, path, text)
-            if key and kept:
+            if key and kept and server.world.keeps("keys_repeat_answers"):
                 if kept.asked == asked:
                     self._log(method, path, text, key, kept.status)
                     return kept.status, kept.body, True
                 fault = None
-            status, answer = self._outcome(method, path, text, fault, clash=bool(key and kept))
+            clash = (
+                kept is not None and kept.asked != asked and server.world.keeps("keys_belong_to_one_request")
+            )
+            status, answer = self._outcome(method, path, text, fault, clash=clash)
             if key and not kept and fault != "error" and (status < 300 or status in KEPT):
                 server.kept[key] = Kept(asked=asked, status=status, body=answer)
             self._log(method, path, text, key, status)
@@ -129,9 +132,11 @@ class Handler(BaseHTTPRequestHandler):
             return problem.status, json.dumps(problem.body).encode()
 
     def _admit(self, fault: FaultKind | None, *, clash: bool) -> None:
-        if self.headers.get("Authorization") != f"Bearer {self.server.secret_key}" or fault == "unauthorised":
+        keeps = self.server.world.keeps
+        stranger = self.headers.get("Authorization") != f"Bearer {self.server.secret_key}"
+        if (stranger and keeps("bearer_is_checked")) or fault == "unauthorised":
             raise Problem("Invalid API Key provided.", status=401, code="api_key_expired")
-        if self.headers.get("Stripe-Version") != API_VERSION:
+        if self.headers.get("Stripe-Version") != API_VERSION and keeps("version_is_checked"):
             raise Problem("Invalid Stripe API version.", status=400)
         if clash:
             raise Problem(

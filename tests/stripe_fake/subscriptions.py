@@ -138,14 +138,16 @@ def update(world: World, subscription: Obj, params: Obj) -> Obj:
     )
     if subscription["status"] in ("canceled", "incomplete_expired"):
         raise Problem("A canceled subscription can only update its cancellation_details and metadata.")
-    if params.get("payment_behavior") == "pending_if_incomplete":
+    if params.get("payment_behavior") == "pending_if_incomplete" and world.keeps(
+        "few_parameters_with_pending_updates"
+    ):
         for name in params:
             if name not in (*WITH_PENDING, "expand"):
                 raise Problem(
                     f"{name} is not supported with payment_behavior=pending_if_incomplete.", param=name
                 )
     before: Obj = {}
-    _change_cancellation(subscription, params, before)
+    _change_cancellation(world, subscription, params, before)
     if isinstance(params.get("metadata"), dict):
         subscription["metadata"].update(params["metadata"])
     if params.get("items"):
@@ -154,10 +156,10 @@ def update(world: World, subscription: Obj, params: Obj) -> Obj:
     return subscription
 
 
-def _change_cancellation(subscription: Obj, params: Obj, before: Obj) -> None:
+def _change_cancellation(world: World, subscription: Obj, params: Obj, before: Obj) -> None:
     if "cancel_at_period_end" not in params and "cancel_at" not in params:
         return
-    if subscription["schedule"]:
+    if subscription["schedule"] and world.keeps("no_cancellation_while_scheduled"):
         raise Problem(
             f"The subscription is managed by the subscription schedule `{subscription['schedule']}`, and updating"
             " any cancelation behavior directly is not allowed. Please update the schedule instead."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-import itertools
+import json
 import threading
 import time
+from pathlib import Path
 from typing import Any, Literal
 
 from tests.stripe_fake.shapes import Obj, check, complete
@@ -15,6 +16,21 @@ DAY = 24 * 60 * 60
 MONTH = 30 * DAY  # every month of the fake has thirty days
 CardBehaviour = Literal["ok", "decline", "authenticate"]
 DunningEnd = Literal["canceled", "unpaid", "past_due"]
+Rule = Literal[
+    "keys_repeat_answers",
+    "keys_belong_to_one_request",
+    "bearer_is_checked",
+    "version_is_checked",
+    "no_cancellation_while_scheduled",
+    "nothing_else_with_from_subscription",
+    "few_parameters_with_pending_updates",
+    "no_release_of_what_is_over",
+    "pages_stay_open_half_an_hour_to_a_day",
+    "periods_are_on_items",
+    "pending_updates_expire",
+    "lists_come_in_pages",
+    "every_change_is_told",
+]  # what `CONTRACT.md` says about each
 
 
 class Problem(Exception):
@@ -47,13 +63,18 @@ class World:
         self.retry_days: tuple[int, ...] = (3, 5, 7)  # after the first failure, each after the one before
         self.dunning_end: DunningEnd = "canceled"
         self.address = ""  # of the fake itself
+        self.broken_rules: set[Rule] = set()  # to prove that a test would notice
         self.plans: dict[str, Obj] = {}  # what each checkout was asked to sell
-        self._numbers = itertools.count(1)
+        self._last_number = 0
+
+    def keeps(self, rule: Rule) -> bool:
+        return rule not in self.broken_rules
 
     # --- objects ----------------------------------------------------------------------------------------
 
     def new_id(self, prefix: str) -> str:
-        return f"{prefix}_fake{next(self._numbers):06d}"
+        self._last_number += 1
+        return f"{prefix}_fake{self._last_number:06d}"
 
     def make(self, kind: str, prefix: str, **fields: Any) -> Obj:
         """A new object, kept and checked."""
@@ -74,11 +95,27 @@ class World:
         found = [one for one in self.objects.values() if one["object"] == kind]
         return [one for one in reversed(found) if all(one[name] == want for name, want in wanted.items())]
 
+    # --- kept between two runs, for a person who clicks through ------------------------------------------
+
+    KEPT = ("now", "objects", "cards", "plans", "_last_number")
+
+    def save(self, path: Path) -> None:
+        with self.lock:
+            path.write_text(json.dumps({name: getattr(self, name) for name in self.KEPT}))
+
+    def load(self, path: Path) -> None:
+        """Time went on meanwhile; what was due happens when it is advanced next."""
+        for name, value in json.loads(path.read_text()).items():
+            setattr(self, name, value)
+        self.now = max(self.now, int(time.time()))
+
     # --- what happens -----------------------------------------------------------------------------------
 
     def emit(self, event_type: str, obj: Obj, previous: Obj | None = None) -> None:
         """Every change is told, also one that our own call caused."""
         check(obj)
+        if not self.keeps("every_change_is_told"):
+            return
         data: Obj = {"object": copy.deepcopy(obj)}
         if previous is not None:
             data["previous_attributes"] = previous

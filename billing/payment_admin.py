@@ -1,0 +1,103 @@
+"""What came from Stripe, for staff: its words, replayed when they are wanted again, and what was bought (B18.5, B10.7)."""
+
+from __future__ import annotations
+
+import json
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from billing import inbox, payments
+from billing.errors import Refused
+from billing.models import AutoTopUp, StripeEvent, TopUp
+from billing.showing import ViewOnly, dollars_of_cents
+
+USER_SEARCH = ["=account__user__username", "=account__user__email"]
+
+
+@admin.register(StripeEvent)
+class StripeEventAdmin(ViewOnly):
+    list_display = ["received_at", "type", "state", "attempts", "last_error", "event_id", "processed_at"]
+    list_filter = ["state", "type"]
+    search_fields = ["=event_id"]
+    ordering = ["-received_at"]
+    actions = ["replay"]
+    readonly_fields = [
+        "event_id", "type", "api_version", "livemode", "created", "received_at", "state", "attempts", "due_at",
+        "claimed_until", "last_error", "processed_at", "said",
+    ]  # fmt: skip
+    fields = [*readonly_fields]
+
+    @admin.display(description="payload")
+    def said(self, event: StripeEvent) -> SafeString:
+        return format_html("<pre>{}</pre>", json.dumps(event.payload, indent=2) if event.payload else "-")
+
+    def has_replay_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("billing.change_stripeevent")
+
+    @admin.action(description="Apply again", permissions=["replay"])
+    def replay(self, request: HttpRequest, queryset: QuerySet[StripeEvent]) -> None:
+        """Harmless for any event at any time (B14.6). Who asked for it is kept."""
+        replayed = inbox.replay(queryset.values_list("pk", flat=True))
+        assert isinstance(request.user, User)
+        LogEntry.objects.log_actions(
+            request.user.pk, StripeEvent.objects.filter(pk__in=replayed), CHANGE, "Applied again."
+        )
+        for pk in replayed:
+            inbox.have_it_applied(pk)
+        self.message_user(request, f"{len(replayed)} events are applied again.", messages.SUCCESS)
+
+
+@admin.register(TopUp)
+class TopUpAdmin(ViewOnly):
+    list_display = ["created_at", "user", "kind", "amount", "state", "payment_intent_id"]
+    list_filter = ["state", "kind"]
+    list_select_related = ["account__user"]
+    search_fields = [*USER_SEARCH, "=id", "=payment_intent_id", "=checkout_session_id"]
+    ordering = ["-created_at"]
+    actions = ["refund"]
+
+    def user(self, top_up: TopUp) -> str:
+        return top_up.account.user.get_username()
+
+    @admin.display(ordering="amount_cents")
+    def amount(self, top_up: TopUp) -> str:
+        return dollars_of_cents(top_up.amount_cents)
+
+    def has_refund_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("billing.change_topup")
+
+    @admin.action(description="Refund at Stripe what was not refunded yet", permissions=["refund"])
+    def refund(self, request: HttpRequest, queryset: QuerySet[TopUp]) -> None:
+        """The ledger follows when Stripe says that it was done."""
+        assert isinstance(request.user, User)
+        for top_up in queryset:
+            try:
+                payments.refund_top_up(top_up)
+            except Refused as refusal:
+                self.message_user(request, f"{top_up}: {refusal.message}", messages.ERROR)
+            else:
+                LogEntry.objects.log_actions(request.user.pk, [top_up], CHANGE, "Refund asked for.")
+                self.message_user(request, f"{top_up}: the refund is on its way.", messages.SUCCESS)
+
+
+@admin.register(AutoTopUp)
+class AutoTopUpAdmin(ViewOnly):
+    list_display = ["user", "enabled", "threshold", "amount", "failures", "disabled_reason"]
+    list_filter = ["enabled"]
+    list_select_related = ["account__user"]
+    search_fields = USER_SEARCH
+
+    def user(self, row: AutoTopUp) -> str:
+        return row.account.user.get_username()
+
+    def threshold(self, row: AutoTopUp) -> str:
+        return dollars_of_cents(row.threshold_cents)
+
+    def amount(self, row: AutoTopUp) -> str:
+        return dollars_of_cents(row.amount_cents)

@@ -1,0 +1,14 @@
+"""What staff should see first: words of Stripe's that led to nothing (B18.5)."""
+
+from __future__ import annotations
+
+from django import template
+
+from billing.models import StripeEvent
+
+register = template.Library()
+
+
+@register.simple_tag
+def failed_events() -> int:
+    return StripeEvent.objects.filter(state=StripeEvent.State.FAILED).count()

@@ -1,0 +1,58 @@
+"""The part of a page where credit is bought."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from django import template
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from django.template import Context
+
+from billing import payments, policies, queries
+from billing.models import TopUp
+
+register = template.Library()
+AMOUNTS_CENTS = (500, 1_000, 2_000, 5_000, 10_000)
+SHOWN = 4
+
+
+@register.inclusion_tag("billing/_top_up.html", takes_context=True)
+def top_up_form(context: Context) -> dict[str, Any]:
+    """Nothing at all where nothing is sold."""
+    request: HttpRequest = context["request"]
+    assert isinstance(request.user, User)
+    policy = policies.rules().policy
+    least, most = policy.top_up_min_cents, policy.top_up_max_cents
+    automatic = payments.settings_of(request.user.pk)
+    return {
+        "payments": queries.payments_on(),
+        "amounts": [cents for cents in AMOUNTS_CENTS if least <= cents <= most][:SHOWN],
+        "least": units(least),
+        "most": units(most),
+        "automatic": automatic,
+        "threshold": units(automatic.threshold_cents or 500),
+        "amount": units(automatic.amount_cents or max(least, 1_000)),
+        "a_day": policy.auto_top_up_max_per_day,
+        "bought": _asked_about(request),
+        "key": uuid4(),
+        "currency": settings.BILLING_CURRENCY,
+        "csrf_token": context.get("csrf_token"),
+    }
+
+
+def _asked_about(request: HttpRequest) -> TopUp | None:
+    """The one whose page at Stripe the browser comes from."""
+    try:
+        top_up_id = UUID(request.GET.get("top_up", ""))
+    except ValueError:
+        return None
+    return queries.top_up(request.user.pk or 0, top_up_id)
+
+
+@register.filter
+def units(cents: int) -> str:
+    """As a number field takes it: `12.50`."""
+    return f"{cents // 100}.{cents % 100:02d}" if cents % 100 else str(cents // 100)

@@ -1,0 +1,77 @@
+"""The buttons around credit: buy some, let it buy itself (B17.2). Afterwards the page is read anew, whatever came of it."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from billing import payments, redirects
+from billing.errors import Refused
+
+MOST_DIGITS = 12
+
+
+@login_required
+@require_POST
+def buy(request: HttpRequest) -> HttpResponse:
+    """One of the amounts shown, or another one; the page's key makes two clicks one purchase."""
+    page = redirects.plan_page()
+    purchase = payments.Purchase(
+        amount_cents=cents_of(request.POST.get("other") or request.POST.get("amount", "")),
+        success_url=f"{page}?top_up={{top_up}}",
+        cancel_url=page,
+        save_card="save_card" in request.POST,
+    )
+    key = request.POST.get("key", "")[:64]
+    try:
+        top_up = payments.buy(
+            _user_id(request), purchase, key=f"page:{key}:{purchase.amount_cents}" if key else None
+        )
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+        return redirect("billing_plan")
+    if not top_up.checkout_url:
+        return redirect("billing_plan")
+    return render(request, "billing/onward.html", {"url": top_up.checkout_url, "action": "checkout"})
+
+
+@login_required
+@require_POST
+def automate(request: HttpRequest) -> HttpResponse:
+    enabled = request.POST.get("enabled") == "yes"
+    wish = payments.Wish(
+        enabled=enabled,
+        threshold_cents=cents_of(request.POST.get("threshold", "")),
+        amount_cents=cents_of(request.POST.get("amount", "")),
+        consent="consent" in request.POST,
+    )
+    try:
+        payments.configure(_user_id(request), wish)
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    else:
+        messages.success(
+            request, _("Automatic top-ups are on.") if enabled else _("Automatic top-ups are off.")
+        )
+    return redirect("billing_plan")
+
+
+def cents_of(text: str) -> int:
+    """`12.50` and `12,50` are 1250; what is no amount is 0, which nothing sells."""
+    try:
+        amount = Decimal(text.strip().replace(",", ".")[:MOST_DIGITS]) * 100
+    except InvalidOperation:
+        return 0
+    return int(amount) if amount.is_finite() and amount == amount.to_integral_value() and amount > 0 else 0
+
+
+def _user_id(request: HttpRequest) -> int:
+    assert isinstance(request.user, User)
+    return request.user.pk

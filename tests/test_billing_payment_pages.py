@@ -1,0 +1,140 @@
+"""What people and staff see of payments: the part of the plan page that sells credit, and staff's view of Stripe."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission
+from django.test import Client, override_settings
+
+from billing import accounts, effects, gateway, inbox, payments
+from billing.models import Account, LedgerEntry, StripeEvent, TopUp
+from billing.top_up_views import cents_of
+from tests import make
+from tests.paying import settle, stripe
+from tests.rest import person
+from tests.stripe_fake import Fake
+
+__all__ = ["stripe"]
+pytestmark = pytest.mark.django_db
+PLAN = "/billing/plan"
+
+
+def bought(stripe: Fake) -> TopUp:
+    purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
+    top_up = payments.buy(make.ada().pk, purchase, key=None)
+    stripe.pay(top_up.checkout_session_id)
+    settle(stripe)
+    top_up.refresh_from_db()
+    return top_up
+
+
+@pytest.mark.parametrize(
+    ("text", "cents"),
+    [
+        ("12.50", 1250),
+        ("12,5", 1250),
+        ("7", 700),
+        (" 5 ", 500),
+        ("0.001", 0),
+        ("-5", 0),
+        ("NaN", 0),
+        ("Infinity", 0),
+        ("1e3", 100_000),
+        ("x", 0),
+        ("", 0),
+    ],
+)
+def test_amounts_as_people_write_them(text: str, cents: int) -> None:
+    """B1.2: no float on the way."""
+    assert cents_of(text) == cents
+
+
+def test_the_plan_page_sells_credit(stripe: Fake) -> None:
+    """B17.2: amounts, automatic top-ups, and what became of a purchase; two clicks are one."""
+    client = person(make.ada())
+    page = client.get(PLAN).content.decode()
+    assert "Buy credits" in page
+    assert "I agree that my saved card is charged" in page
+    sent = [client.post("/billing/top-up", {"amount": "10", "key": "one"}) for _ in range(2)]
+    top_up = TopUp.objects.get()
+    assert [top_up.checkout_url in answer.content.decode() for answer in sent] == [True, True]
+    back = f"{PLAN}?top_up={top_up.pk}"
+    assert "waiting for the payment service" in client.get(back).content.decode()
+    assert "waiting for" not in person(make.bob()).get(back).content.decode()
+    stripe.pay(top_up.checkout_session_id)
+    settle(stripe)
+    assert "were added to your credits" in client.get(back).content.decode()
+    refused = client.post("/billing/top-up", {"other": "1"}, follow=True).content.decode()
+    assert "A top-up is between 5.00 USD and 500.00 USD." in refused
+
+
+def test_automatic_top_ups_are_switched_on_the_page(stripe: Fake) -> None:
+    """B17.2: with consent and a card; switched off again by one button."""
+    client = person(make.ada())
+    account = accounts.get_or_create(make.ada().pk)
+    stripe.save_card(accounts.ensure_customer(account, gateway.in_task()))
+    wanted = {"enabled": "yes", "threshold": "5", "amount": "20"}
+    assert "only if you agree" in client.post("/billing/auto-top-up", wanted, follow=True).content.decode()
+    on = client.post("/billing/auto-top-up", wanted | {"consent": "on"}, follow=True).content.decode()
+    assert "$20.00 are bought whenever less than $5.00 is left." in on
+    client.post("/billing/auto-top-up", {"threshold": "5", "amount": "20"})
+    assert payments.settings_of(make.ada().pk).enabled is False
+
+
+def test_without_payments_the_page_sells_nothing() -> None:
+    """B17.4: no dead buttons; a purchase asked for all the same is refused in words."""
+    with override_settings(STRIPE_SECRET_KEY=""):
+        client = person(make.ada())
+        assert "Buy credits" not in client.get(PLAN).content.decode()
+        refused = client.post("/billing/top-up", {"amount": "10"}, follow=True).content.decode()
+    assert "Payments are not set up on this installation." in refused
+
+
+def admin(*permissions: str) -> Client:
+    staff = make.user("staff")
+    staff.is_staff = True
+    staff.save()
+    staff.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    return person(staff)
+
+
+def act(client: Client, model: str, name: str, pk: object) -> int:
+    data = {"action": name, "_selected_action": [str(pk)]}
+    return client.post(f"/admin/billing/{model}/", data).status_code
+
+
+def test_staff_replay_events_and_see_what_failed(stripe: Fake) -> None:
+    """B18.c1: events are looked at and applied again with the right to it, and by nobody else; who did it is kept."""
+    bought(stripe)
+    row = StripeEvent.objects.get(type="checkout.session.completed")
+    looker = admin("view_stripeevent")
+    assert row.event_id in looker.get(f"/admin/billing/stripeevent/{row.pk}/change/").content.decode()
+    act(looker, "stripeevent", "replay", row.pk)
+    row.refresh_from_db()
+    assert row.state == StripeEvent.State.DONE
+    StripeEvent.objects.filter(pk=row.pk).update(state=StripeEvent.State.FAILED)
+    assert "1 event of Stripe could not be applied" in looker.get("/admin/").content.decode()
+    act(admin("view_stripeevent", "change_stripeevent"), "stripeevent", "replay", row.pk)
+    row.refresh_from_db()
+    assert row.state == StripeEvent.State.RECEIVED
+    assert LogEntry.objects.get().change_message
+    effects.apply(row.pk)
+    assert LedgerEntry.objects.count() == 1
+    post = admin("change_stripeevent").post(f"/admin/billing/stripeevent/{row.pk}/change/", {"state": "DONE"})
+    assert post.status_code == 403
+
+
+def test_staff_refund_a_top_up_at_stripe(stripe: Fake) -> None:
+    """B10.7: the refund is made at Stripe, once; the ledger follows through the webhook."""
+    top_up = bought(stripe)
+    act(admin("view_topup"), "topup", "refund", top_up.pk)
+    assert stripe.all("refund") == []
+    staff = admin("view_topup", "change_topup")
+    act(staff, "topup", "refund", top_up.pk)
+    act(staff, "topup", "refund", top_up.pk)
+    assert [one["amount"] for one in stripe.all("refund")] == [1_000]
+    assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
+    settle(stripe)
+    assert Account.objects.get(user=make.ada()).credit_balance_cents == 0
+    assert inbox.waiting() == []
