@@ -154,6 +154,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 }
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+CELERY_BEAT_SYNC_EVERY = 30  # tasks sent: it writes down at least every minute that it lives (D12)
 CELERY_BEAT_SCHEDULE = {
     "reap": {
         "task": "diagnostics.tasks.reap",
@@ -179,6 +180,12 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 3600},
     },
     "purge files": {"task": "copilot.tasks.purge_files", "schedule": 3600.0, "options": {"expires": 3600}},
+    "sample": {"task": "diagnostics.tasks.sample", "schedule": 60.0, "options": {"expires": 55}},
+    "purge diagnostics": {
+        "task": "diagnostics.tasks.purge",
+        "schedule": crontab(hour=4, minute=40),
+        "options": {"expires": 3600},
+    },
     "publish windows": {
         "task": "billing.tasks.publish_windows",
         "schedule": 60.0,
@@ -314,6 +321,7 @@ REST_DOORS = {
     ],
     "permissions": ["copilot.api.authentication.HasScope"],
     "throttles": ["copilot.api.authentication.PerCaller"],
+    "staff_throttles": ["copilot.api.authentication.PerAdmin"],
     "negotiators": ["copilot.api.doors.ByAccept"],
 }
 SPECTACULAR_SETTINGS = {

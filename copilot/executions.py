@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
 
 from copilot.evidence import Liveness as Liveness
 from copilot.evidence import Suspect as Suspect
 from copilot.evidence import judge as judge
 from copilot.evidence import suspects as suspects
-from copilot.models import Message, Session, Turn
+from copilot.models import Message, ScheduleRun, Session, Turn
+from copilot.notices import NOTICES
 
 Executions: TypeAlias = QuerySet[Turn]
-Sessions: TypeAlias = QuerySet[Session]
-Execution = Turn
 
 QUEUED, RUNNING, WAITING = Turn.Status.QUEUED, Turn.Status.RUNNING, Turn.Status.WAITING
 SUCCEEDED, FAILED, CANCELLED = Turn.Status.SUCCEEDED, Turn.Status.FAILED, Turn.Status.CANCELLED
@@ -29,6 +32,19 @@ STILL_OPEN = Q(status__in=[status.value for status in UNFINISHED])
 
 def everything() -> Executions:
     return Turn.objects.all()
+
+
+def among(ids: Iterable[UUID]) -> Executions:
+    return Turn.objects.filter(pk__in=list(ids))
+
+
+def states_of(ids: Iterable[UUID]) -> list[tuple[UUID, str, int]]:
+    """Id, status and fence of each that exists."""
+    return list(among(ids).values_list("pk", "status", "fence"))
+
+
+def owners(ids: Iterable[UUID]) -> dict[UUID, int]:
+    return dict(among(ids).values_list("pk", "session__owner_id"))
 
 
 def pending_messages() -> int:
@@ -59,3 +75,116 @@ def stranded_sessions(*, owner_id: int | None = None, seconds: float = 0) -> lis
 
 def owners_of(session_ids: list[UUID]) -> dict[UUID, int]:
     return dict(Session.objects.filter(pk__in=session_ids).values_list("pk", "owner_id"))
+
+
+# --- rows as lists show them -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """An execution without a word of what was said in it (D5)."""
+
+    id: UUID
+    session_id: UUID
+    schedule_id: UUID | None
+    parent_id: UUID | None
+    agent_name: str
+    user_id: int
+    user_email: str
+    origin: str
+    status: str
+    created_at: datetime
+    queued_at: datetime
+    dispatched_at: datetime | None
+    started_at: datetime | None
+    begun_at: datetime | None
+    recovered_at: datetime | None
+    ended_at: datetime | None
+    attempts: int
+    handovers: int
+    fence: int
+    worker: str
+    stop_requested_at: datetime | None
+    dispatch_count: int
+    failure_code: str
+    children_count: int
+
+
+_FIELDS = (
+    "id", "session_id", "parent_id", "origin", "status", "created_at", "queued_at", "dispatched_at", "started_at",
+    "begun_at", "recovered_at", "ended_at", "attempts", "handovers", "fence", "worker", "stop_requested_at",
+    "dispatch_count", "failure_code",
+)  # fmt: skip
+
+
+def described(rows: Executions) -> list[Described]:
+    children = Turn.objects.filter(parent=OuterRef("pk")).order_by().values("parent")
+    runs = ScheduleRun.objects.filter(turn=OuterRef("pk")).values("schedule_id")[:1]
+    shown = rows.values(
+        *_FIELDS,
+        user_id=F("session__owner_id"),
+        user_email=F("session__owner__email"),
+        agent_name=Coalesce(F("session__agent_version__name"), Value("")),
+        schedule_id=Subquery(runs),
+        children_count=Coalesce(Subquery(children.annotate(number=Count("pk")).values("number")), 0),
+    )
+    return [Described(**row) for row in shown]
+
+
+def failure_words(code: str) -> str:
+    """What people were told; nothing that a provider or a tool said (D5)."""
+    notice = NOTICES.get(code)
+    return f"{notice.label}. {notice.hint}" if notice else code
+
+
+def unfinished_among(turn_ids: Sequence[str]) -> set[str]:
+    """Ids that are no uuid are of no turn of ours."""
+    known = [one for one in turn_ids if _is_id(one)]
+    found = Turn.objects.filter(pk__in=known, status__in=UNFINISHED).values_list("pk", flat=True)
+    return {str(turn_id) for turn_id in found}
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def descendants(turn_ids: Sequence[UUID]) -> list[UUID]:
+    """What these executions started, and what that started, as far as it has not ended."""
+    found: list[UUID] = []
+    level = list(turn_ids)
+    while level:
+        children = Turn.objects.filter(parent__in=level, status__in=UNFINISHED)
+        level = [one for one in children.values_list("pk", flat=True) if one not in found]
+        found += level
+    return found
+
+
+# --- sessions ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOwner:
+    session_id: UUID
+    user_id: int
+    email: str
+
+
+def owners_shown(session_ids: Sequence[UUID]) -> list[SessionOwner]:
+    rows = Session.objects.filter(pk__in=session_ids).values_list("pk", "owner_id", "owner__email")
+    return [SessionOwner(session_id=row[0], user_id=row[1], email=row[2]) for row in rows]
+
+
+def last_of(session_ids: Sequence[UUID]) -> Executions:
+    """The newest turn of each."""
+    newest = Turn.objects.filter(session=OuterRef("session")).order_by("-created_at", "pk").values("pk")[:1]
+    return Turn.objects.filter(session__in=session_ids, pk=Subquery(newest)).order_by("session_id")
+
+
+def oldest_pending_at() -> datetime | None:
+    waiting = Message.objects.filter(sequence=None, dropped_at=None)
+    oldest = waiting.order_by("created_at").first()
+    return oldest.created_at if oldest is not None else None

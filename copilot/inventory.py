@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from django.db.models import FloatField
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast, Extract, Now
 
 from copilot.errors import Unavailable
-from copilot.live import beats, wakeups
+from copilot.live import beats, survey, wakeups
 from copilot.live.client import RedisDown, blocking
+from copilot.live.survey import EVENT_BYTES as EVENT_BYTES
+from copilot.live.survey import TOP as TOP
+from copilot.live.survey import Lease as Lease
+from copilot.live.survey import Log as Log
+from copilot.live.survey import Survey as Survey
 from copilot.models import WorkerBeat
 
 
@@ -32,6 +40,10 @@ class WorkerView:
     queues: tuple[str, ...]
     draining: bool
     silent_seconds: float
+    host: str = ""
+    pid: int | None = None
+    uptime_seconds: float | None = None
+    active_turns: int = 0
 
 
 def redis_health() -> RedisHealth:
@@ -54,18 +66,30 @@ def redis_health() -> RedisHealth:
     )
 
 
-def reaper_silent_seconds() -> float | None:
-    """How long ago the sweep looked last; None when it never did, or Redis forgot."""
+T = TypeVar("T")
+
+
+def _asked(ask: Callable[[], T]) -> T:
+    """Who reads here hears of an outage in words that diagnostics knows."""
     try:
-        return beats.sweep_age_seconds()
+        return ask()
     except RedisDown as problem:
         raise Unavailable(type(problem).__name__) from problem
 
 
+def reaper_silent_seconds() -> float | None:
+    """How long ago the sweep looked last; None when it never did, or Redis forgot."""
+    return _asked(beats.sweep_age_seconds)
+
+
+def reaper_was_blind() -> bool:
+    """Whether it could see nothing when it looked last."""
+    return _asked(beats.sweep_was_blind)
+
+
 def workers_seen() -> list[WorkerView]:
     """Every worker with a row, the latest sign of life first; the database's clock tells the age."""
-    silent = Cast(Extract(Now(), "epoch"), FloatField()) - Cast(Extract("beat_at", "epoch"), FloatField())
-    seen = WorkerBeat.objects.annotate(silent_seconds=silent).order_by("-beat_at")
+    seen = WorkerBeat.objects.annotate(silent_seconds=_since("beat_at"), uptime_seconds=_since("started_at"))
     return [
         WorkerView(
             worker=beat.worker,
@@ -73,14 +97,29 @@ def workers_seen() -> list[WorkerView]:
             queues=tuple(beat.queues),
             draining=beat.draining,
             silent_seconds=beat.silent_seconds,
+            host=beat.host,
+            pid=beat.pid,
+            uptime_seconds=round(beat.uptime_seconds, 1),
+            active_turns=len(beat.turns),
         )
-        for beat in seen
+        for beat in seen.order_by("-beat_at")
     ]
+
+
+def _since(moment: str) -> Combinable:
+    return Cast(Extract(Now(), "epoch"), FloatField()) - Cast(Extract(moment, "epoch"), FloatField())
 
 
 def wakeups_waiting() -> int:
     """Turns that were put on the list of wake-ups and taken by no worker yet."""
-    try:
-        return wakeups.waiting()
-    except RedisDown as problem:
-        raise Unavailable(type(problem).__name__) from problem
+    return _asked(wakeups.waiting)
+
+
+def leases_of(session_ids: list[str]) -> dict[str, Lease]:
+    """Of these sessions, those that are held."""
+    return _asked(lambda: survey.leases_of(session_ids))
+
+
+def survey_of_sessions(budget_seconds: float) -> Survey:
+    """Leases, logs and queues of all sessions, as far as the budget reaches."""
+    return _asked(lambda: survey.take(budget_seconds))

@@ -15,8 +15,8 @@ from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connection
-from django.db.models import F, Q
+from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from billing import usage as billing_usage
@@ -28,17 +28,20 @@ from copilot import (
     history,
     metrics,
     queries,
+    schedules,
+    scheduling,
     sessions,
     tasks,
     turns,
     usage,
     workers,
 )
+from copilot import journal as journal  # diagnostics listens here
 from copilot.errors import TurnConflict
 from copilot.events import Ending, TurnCancelled, TurnFailed, TurnRecovering, TurnSucceeded, TurnSummary
 from copilot.live import beats, lease
 from copilot.live.client import RedisDown
-from copilot.models import Session, Turn
+from copilot.models import Schedule, Session, Turn
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +78,9 @@ def each(items: Iterable[T], heal: Callable[[T], object], *, seconds: float = ST
 # --- the sweep itself --------------------------------------------------------------------------------
 
 
-def note_look() -> None:
-    """For whoever asks whether the sweep lives (D17)."""
-    beats.note_sweep()
+def note_look(*, blind: bool = False) -> None:
+    """For whoever asks whether the sweep lives (D17), and sees."""
+    beats.note_sweep(blind=blind)
 
 
 # --- a dead worker's turn ----------------------------------------------------------------------------
@@ -89,6 +92,7 @@ def take_over(suspect: evidence.Suspect) -> bool:
     requeued = turns.requeue(turn_id, suspect.fence, lost=True)
     if requeued is None:
         return False
+    journal.note("take_over", turn_id, status=turns.RUNNING, fence=suspect.fence)
     turn = Turn.objects.select_related("session").get(pk=turn_id)
     _raise_fence(turn, requeued.fence)
     decision = "cancelled" if suspect.stopped else "failed" if requeued.used_up else "continued"
@@ -120,30 +124,36 @@ def _raise_fence(turn: Turn, fence: int) -> None:
         log.warning("the fence of session %s could not be raised in Redis yet", turn.session_id)
 
 
-def _cancel(turn: Turn, fence: int, *, override: bool = False) -> None:
+def _cancel(turn: Turn, fence: int, *, override: bool = False) -> bool:
     """The cancelled ending of a stopped turn whose worker does not give it one."""
     try:
         ended = turns.end(turn.pk, fence, turns.CANCELLED, reason="user", override=override)
     except TurnConflict:
-        return
+        return False
     if override:
         _raise_fence(turn, fence + 1)
         dispatch.publish_page(turn.session_id)
     dispatch.announce_cancelled(turn.session_id, turn.pk, ended)
     dispatch.after_turn(turn.session_id, turn.token, ended.stop_through)
+    return True
 
 
-def _give_up(turn: Turn, fence: int) -> None:
+def _give_up(turn: Turn, fence: int) -> bool:
     try:
         ended = turns.end(turn.pk, fence, turns.FAILED, failure_code="worker_lost")
     except TurnConflict:
-        return
+        return False
+    _tell_failed(turn, ended, "worker_lost")
+    return True
+
+
+def _tell_failed(turn: Turn, ended: turns.Ended, code: str) -> None:
     happened = dispatch.closed(turn.session_id, turn.pk, LOST)
     billing_usage.settle(turn.session.owner_id, str(turn.pk))
-    notice_id = history.post_notice(turn.session_id, turn.pk, "worker_lost")
+    notice_id = history.post_notice(turn.session_id, turn.pk, code)
     happened += [
-        (queries.notice_posted(notice_id, "worker_lost"), str(turn.pk)),
-        (TurnFailed(run_ids=ended.run_ids, code="worker_lost", notice_id=str(notice_id)), str(turn.pk)),
+        (queries.notice_posted(notice_id, code), str(turn.pk)),
+        (TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id)), str(turn.pk)),
         *((news, None) for news in ended.news()),
     ]
     dispatch.publish(turn.session_id, turn.session.owner_id, happened)
@@ -227,14 +237,25 @@ def _ending(turn: Turn) -> Ending:
 
 def override_stops() -> int:
     """Turns stopped a while ago that still run or wait are ended by compare-and-set (T7.1)."""
+    return each(_stopped_long_ago()[:STEP_ITEMS], _override)
+
+
+def override_stop(turn_id: UUID) -> bool:
+    """The same, of one turn; False when it has obeyed, or has time left to."""
+    return any(_override(turn) for turn in _stopped_long_ago().filter(pk=turn_id))
+
+
+def _stopped_long_ago() -> QuerySet[Turn]:
     late = Turn.objects.filter(status__in=(turns.RUNNING, turns.WAITING)).extra(  # noqa: S610 - a constant
         where=[f"stop_requested_at < now() - interval '{STOP_OVERRIDE_SECONDS} seconds'"]
     )
-    return each(late.select_related("session")[:STEP_ITEMS], _override)
+    return late.select_related("session")
 
 
 def _override(turn: Turn) -> bool:
-    _cancel(turn, turn.fence, override=True)
+    if not _cancel(turn, turn.fence, override=True):
+        return False
+    journal.note("override_stop", turn.pk, status=turn.status, fence=turn.fence)
     return True
 
 
@@ -243,7 +264,14 @@ def _override(turn: Turn) -> bool:
 
 def expire_requests() -> int:
     """Turns that wait for a person longer than anybody may take (A11.9)."""
-    return sum(dispatch.expire(turn_id) for turn_id in approvals.expired(settings.APPROVAL_SECONDS))
+    return sum(_expire(turn_id) for turn_id in approvals.expired(settings.APPROVAL_SECONDS))
+
+
+def _expire(turn_id: UUID) -> bool:
+    if not dispatch.expire(turn_id):
+        return False
+    journal.note("expire", turn_id, status=turns.WAITING)
+    return True
 
 
 # --- tasks and messages that were lost ---------------------------------------------------------------
@@ -254,7 +282,7 @@ def send_again() -> int:
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            SELECT id, session_id FROM copilot_turn WHERE status = 'queued' AND ended_at IS NULL
+            SELECT id, session_id, dispatch_count FROM copilot_turn WHERE status = 'queued' AND ended_at IS NULL
               AND COALESCE(dispatched_at, queued_at) < now() - %s * interval '1 second'
             ORDER BY queued_at LIMIT 200
             """,
@@ -264,10 +292,12 @@ def send_again() -> int:
     return each(forgotten, _send_again)
 
 
-def _send_again(forgotten: tuple[UUID, UUID]) -> bool:
-    turn_id, session_id = forgotten
+def _send_again(forgotten: tuple[UUID, UUID, int]) -> bool:
+    turn_id, session_id, sent = forgotten
     if not turns.note_sent_again(turn_id):
         return False
+    if sent <= 1:  # the same again every half minute is one repair
+        journal.note("send_again", turn_id, status=turns.QUEUED)
     try:
         dispatch.publish_page(session_id)  # its request may have died before it told anybody
     finally:
@@ -278,6 +308,13 @@ def _send_again(forgotten: tuple[UUID, UUID]) -> bool:
 def stranded_sessions() -> list[UUID]:
     """Sessions whose messages wait although nothing runs that they could wait for (D3)."""
     return executions.stranded_sessions(seconds=STRANDED_SECONDS)
+
+
+def start_stranded(session_id: UUID) -> bool:
+    if not dispatch.start_stranded(session_id):
+        return False
+    journal.note("start_stranded", session_id, status="idle")
+    return True
 
 
 # --- what Redis forgot -------------------------------------------------------------------------------
@@ -315,3 +352,39 @@ def remove_stale_leases() -> int:
 
 def _is_unfinished(turn_id: str) -> bool:
     return Turn.objects.filter(pk=turn_id, status__in=Turn.UNFINISHED).exists()
+
+
+# --- at the word of staff ----------------------------------------------------------------------------
+
+
+def give_up(turn_id: UUID, guard: Q, code: str) -> bool:
+    """Fail a turn that nobody runs, if at this very moment it is what `guard` says: the fence goes up with it (D9)."""
+    with transaction.atomic():
+        rows = Turn.objects.select_for_update(of=("self",)).select_related("session")
+        turn = rows.filter(guard, pk=turn_id).first()
+        if turn is None:
+            return False
+        ended = turns.end(turn_id, turn.fence, turns.FAILED, failure_code=code, override=True)
+    _raise_fence(turn, turn.fence + 1)
+    try:
+        dispatch.publish_page(turn.session_id)
+        _tell_failed(turn, ended, code)
+    except RedisDown:
+        log.warning("turn %s was given up; the sweep tells of it when Redis is back", turn_id)
+    return True
+
+
+def send_anew(turn_id: UUID, guard: Q) -> bool:
+    """Publish a queued turn's task once more; of two copies one runs (D9)."""
+    if not turns.send_anew(turn_id, guard):
+        return False
+    tasks.send_by_broker(turn_id)
+    return True
+
+
+def switch_off(schedule: Schedule, reason: str) -> bool:
+    """A schedule that can no longer run; its owner is told where it ran last (D11)."""
+    if not schedules.switch_off(schedule.pk, reason):
+        return False
+    scheduling.tell_off(schedule, None)
+    return True

@@ -13,6 +13,7 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from copilot import cron, presets, schemas
+from copilot import timetable as timetable  # diagnostics reads it here
 from copilot.commands import checked_text
 from copilot.errors import Conflict, InvalidRequest, NotFound
 from copilot.events import JSON
@@ -200,6 +201,20 @@ def settle(run: ScheduleRun, outcome: ScheduleRun.Outcome, reason: str = "", *, 
     task.update(failures=F("failures") + 1)
     off = f"It failed {MAX_FAILURES} times in a row, at last with: {reason}"[:200]
     return bool(task.filter(ACTIVE, failures__gte=MAX_FAILURES).update(next_run=None, disabled_reason=off))
+
+
+def switch_off(schedule_id: UUID, reason: str) -> bool:
+    """One that can no longer run (D11); False when it is off already."""
+    return bool(
+        Schedule.objects.filter(ACTIVE, pk=schedule_id).update(next_run=None, disabled_reason=reason[:200])
+    )
+
+
+def remove_off(schedule_ids: list[UUID]) -> int:
+    """Those that were switched off long ago and are off still (D11)."""
+    return Schedule.objects.filter(pk__in=schedule_ids, next_run=None, cancelled_at=None).update(
+        cancelled_at=Now()
+    )
 
 
 def switch_off_all(owner_id: int, reason: str) -> None:

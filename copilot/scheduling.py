@@ -47,7 +47,7 @@ def _start(schedule: Schedule, run: ScheduleRun) -> bool:
         # A limit or a server that is away is not the task's fault, and passes.
         counts = not isinstance(refusal, TooMany | Unavailable)
         if schedules.settle(run, Outcome.REFUSED, refusal.code, counts=counts):
-            _tell_off(schedule, None)
+            tell_off(schedule, None)
         return False
     if not heard.queued:
         schedules.belongs(run, heard.turn_id)
@@ -95,7 +95,7 @@ def _look_after(run: ScheduleRun, now: datetime) -> None:
     if turn is None or turn.status not in ENDED:
         return
     if schedules.settle(run, ENDED[Turn.Status(turn.status)], turn.failure_code):
-        _tell_off(run.schedule, turn)
+        tell_off(run.schedule, turn)
 
 
 def _found(run: ScheduleRun, now: datetime) -> Turn | None:
@@ -114,7 +114,7 @@ def _found(run: ScheduleRun, now: datetime) -> Turn | None:
     return message.turn
 
 
-def _tell_off(schedule: Schedule, turn: Turn | None) -> None:
+def tell_off(schedule: Schedule, turn: Turn | None) -> None:
     """Where its last run was, or would have been, stands why there will be no more (A26.3)."""
     if turn is None:
         last = ScheduleRun.objects.filter(schedule=schedule, turn__isnull=False).select_related("turn")

@@ -22,5 +22,13 @@ def one_moment() -> Iterator[datetime]:
         if not nested:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             cursor.execute(f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'")
-        cursor.execute("SELECT now()")
+        cursor.execute("SELECT statement_timestamp()")  # which also takes the snapshot
         yield cursor.fetchone()[0]
+
+
+def now() -> datetime:
+    """By the database's clock."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        moment: datetime = cursor.fetchone()[0]
+        return moment

@@ -1,4 +1,4 @@
-"""The reaper: looks for turns nobody runs any more and has them healed, every two seconds (D10)."""
+"""The reaper: looks for turns nobody runs any more and has them healed, every two seconds; and the clock's other duties (D10, D13)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from celery import shared_task
 from django.conf import settings
 from django.db import Error, connection
 
-from copilot import dispatch, recovery, workers
+from copilot import recovery, workers
 from copilot.queries import executions
+from diagnostics import keeping, samples, snapshot
+from diagnostics.recording import recorded
 
 log = logging.getLogger(__name__)
 
@@ -41,27 +43,43 @@ _memory = Memory()
 @shared_task(name="diagnostics.tasks.reap", ignore_result=True, acks_late=False)
 def reap() -> None:
     """One tick: four probes for dead workers, and between them one sweep for everything else."""
-    if not _alone():
-        return
+    try:
+        if _alone():
+            _tick()
+    except Error:
+        log.error("reaper_blind: Postgres cannot be read, nobody is judged")
+        connection.close()
+        _note_blindness()
+    except recovery.Away:
+        log.error("reaper_blind: Redis cannot be read, nobody is judged")
+
+
+def _tick() -> None:
     try:
         deadline = time.monotonic() + settings.DIAG_SWEEP_SECONDS - PROBE_SECONDS / 2
         for step in (probe, *SWEEP):  # a sweep that has much to do keeps no dead worker's turns waiting
-            step()
+            recorded(step)
             _probe_if_due()
         while time.monotonic() < deadline:
             time.sleep(PROBE_SECONDS)
             probe()
-    except Error:
-        log.error("reaper_blind: Postgres cannot be read, nobody is judged")
-        connection.close()
-    except recovery.Away:
-        log.error("reaper_blind: Redis cannot be read, nobody is judged")
     finally:
         _let_go()
 
 
+def _note_blindness() -> None:
+    try:
+        recovery.note_look(blind=True)
+    except recovery.Away:
+        log.error("reaper_blind: nor can Redis")
+
+
 def probe() -> int:
     """Take over the turns of dead workers, and only those."""
+    return recorded(_probe)
+
+
+def _probe() -> int:
     suspects = executions.suspects()
     verdicts = executions.judge(suspects)
     if any(verdict == "unknown" for verdict in verdicts.values()):
@@ -85,7 +103,7 @@ def _probe_if_due() -> None:
 def sweep() -> None:
     """Stops not obeyed, tasks lost, messages stranded, and what Redis forgot."""
     for step in SWEEP:
-        step()
+        recorded(step)
 
 
 def _start_stranded() -> None:
@@ -93,7 +111,7 @@ def _start_stranded() -> None:
     for session_id in recovery.stranded_sessions():
         if now - _memory.tried.get(session_id, -STRANDED_RETRY_SECONDS) >= STRANDED_RETRY_SECONDS:
             _memory.tried[session_id] = now
-            recovery.each([session_id], dispatch.start_stranded)
+            recovery.each([session_id], recovery.start_stranded)
 
 
 def _sweep_slowly() -> None:
@@ -132,3 +150,17 @@ def _let_go() -> None:
             cursor.execute("SELECT pg_advisory_unlock(%s, 0)", [SWEEP_LOCK])
     except Error:
         connection.close()
+
+
+# --- once a minute, once a day -----------------------------------------------------------------------
+
+
+@shared_task(name="diagnostics.tasks.sample", ignore_result=True)
+def sample() -> None:
+    """The figures of this minute (D13)."""
+    samples.record(snapshot.compute())
+
+
+@shared_task(name="diagnostics.tasks.purge", ignore_result=True)
+def purge() -> None:
+    keeping.purge()

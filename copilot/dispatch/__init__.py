@@ -17,7 +17,7 @@ from copilot.dispatch.following import after_turn, follow, limit_lifted, restore
 from copilot.dispatch.obeying import Obeyed, hear
 from copilot.dispatch.pursuing import Goal, change_goal, goal_of, set_goal
 from copilot.dispatch.queueing import edit_queued, move_queued, remove_queued, send_now
-from copilot.dispatch.stopping import drop_queue, halt, remove_session, stop
+from copilot.dispatch.stopping import drop_queue, halt, remove_session, stop, stop_execution
 from copilot.dispatch.telling import (
     announce_cancelled,
     closed,
@@ -70,6 +70,7 @@ __all__ = [
     "start_stranded",
     "stop",
     "stop_aside",
+    "stop_execution",
     "stop_turn",
     "submit",
     "switch_branch",

@@ -62,6 +62,17 @@ def halt(session_id: UUID) -> None:
         _carry_out(session_id, stopping)
 
 
+def stop_execution(turn_id: UUID) -> turns.Stopping | None:
+    """Staff stop a turn with its owner's rights, whose session may be in the trash; None when it is over (D9)."""
+    turn = Turn.objects.filter(pk=turn_id).select_related("session").first()
+    if turn is None or (stopping := turns.request_stop(turn.session_id, turn_id)) is None:
+        return None
+    if turn.session.goal_state == turn.session.Goal.ACTIVE:
+        pause_goal(turn.session.owner_id, turn.session_id, "The turn was stopped.")
+    _carry_out(turn.session_id, stopping)
+    return stopping
+
+
 def remove_session(user_id: int, session_id: UUID) -> None:
     """Out of every list first, so that nothing begins any more; then what runs in it is stopped."""
     for gone in sessions.delete(user_id, session_id):

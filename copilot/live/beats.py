@@ -46,9 +46,16 @@ def read(workers: Iterable[str], *, life_seconds: float) -> dict[str, RedisBeat]
     return found
 
 
-def note_sweep() -> None:
-    """The reaper has looked."""
-    blocking().set(keys.REAPER, "1", ex=SWEEP_MEMORY_SECONDS)
+BLIND = b"blind"
+
+
+def note_sweep(*, blind: bool = False) -> None:
+    """The reaper has looked, and perhaps seen nothing."""
+    blocking().set(keys.REAPER, BLIND if blind else b"1", ex=SWEEP_MEMORY_SECONDS)
+
+
+def sweep_was_blind() -> bool:
+    return blocking().get(keys.REAPER) == BLIND
 
 
 def sweep_age_seconds() -> float | None:

@@ -48,6 +48,7 @@ def aside(session_id: str) -> str:
 
 
 LEASES = f"{_PREFIX}:*:lease"  # for inventory by SCAN
+OF_SESSIONS = f"{_PREFIX}:{{*}}:*"
 
 
 def session_of_key(key: str) -> str:

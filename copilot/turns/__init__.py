@@ -12,6 +12,7 @@ from copilot.turns.changing import (
     request_stop,
     requeue,
     resume,
+    send_anew,
     waiting_on,
 )
 from copilot.turns.compacting import OpenedCompaction, open_compaction
@@ -98,6 +99,7 @@ __all__ = [
     "requeue",
     "resume",
     "rows_of",
+    "send_anew",
     "session_of_run",
     "standing",
     "standing_of_approval",

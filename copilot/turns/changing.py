@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from copilot.errors import Conflict, FenceLost, TurnConflict
@@ -28,6 +28,7 @@ class Stopping:
     fence: int
     token: UUID
     through: int
+    first: bool = True  # nobody had asked before
 
 
 def request_stop(
@@ -41,14 +42,14 @@ def request_stop(
                    cancel_reason = CASE WHEN stop_requested_at IS NULL THEN %s ELSE cancel_reason END,
                    stop_through = (SELECT MAX(accept_number) FROM copilot_message WHERE session_id = %s)
             WHERE session_id = %s AND status IN ('queued', 'running', 'waiting') AND (%s::uuid IS NULL OR id = %s)
-            RETURNING id, status, fence, token, stop_through
+            RETURNING id, status, fence, token, stop_through, stop_requested_at = now()
             """,
             [by, session_id, session_id, turn_id, turn_id],
         )
         row = cursor.fetchone()
     if row is None:
         return None
-    return Stopping(turn_id=row[0], status=row[1], fence=row[2], token=row[3], through=row[4])
+    return Stopping(turn_id=row[0], status=row[1], fence=row[2], token=row[3], through=row[4], first=row[5])
 
 
 def hold_running(turn_id: UUID, fence: int) -> None:
@@ -116,6 +117,12 @@ def note_sent_again(turn_id: UUID) -> bool:
             dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1
         )
     )
+
+
+def send_anew(turn_id: UUID, guard: Q) -> bool:
+    """A queued turn waits from now on, for a task that is sent once more, if it is what `guard` says (D9)."""
+    waiting = Turn.objects.filter(guard, pk=turn_id, status=QUEUED)
+    return bool(waiting.update(queued_at=Now(), dispatched_at=Now(), dispatch_count=F("dispatch_count") + 1))
 
 
 # --- waiting for a person ----------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Diagnostics over REST (D14)."""

@@ -1,0 +1,165 @@
+"""What diagnostics' REST views share: staff with the right alone, never from a cache, and not too often (D14)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from django.utils.module_loading import import_string
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+
+from copilot.errors import Forbidden, InvalidRequest
+from diagnostics.audit import Actor
+
+F = TypeVar("F", bound=Callable[..., object])
+M = TypeVar("M", bound=BaseModel)
+VIEW, REPAIR, SEE_EMAIL = "diagnostics.view", "diagnostics.repair", "diagnostics.see_email"
+LOGIN_LIFE = timedelta(hours=12)  # of whoever changes something
+
+
+def _made(what: str) -> list[Any]:
+    return [import_string(name)() for name in settings.REST_DOORS[what]]
+
+
+class Door(APIView):
+    """Reading needs `diagnostics.view`; a key needs the scope `staff` besides, and changes nothing (A20.6)."""
+
+    http_method_names = ["get", "head"]
+    write_scopes: ClassVar[tuple[str, ...]] = ("staff",)
+    keys_may_write: ClassVar[bool] = False
+    reads_per_minute: ClassVar[int] = 120
+    writes_per_minute: ClassVar[int] = 20
+
+    def scopes_for(self, method: str) -> tuple[str, ...]:
+        return self.write_scopes
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        return _made("authenticators")
+
+    def get_permissions(self) -> list[BasePermission]:
+        return _made("permissions")
+
+    def get_throttles(self) -> list[BaseThrottle]:
+        return _made("staff_throttles")
+
+    def get_content_negotiator(self) -> BaseContentNegotiation:
+        return _made("negotiators")[0]  # type: ignore[no-any-return]
+
+    def check_permissions(self, request: Request) -> None:
+        super().check_permissions(request)
+        needed = [VIEW] if request.method in SAFE_METHODS else [VIEW, REPAIR]
+        if not (self.caller.is_staff and self.caller.has_perms(needed)):
+            raise Forbidden("This is for staff with the right to it.")
+
+    @property
+    def caller(self) -> User:
+        user = self.request.user
+        assert isinstance(user, User)  # nobody else was let in
+        return user
+
+    @property
+    def sees_email(self) -> bool:
+        return self.caller.has_perm(SEE_EMAIL)
+
+    def finalize_response(  # type: ignore[override]
+        self, request: Request, response: HttpResponseBase, *args: object, **kwargs: object
+    ) -> HttpResponseBase:
+        response["Cache-Control"] = "no-store"
+        return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
+
+
+class RepairDoor(Door):
+    """Changing needs `diagnostics.repair` and a login of today."""
+
+    http_method_names = ["post"]
+
+    def check_permissions(self, request: Request) -> None:
+        super().check_permissions(request)
+        if logged_in_at(request) < timezone.now().timestamp() - LOGIN_LIFE.total_seconds():
+            raise Forbidden(
+                "Your login is too old for this.", code="login_too_old", hint="Sign in again, then repeat it."
+            )
+
+    def actor(self) -> Actor:
+        return actor_of(self.caller, self.request._request.META.get("REMOTE_ADDR", ""))
+
+
+def logged_in_at(request: Request) -> float:
+    """Of this session, as allauth wrote it down; else the account's last login."""
+    records = request._request.session.get("account_authentication_methods", [])
+    moments = [float(record.get("at", 0)) for record in records if isinstance(record, dict)]
+    if moments:
+        return max(moments)
+    last = getattr(request.user, "last_login", None)
+    return last.timestamp() if last is not None else 0.0
+
+
+def actor_of(user: User, address: str) -> Actor:
+    try:
+        shown = str(ipaddress.ip_address(address))
+    except ValueError:
+        shown = ""  # a socket of the same machine has none
+    return Actor(name=user.get_username(), admin_id=user.pk, address=shown or None)
+
+
+class Query(BaseModel):
+    """A query string: text becomes numbers and dates, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def query_of(request: Request, model: type[M]) -> M:
+    for name, values in request.query_params.lists():
+        if len(values) > 1:
+            raise InvalidRequest(f"{name[:100]}: given more than once.", field=name[:100])
+    try:
+        return model.model_validate({name: values[0] for name, values in request.query_params.lists()})
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:100] or "query"
+        raise InvalidRequest(f"{where}: {first['msg']}", field=where) from problem
+
+
+def fields_of(request: Request) -> object:
+    """The body as it came; what is no JSON is no object either, and is refused as such."""
+    try:
+        return msgspec.json.decode(request._request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def answer(value: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def operation(
+    summary: str,
+    *,
+    answers: Mapping[int, object] | Mapping[tuple[int, str], object],
+    body: type[BaseModel] | None = None,
+    query: type[BaseModel] | None = None,
+    parameters: tuple[OpenApiParameter, ...] = (),
+) -> Callable[[F], F]:
+    """Describe one method of a view for the OpenAPI document."""
+    shown: list[object] = [] if query is None else [query]
+    return extend_schema(
+        summary=summary,
+        request=body,
+        responses=dict(answers),
+        parameters=[*shown, *parameters],  # type: ignore[list-item]
+    )

@@ -1,0 +1,179 @@
+"""Everything there is to know, read once: the summary of D4, and what findings need besides (D4, D12)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from django.db import Error, connection
+
+from copilot.errors import Unavailable
+from copilot.queries import executions, inventory
+from diagnostics import broker, conditions, counting, samples, timetable
+from diagnostics import inventory as present
+from diagnostics.conditions import Moment
+from diagnostics.findings import MOST_IDS, Snapshot, Summary
+from diagnostics.reading import one_moment
+from diagnostics.shared import Shared
+
+CACHE_SECONDS = 5.0
+BROKER_SECONDS = 1.5  # longer, and its figures are left out
+SHOWN = (
+    "orphaned_running",
+    "orphaned_queued",
+    "stuck_queued",
+    "long_running",
+    "long_running_1h",
+    "cancel_backlog",
+    "invalid",
+)  # conditions of which findings name some ids
+T = TypeVar("T")
+
+
+# --- the summary -------------------------------------------------------------------------------------
+
+
+def compute() -> Summary:
+    """Now, whatever is remembered; a source that fails leaves its figures out and its name behind."""
+    queues = _on_thread(broker.depths)
+    degraded: list[str] = []
+    figures: counting.Figures = {}
+    now = datetime.now(UTC)
+    try:
+        with one_moment() as now:
+            figures = counting.figures(conditions.judged(now))
+    except Error:
+        connection.close()
+        degraded.append("postgres")
+    waking = _or_none(inventory.wakeups_waiting)
+    if waking is None:
+        degraded.append("redis")
+    depths = _awaited(queues)
+    if depths is None:
+        degraded.append("broker")
+    return Summary(
+        taken_at=now,
+        degraded=tuple(sorted(degraded)),
+        broker_depth=_depth(depths, waking),
+        broker_unacked=depths.unacked if depths else None,
+        **figures,  # type: ignore[arg-type]  # named as D4 names them
+    )
+
+
+def _depth(depths: broker.Depths | None, waking: int | None) -> Mapping[str, int] | None:
+    """Wake-ups are a queue of their own, beside the broker's."""
+    if depths is None:
+        return None
+    by_queue = dict(depths.by_queue) if waking is None else {**depths.by_queue, "wakeups": waking}
+    return {**by_queue, "total": sum(by_queue.values())}
+
+
+def _on_thread(ask: Callable[[], T]) -> Future[T]:
+    """On a thread that nobody waits for longer than he wants to."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except broker.UNREACHABLE as problem:
+            future.set_exception(problem)
+
+    threading.Thread(target=run, name="broker depths", daemon=True).start()
+    return future
+
+
+def _awaited(future: Future[T]) -> T | None:
+    try:
+        return future.result(timeout=BROKER_SECONDS)
+    except (TimeoutError, *broker.UNREACHABLE):
+        return None
+
+
+def _or_none(ask: Callable[[], T]) -> T | None:
+    try:
+        return ask()
+    except Unavailable:
+        return None
+
+
+_summary = Shared(compute, CACHE_SECONDS)
+
+
+def summary() -> Summary:
+    """At most five seconds old; of all who ask at once, one computes."""
+    return _summary.get()
+
+
+# --- everything --------------------------------------------------------------------------------------
+
+
+def take() -> Snapshot:
+    """The summary and what else findings are drawn from; what does not answer is left out."""
+    return _snapshot.get()
+
+
+def look() -> Snapshot:
+    figures = summary()
+    down = tuple(name for name in figures.degraded)
+    rows = {} if "postgres" in down else _from_postgres()
+    live = {} if "redis" in down else _from_redis(readable="postgres" not in down)
+    return Snapshot(summary=figures, dependencies_down=down, **rows, **live)  # type: ignore[arg-type]
+
+
+def _from_postgres() -> dict[str, object]:
+    try:
+        with one_moment() as now:
+            moment = conditions.judged(now)
+            ids = {name: _some_ids(name, moment) for name in SHOWN}
+            ids["stranded_pending"] = tuple(str(one) for one in counting.stranded_sessions()[:MOST_IDS])
+            ticked = timetable.last_tick_at()
+        return {
+            "ids": ids,
+            "workers": present.workers(),
+            "scheduler_silent_seconds": (now - ticked).total_seconds() if ticked else None,
+            "orphaned_schedules": timetable.summary().orphaned_total,
+            "queue_depths": samples.recent("queued", 5),
+        }
+    except Error:
+        connection.close()
+        return {}
+
+
+def _some_ids(name: str, moment: Moment) -> tuple[str, ...]:
+    rows = executions.everything().filter(conditions.CONDITIONS[name](moment))
+    return tuple(
+        str(one) for one in rows.order_by("created_at", "pk").values_list("pk", flat=True)[:MOST_IDS]
+    )
+
+
+def _from_redis(*, readable: bool) -> dict[str, object]:
+    """`readable`: Postgres answers, which knows what the leases are held for."""
+    try:
+        health = inventory.redis_health()
+        streams = present.streams()
+        return {
+            "eviction_policy": health.eviction_policy,
+            "clock_skew_seconds": time.time() - health.time,
+            "reaper_silent_seconds": inventory.reaper_silent_seconds(),
+            "reaper_blind": inventory.reaper_was_blind(),
+            "longest_stream": streams.longest,
+            "streams_without_life": streams.without_life,
+            "leases_without_turn": present.leases().without_turn if readable else None,
+        }
+    except (Unavailable, Error):
+        return {}
+
+
+_snapshot = Shared(look, CACHE_SECONDS)
+
+
+def forget() -> None:
+    """After a repair: whoever made it wants to see what it did."""
+    for remembered in (_summary, _snapshot):
+        remembered.forget()
+    present.forget()
+    timetable.forget()

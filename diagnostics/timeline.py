@@ -1,0 +1,118 @@
+"""The story of one execution, and the record of repairs, for reading (D8, D14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from copilot.errors import NotFound
+from copilot.queries import executions
+from diagnostics import lists
+from diagnostics.models import RepairAudit
+
+MOST_AUDITS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happened:
+    at: datetime
+    what: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditShown:
+    id: str
+    at: datetime
+    actor: str
+    address: str | None
+    action: str
+    outcome: str
+    reason: str
+    filter: dict[str, object]
+    ids: list[str]
+    changes: list[dict[str, object]]
+    result: dict[str, object]
+    duration_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditPage:
+    results: list[AuditShown]
+    total: int
+    total_is_capped: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    execution: lists.Execution
+    timeline: list[Happened]
+    audit: list[AuditShown]
+
+
+def story(execution_id: UUID, *, see_email: bool = False) -> Story:
+    shown = lists.one(execution_id, see_email=see_email)
+    audits = [_shown(row) for row in of_execution(execution_id)]
+    return Story(execution=shown, timeline=_timeline(execution_id, audits), audit=audits)
+
+
+def _timeline(execution_id: UUID, audits: list[AuditShown]) -> list[Happened]:
+    """From the row, which knows when it last changed, and from the repairs."""
+    rows = executions.described(executions.among([execution_id]))
+    if not rows:
+        raise NotFound
+    row = rows[0]
+    moments = (
+        (row.created_at, "created", row.origin),
+        (row.queued_at if row.queued_at != row.created_at else None, "queued", ""),
+        (row.dispatched_at, "dispatched", f"{row.dispatch_count} times in all"),
+        (row.started_at, "started", ""),
+        (
+            row.begun_at if row.begun_at != row.started_at else None,
+            "begun again",
+            f"attempt {row.attempts}, {row.worker}",
+        ),
+        (row.recovered_at, "taken over", f"fence {row.fence}, {row.handovers} hand-overs"),
+        (row.stop_requested_at, "stop requested", ""),
+        (row.ended_at, row.status, row.failure_code),
+    )
+    happened = [Happened(at=at, what=what, detail=detail) for at, what, detail in moments if at is not None]
+    happened += [Happened(at=one.at, what=one.action, detail=one.actor) for one in audits]
+    return sorted(happened, key=lambda one: one.at)
+
+
+def of_execution(execution_id: UUID) -> list[RepairAudit]:
+    return list(RepairAudit.objects.filter(ids__contains=[execution_id]).order_by("-at", "pk")[:MOST_AUDITS])
+
+
+def audits(*, actor: str = "", action: str = "", limit: int = 50, offset: int = 0) -> AuditPage:
+    rows = RepairAudit.objects.all()
+    if actor:
+        rows = rows.filter(actor=actor)
+    if action:
+        rows = rows.filter(action=action)
+    total = rows[: lists.MOST_COUNTED + 1].count()
+    found = rows.order_by("-at", "pk")[offset : offset + limit]
+    return AuditPage(
+        results=[_shown(row) for row in found],
+        total=min(total, lists.MOST_COUNTED),
+        total_is_capped=total > lists.MOST_COUNTED,
+    )
+
+
+def _shown(row: RepairAudit) -> AuditShown:
+    return AuditShown(
+        id=str(row.pk),
+        at=row.at,
+        actor=row.actor,
+        address=row.address,
+        action=row.action,
+        outcome=row.outcome,
+        reason=row.reason,
+        filter=row.filter,
+        ids=[str(one) for one in row.ids],
+        changes=row.changes,
+        result=row.result,
+        duration_ms=row.duration_ms,
+    )

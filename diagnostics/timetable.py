@@ -1,0 +1,134 @@
+"""Schedules for staff: how many, what is due, which can no longer run (D11)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django_celery_beat.models import PeriodicTask
+
+from copilot.schedules import timetable
+from diagnostics.lists import MOST_COUNTED, masked
+from diagnostics.reading import one_moment
+from diagnostics.shared import Shared
+
+HOUR, DAY = timedelta(hours=1), timedelta(hours=24)
+CACHE_SECONDS = 30.0  # occurrences are worked out one by one
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSummary:
+    """The one shape of it, for the API, the page and the findings."""
+
+    total: int
+    user: int
+    system: int
+    paused: int
+    due_now: int
+    overdue: int
+    orphaned: dict[str, int]  # by reason
+    orphaned_total: int
+    schedules_next_hour: int
+    schedules_next_24h: int
+    runs_next_hour: int
+    runs_next_24h: int
+    failed_runs_24h: int
+    taken_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleShown:
+    id: str
+    name: str
+    agent_id: str | None
+    agent_name: str
+    agent_version: int | None
+    user_id: int
+    user_email: str
+    cron: str
+    timezone: str
+    next_run: datetime | None
+    last_run: datetime | None
+    last_state: str
+    reason: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulePage:
+    results: list[ScheduleShown]
+    total: int
+    total_is_capped: bool
+
+
+def compute() -> ScheduleSummary:
+    with one_moment() as now:
+        counts = timetable.counts(now)
+        hour, day = timetable.coming(now, HOUR), timetable.coming(now, DAY)
+        reasons = Counter(orphan.reason for _, orphan in timetable.orphans())
+        system = PeriodicTask.objects.filter(enabled=True).count()
+    return ScheduleSummary(
+        total=counts.user + system,
+        user=counts.user,
+        system=system,
+        paused=counts.paused,
+        due_now=counts.due_now,
+        overdue=counts.overdue,
+        orphaned={reason: reasons[reason] for reason in timetable.REASONS},
+        orphaned_total=sum(reasons.values()),
+        schedules_next_hour=hour.schedules,
+        schedules_next_24h=day.schedules,
+        runs_next_hour=hour.runs,
+        runs_next_24h=day.runs,
+        failed_runs_24h=counts.failed_runs_24h,
+        taken_at=now,
+    )
+
+
+_shared = Shared(compute, CACHE_SECONDS)
+
+
+def summary() -> ScheduleSummary:
+    return _shared.get()
+
+
+def forget() -> None:
+    _shared.forget()
+
+
+def page(*, orphaned: bool, limit: int, offset: int, see_email: bool = False) -> SchedulePage:
+    """System jobs are not among them."""
+    with one_moment():
+        rows, total = timetable.page(orphaned=orphaned, limit=limit, offset=offset)
+    return SchedulePage(
+        results=[_shown(row, see_email=see_email) for row in rows],
+        total=min(total, MOST_COUNTED),
+        total_is_capped=total > MOST_COUNTED,
+    )
+
+
+def _shown(row: timetable.Described, *, see_email: bool) -> ScheduleShown:
+    return ScheduleShown(
+        id=str(row.id),
+        name=row.name,
+        agent_id=str(row.agent_id) if row.agent_id else None,
+        agent_name=row.agent_name,
+        agent_version=row.agent_version,
+        user_id=row.user_id,
+        user_email=row.user_email if see_email else masked(row.user_email),
+        cron=row.cron,
+        timezone=row.timezone,
+        next_run=row.next_run,
+        last_run=row.last_run,
+        last_state=row.last_state,
+        reason=row.orphan.reason if row.orphan else None,
+        detail=row.orphan.detail if row.orphan else None,
+    )
+
+
+def last_tick_at() -> datetime | None:
+    """When Celery beat last sent anything, as far as it has written down."""
+    sent = PeriodicTask.objects.filter(enabled=True, last_run_at__isnull=False)
+    newest = sent.order_by("-last_run_at").first()
+    return newest.last_run_at if newest is not None else None

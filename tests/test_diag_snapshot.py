@@ -1,0 +1,416 @@
+"""The figures of one moment: by the formulas, from indexes, shared, and honest about what did not answer (D4, D6, D22)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from config.celery import app
+from config.servers import free_port
+from copilot.live import beats, keys
+from copilot.live import client as live_client
+from copilot.live.client import blocking
+from copilot.models import Session, Turn, WorkerBeat
+from diagnostics import conditions, counting, inventory, lists, samples, snapshot, tasks
+from diagnostics.conditions import Moment
+from diagnostics.findings import evaluate
+from diagnostics.models import MetricSample
+from diagnostics.reading import one_moment
+from diagnostics.shared import Shared
+from tests import make
+from tests.engine import together
+
+pytestmark = pytest.mark.django_db
+S, H = timedelta(seconds=1), timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch):
+    monkeypatch.setattr(inventory, "INSPECT_SECONDS", 0.05)
+    snapshot.forget()
+    yield
+    snapshot.forget()
+
+
+@pytest.fixture
+def now():
+    with one_moment() as moment:
+        return moment
+
+
+def ended_turns(now, status, count, ago, **fields):
+    session = make.session()
+    template = make.turn(session, status)
+    values = {
+        "ended_at": now - ago,
+        "created_at": now - ago - S,
+        "started_at": now - ago,
+        "attempts": 1,
+        **fields,
+    }
+    Turn.objects.filter(pk=template.pk).update(**values)
+    template.refresh_from_db()
+    Turn.objects.bulk_create(_copies(template, count - 1))
+
+
+def _copies(template, count):
+    fields = {
+        field.attname: getattr(template, field.attname)
+        for field in Turn._meta.concrete_fields
+        if field.attname != "id"
+    }
+    return [Turn(id=uuid.uuid4(), **fields) for _ in range(count)]
+
+
+# --- formulas ----------------------------------------------------------------------------------------
+
+
+def test_rates_are_by_the_formulas(now):
+    """A-D4.1"""
+    ended_turns(now, "failed", 20, 2 * H)
+    ended_turns(now, "succeeded", 1200, 2 * H)
+    ended_turns(now, "cancelled", 5, 2 * H)
+    found = counting.ended(Moment(now=now))
+    assert (found["failure_ratio_24h"], found["failures_per_hour_24h"], found["throughput_per_hour_24h"]) == (
+        0.0164,
+        0.83,
+        50.0,
+    )
+    assert (found["cancelled_24h"], found["failed_1h"], found["failure_ratio_1h"]) == (5, 0, None)
+
+
+def test_nothing_of_nothing_is_no_ratio(now):
+    """A-D4.2"""
+    found = counting.figures(Moment(now=now))
+    assert (found["failure_ratio_1h"], found["failure_ratio_24h"], found["latency_p95_ms"]) == (
+        None,
+        None,
+        None,
+    )
+    assert (found["failed_24h"], found["oldest_running_seconds"]) == (0, None)
+
+
+def test_a_window_is_half_open(now):
+    """A-D4.4: exactly an hour ago counts, a microsecond earlier does not; nor does now itself"""
+    ended_turns(now, "succeeded", 1, H)
+    ended_turns(now, "succeeded", 1, H + timedelta(microseconds=1))
+    ended_turns(now, "succeeded", 1, timedelta(0))
+    found = counting.ended(Moment(now=now))
+    assert (found["succeeded_1h"], found["succeeded_24h"]) == (1, 2)
+
+
+def test_times_are_of_the_last_hour(now):
+    """A-D4.1: created to ended, queued to started, and to the first token"""
+    for seconds in (1, 2, 3):
+        ended_turns(
+            now, "succeeded", 1, S, created_at=now - seconds * S - S, queued_at=now - 3 * S,
+            started_at=now - 2 * S, summary={"first_token_ms": 100 * seconds},
+        )  # fmt: skip
+    found = counting.ended(Moment(now=now))
+    assert (found["latency_p50_ms"], found["latency_p95_ms"]) == (2000.0, 2900.0)
+    assert (found["queue_wait_p95_ms"], found["first_event_p95_ms"]) == (1000.0, 290.0)
+
+
+# --- sources that fail -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broker_away():
+    before = app.conf.broker_url
+    app.conf.broker_url = app.conf.broker_read_url = app.conf.broker_write_url = (
+        f"redis://127.0.0.1:{free_port()}/0"
+    )
+    yield
+    app.conf.broker_url = app.conf.broker_read_url = app.conf.broker_write_url = before
+
+
+def test_a_broker_that_is_away_leaves_its_figures_out(broker_away):
+    """A-D4.3: null, named, the rest right, and within two seconds"""
+    make.turn(make.session(), "queued")
+    began = time.monotonic()
+    found = snapshot.summary()
+    assert (found.broker_depth, found.broker_unacked, found.degraded) == (None, None, ("broker",))
+    assert (found.queued, found.never_started) == (1, 1)
+    assert time.monotonic() - began < 5  # two on a machine of one's own
+
+
+def test_a_broker_that_is_there_tells_its_depths():
+    """A-D4.3: per queue and in all"""
+    found = snapshot.summary()
+    assert found.degraded == ()
+    assert found.broker_depth is not None
+    assert found.broker_depth["total"] == sum(
+        depth for queue, depth in found.broker_depth.items() if queue != "total"
+    )
+    assert {"turns", "default", "maintenance", "wakeups", "total"} == set(found.broker_depth)
+
+
+def test_without_redis_or_postgres_nothing_is_zero(settings, monkeypatch):
+    """A-D4.3: of whatever source; findings name the dependency"""
+    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
+    live_client.blocking.cache_clear()
+    try:
+        monkeypatch.setattr(counting, "figures", _broken)
+        found = snapshot.look()
+    finally:
+        live_client.blocking.cache_clear()
+    assert {"postgres", "redis"} <= set(found.summary.degraded)
+    assert (found.summary.running, found.summary.failed_24h, found.workers) == (None, None, None)
+    assert {finding.code.partition(":")[0] for finding in evaluate(found)} == {"dependency_down"}
+
+
+def _broken(moment):
+    from django.db import OperationalError
+
+    raise OperationalError("gone")
+
+
+# --- shared ------------------------------------------------------------------------------------------
+
+
+def test_who_asks_at_once_shares_one_computation():
+    """A-D22.2: and nobody computes again within five seconds"""
+    gate = threading.Event()
+    made = []
+
+    def make_it():
+        made.append(1)
+        gate.wait(10)
+        return "figures"
+
+    shared = Shared(make_it, 5.0)
+    threads = [threading.Thread(target=shared.get) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert (shared.get(), len(made), shared.computations) == ("figures", 1, 1)
+    shared.forget()
+    assert (shared.get(), len(made)) == ("figures", 2)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_look_is_one_moment_and_writes_nothing():
+    """A-D4.1: repeatable read, read only, with a limit for each statement"""
+    with CaptureQueriesContext(connection) as made:
+        counting_moment = snapshot.compute()
+    texts = [query["sql"] for query in made.captured_queries]
+    assert any("REPEATABLE READ, READ ONLY" in text for text in texts)
+    assert any("statement_timeout = '5s'" in text for text in texts)
+    assert counting_moment.running == 0
+    with one_moment(), connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_read_only")
+        assert cursor.fetchone()[0] == "on"
+        cursor.execute("SELECT count(*) FROM copilot_turn")
+        together(_queue_one)
+        cursor.execute("SELECT count(*) FROM copilot_turn")
+        assert cursor.fetchone()[0] == 0
+
+
+def _queue_one():
+    make.turn(make.session(), "queued")
+    connection.close()
+
+
+# --- counts and lists --------------------------------------------------------------------------------
+
+
+def random_turns(now, seed, number=150):
+    """Executions of every kind, with ages around every threshold."""
+    draw = random.Random(seed)
+    ages = [S, 10 * S, 29 * S, 31 * S, H - S, H + S, 2 * H, 24 * H - S, 24 * H + S, 30 * H]
+    for _ in range(number):
+        status = draw.choice(["queued", "running", "waiting", "succeeded", "failed", "cancelled"])
+        turn = make.turn(make.session(), status, origin=draw.choice(["web", "schedule"]))
+        created = draw.choice(ages)
+        fields = {
+            "created_at": now - created,
+            "queued_at": now - min(created, draw.choice(ages)),
+            "attempts": draw.choice([0, 1]),
+            "worker": draw.choice(["alive", "gone"]),
+            "stop_requested_at": draw.choice([None, None, now - draw.choice(ages)]),
+        }
+        if status != "queued" or fields["attempts"]:
+            fields["started_at"] = fields["begun_at"] = now - min(created, draw.choice(ages))
+        if status == "waiting":
+            fields["paused_at"] = now - draw.choice(ages)
+        if status in Turn.ENDINGS:
+            fields["ended_at"] = now - draw.choice(ages)
+        Turn.objects.filter(pk=turn.pk).update(**fields)
+    running = Turn.objects.filter(status="running", worker="alive").values_list("pk", "fence")
+    beats.write("alive", [(str(one), fence) for one, fence in running], life_seconds=60)
+
+
+COUNTED = {
+    "running": "running", "queued": "queued", "waiting": "waiting", "never_started": "never_started",
+    "cancel_backlog": "cancel_backlog", "orphaned_running": "orphaned_running", "orphaned_queued": "orphaned_queued",
+    "long_running_1h": "long_running_1h", "long_running": "long_running_24h", "stuck_queued": "stuck_queued",
+    "waiting_old": "waiting_old", "invalid": "invalid_total", "stranded_pending": "stranded_sessions",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_list_is_as_long_as_its_count(now, seed):
+    """A-D22.1, A-D5.3: count(list) equals the summary on random data, page by page"""
+    random_turns(now, seed)
+    make.pending(make.session(), "stranded", run_id="r")
+    from copilot.models import Message
+
+    Message.objects.update(created_at=now - H)
+    summary = snapshot.compute()
+    for condition, name in COUNTED.items():
+        pages = [
+            lists.page(lists.Filters(condition=condition), lists.Slice(limit=20, offset=offset))
+            for offset in range(0, 200, 20)
+        ]
+        found = [row.id or row.session_id for page in pages for row in page.results]
+        assert len(found) == len(set(found)) == pages[0].total == getattr(summary, name), condition
+    failed = lists.page(lists.Filters(condition="failed", hours=24), lists.Slice(limit=200))
+    assert failed.total == len(failed.results) == summary.failed_24h
+    assert lists.page(lists.Filters(), lists.Slice()).total == 150
+    live = {
+        row.id
+        for row in lists.page(lists.Filters(condition="running"), lists.Slice(limit=200)).results
+        if row.liveness == "live"
+    }
+    orphaned = {
+        row.id
+        for row in lists.page(lists.Filters(condition="orphaned_running"), lists.Slice(limit=200)).results
+    }
+    assert not live & orphaned
+
+
+# --- indexes -----------------------------------------------------------------------------------------
+
+
+def plans_of(act):
+    """The plan of each SELECT over executions that an act makes, with scans of whole tables told dear."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+    with CaptureQueriesContext(connection) as made:
+        act()
+    texts = [query["sql"] for query in made.captured_queries if 'FROM "copilot_turn"' in query["sql"]]
+    plans = []
+    with connection.cursor() as cursor:
+        for text in texts:
+            cursor.execute("EXPLAIN " + text.replace("%", "%%"))
+            plans.append("\n".join(row[0] for row in cursor.fetchall()))
+    return plans
+
+
+def test_the_summary_reads_executions_by_indexes_alone(now):
+    """A-D4.5: every statement over turns is by an index on unfinished rows or on ends"""
+    random_turns(now, 1, number=60)
+    plans = plans_of(lambda: counting.figures(conditions.judged(now)))
+    assert len(plans) >= 4
+    for plan in plans:
+        assert "Seq Scan on copilot_turn" not in plan, plan
+        assert any(
+            index in plan for index in ("unfinished_turns", "ended_turns", "one_unfinished_turn_per_session")
+        ), plan
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_million_turns_are_summed_up_in_time(now, capsys):
+    """A-D4.5: under 200 ms, by a month's worth of rows of which some hundred are unfinished"""
+    owner = make.ada()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_session (id, owner_id, title, title_origin, pinned, todos, fence)
+            SELECT gen_random_uuid(), %s, '', '', false, '[]', 1 FROM generate_series(1, 1000)
+            """,
+            [owner.pk],
+        )
+        cursor.execute(
+            """
+            INSERT INTO copilot_turn (id, session_id, status, origin, permissions, accepted_through, fence, token,
+                                      created_at, queued_at, started_at, ended_at, attempts, failure_code, summary)
+            SELECT gen_random_uuid(), (array_agg)[1 + n %% 1000], CASE WHEN n %% 50 = 0 THEN 'failed' ELSE 'succeeded' END,
+                   'web', '{}', n, 1, gen_random_uuid(), at, at, at + interval '1 second', at + interval '9 seconds', 1,
+                   CASE WHEN n %% 50 = 0 THEN 'unknown' ELSE '' END, '{"first_token_ms": 300, "duration_ms": 9000}'
+            FROM (SELECT n, now() - n * interval '2.592 seconds' AS at FROM generate_series(1, 1000000) n) made,
+                 (SELECT array_agg(id) FROM copilot_session) sessions
+            """
+        )
+        cursor.execute("ANALYZE copilot_turn")
+    for _ in range(300):
+        make.turn(Session.objects.create(owner=owner), random.choice(["queued", "running", "waiting"]))
+    moment = conditions.judged(now)
+    counting.figures(moment)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        found = counting.figures(conditions.judged(now))
+        times.append((time.perf_counter() - began) * 1000)
+    with capsys.disabled():
+        print(f"\nsummary over a million turns: {min(times):.0f} ms at best, {max(times):.0f} ms at worst")
+        for plan in plans_of(lambda: counting.figures(moment)):
+            print(plan.split("\n", 3)[:3])
+    assert found["succeeded_24h"] + found["failed_24h"] > 30_000
+    assert min(times) < 200
+
+
+# --- inventory ---------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_alive_then_late_then_lost(now):
+    """A-D6.2: by the age of its beat"""
+    for name, age in (("a", 0), ("b", 5), ("c", 8), ("d", 58), ("e", 62)):
+        WorkerBeat.objects.create(
+            worker=name, lock_key=ord(name), host="h", pid=ord(name), version="1", queues=["turns"]
+        )
+        WorkerBeat.objects.filter(pk=name).update(beat_at=now - age * S)
+    found = {worker.id: worker.status for worker in inventory.look_for_workers()}
+    assert found == {"a": "alive", "b": "alive", "c": "late", "d": "late", "e": "lost"}
+
+
+def test_many_keys_are_surveyed_within_a_budget(monkeypatch):
+    """A-D6.1: 50,000 session keys, and `partial` where they are too many"""
+    with blocking().pipeline(transaction=False) as pipe:
+        for number in range(50_000):
+            pipe.xadd(keys.log(str(uuid.UUID(int=number))), {"k": "v"})
+            if number % 5000 == 0:
+                pipe.execute()
+        pipe.execute()
+    blocking().hset(keys.lease("stale"), mapping={"turn": str(uuid.uuid4()), "token": "t", "claimed_at": 1})
+    began = time.monotonic()
+    streams, leases = inventory.streams(), inventory.leases()
+    assert time.monotonic() - began < 10  # three on a machine of one's own
+    assert streams.partial or streams.count == 50_000
+    assert streams.without_life == streams.count
+    assert streams.partial or leases.without_turn == ("stale",)
+    inventory.forget()
+    monkeypatch.setattr(inventory, "BUDGET_SECONDS", 0.0)
+    assert inventory.streams().partial
+    blocking().flushdb()
+
+
+def test_queues_and_leases_are_told_with_their_ages(now):
+    """A-D6.1: pending buffers: how many, the longest, the oldest"""
+    session = make.session()
+    waiting = make.pending(session, "one")
+    blocking().zadd(keys.queue(str(session.pk)), {"1:-:a": 1, "2:-:b": 2})
+    found = inventory.buffers()
+    assert (found.count, found.messages, found.longest, found.oldest_at) == (1, 2, 2, waiting.created_at)
+    blocking().delete(keys.queue(str(session.pk)))
+
+
+def test_samples_are_one_a_minute_and_kept_a_week(now):
+    """A-D22.2: a second sample of the minute changes nothing"""
+    tasks.sample()
+    count = MetricSample.objects.count()
+    assert count > 5
+    tasks.sample()
+    assert MetricSample.objects.values("name", "taken_at").distinct().count() == MetricSample.objects.count()
+    MetricSample.objects.create(taken_at=now - 8 * 24 * H, name="queued", value=1)
+    assert samples.purge() == 1
