@@ -7,7 +7,7 @@ from pathlib import Path
 from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
-from config import buckets, env, logs
+from config import buckets, env, logs, signing
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -39,6 +39,11 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "allauth",
     "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.github",
+    "allauth.socialaccount.providers.google",
+    "allauth.socialaccount.providers.openid_connect",
     "axes",
     "django_celery_beat",
     "django_htmx",
@@ -241,6 +246,12 @@ ACCOUNT_EMAIL_VERIFICATION = env.choice(
     "ACCOUNT_EMAIL_VERIFICATION", "optional", ("none", "optional", "mandatory")
 )
 ACCOUNT_PREVENT_ENUMERATION = True
+_vouchers = signing.vouchers()
+SOCIALACCOUNT_PROVIDERS = _vouchers.providers
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_TOTP_ISSUER = "Pilothouse"
+MFA_ADAPTER = "copilot.second_factors.SealedAdapter"
+MFA_ALLOW_UNVERIFIED_EMAIL = ACCOUNT_EMAIL_VERIFICATION != "mandatory"  # many sites send no mail at all
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
@@ -293,7 +304,7 @@ CONTENT_SECURITY_POLICY = {
         "object-src": ["'none'"],
         "frame-src": ["'self'"],  # also keeps an artifact's frame from navigating itself elsewhere (S14)
         "base-uri": ["'none'"],
-        "form-action": ["'self'"],
+        "form-action": ["'self'", *_vouchers.origins],  # a browser holds redirects of a form to it
         "frame-ancestors": ["'none'"],
     }
 }
