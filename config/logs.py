@@ -15,9 +15,10 @@ from copilot import context, redaction, traces
 UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _SECRET_NAMES = re.compile(r"authori[sz]ation|cookie|password|secret|token|api_?key", re.IGNORECASE)
 _HARMLESS_NAMES = re.compile(r"_tokens$")  # counts of a model's tokens
-_SHARE = re.compile(
-    r"((?:^|/)(?:share|public/shares)/)[^/?#\s\"'<>]+"
-)  # whoever has the token may read it all
+# Whoever has the token of a share may read it all, and who has that of a link may claim it (L25).
+_IN_PATHS = re.compile(
+    r"((?:^|/|%2F)(?:share|public/shares|link|linking/tokens|bot/v1/tokens)(?:/|%2F))[^/?#&%\s\"'<>]+"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MULTILINE = frozenset({"exception", "stack"})  # written by us, for people
 
@@ -152,7 +153,7 @@ def _scrubbed(name: str, value: object) -> object:
     if _SECRET_NAMES.search(name) and not _HARMLESS_NAMES.search(name):
         return redaction.MASK
     if isinstance(value, str):
-        return _SHARE.sub(rf"\1{redaction.MASK}", redaction.redact(value))
+        return _IN_PATHS.sub(rf"\1{redaction.MASK}", redaction.redact(value))
     if isinstance(value, Mapping):
         return {key: _scrubbed(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -442,12 +442,14 @@ BOT_KEY_RATE_PER_MINUTE = env.integer("BOT_KEY_RATE_PER_MINUTE", 600, least=1)
 BOT_KEY_STREAMS = env.integer("BOT_KEY_STREAMS", 200, least=1)
 TELEGRAM_BOT_TOKEN = env.text("TELEGRAM_BOT_TOKEN")  # a platform without credentials is off
 TELEGRAM_SECRET = env.text("TELEGRAM_SECRET")
+TELEGRAM_BOT_NAME = env.text("TELEGRAM_BOT_NAME").removeprefix("@")  # for the page that leads people to it
 DISCORD_APP_ID = env.text("DISCORD_APP_ID")
 DISCORD_PUBLIC_KEY = env.text("DISCORD_PUBLIC_KEY")
 DISCORD_BOT_TOKEN = env.text("DISCORD_BOT_TOKEN")
 SLACK_SIGNING_SECRET = env.text("SLACK_SIGNING_SECRET")
 SLACK_BOT_TOKEN = env.text("SLACK_BOT_TOKEN")
 SLACK_APP_TOKEN = env.text("SLACK_APP_TOKEN")
+SLACK_APP_URL = env.text("SLACK_APP_URL")  # where people open or install the app
 SLACK_APP_ID = env.text("SLACK_APP_ID", "slack")  # names the bot account; any stable word will do
 TELEGRAM_API_URL = env.text("TELEGRAM_API_URL", "https://api.telegram.org").rstrip("/")
 DISCORD_API_URL = env.text("DISCORD_API_URL", "https://discord.com/api/v10").rstrip("/")

@@ -18,6 +18,7 @@ urlpatterns = [
     path("api/v1/billing/", include("billing.api.urls")),
     path("api/bot/v1/", include("linking.bot_api.urls")),
     path("api/v1/admin/diagnostics/", include("diagnostics.api.urls")),
+    path("", include("linking.urls")),
     path("api/ai/", include("copilot.compat.ai_urls")),
     path("api/", include("copilot.api.urls")),
     path("v1/", include("copilot.compat.urls")),

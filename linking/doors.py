@@ -71,7 +71,7 @@ class UserDoor(_Shared):
         return _made("throttles")
 
     def scopes_for(self, method: str) -> tuple[str, ...]:
-        return ("manage",) if method in SAFE_METHODS else self.write_scopes
+        return ("read",) if method in SAFE_METHODS else self.write_scopes
 
     @property
     def caller(self) -> User:

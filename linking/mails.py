@@ -8,6 +8,7 @@ import smtplib
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.mail import send_mail
+from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from linking.models import LinkToken, PlatformLink
@@ -56,7 +57,7 @@ def say_switched_off(user: User, url: str, reason: str) -> None:
 
 
 def _page() -> str:
-    return f"{settings.SITE_URL}/settings/chats/"
+    return settings.SITE_URL + reverse("connected_chats")
 
 
 def _send(user: User, subject: str, body: str) -> None:

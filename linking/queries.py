@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
 from uuid import UUID
 
-from django.db.models import Max
+from django.db.models import Count, F, Max, Q, QuerySet, Sum
+from django.db.models.functions import Now
+from django.utils import timezone
 
-from linking.models import BotRunner, LinkToken, PlatformLink, PlatformUpdate, PlatformUserLink
+from copilot.errors import InvalidRequest
+from linking.errors import LinkNotFound, LinkTokenExpired, NotAuthorised
+from linking.models import (
+    BotRunner,
+    CapReservation,
+    LinkToken,
+    LinkUsage,
+    PlatformLink,
+    PlatformUpdate,
+    PlatformUserLink,
+)
+
+MOST_CHANNELS = 5
 
 # --- resolving ---------------------------------------------------------------------------------------
 # A server is found by its own link alone, a direct message by its sender's; there is no way from one to the other,
@@ -43,11 +59,124 @@ def token_by_digest(digest: str) -> LinkToken | None:
     return LinkToken.objects.filter(digest=digest).first()
 
 
+def pending_token(digest: str) -> LinkToken:
+    """One that can be confirmed now. Refuses LinkNotFound, LinkTokenExpired."""
+    row = token_by_digest(digest)
+    if row is None:
+        raise LinkNotFound
+    if not is_pending(row):
+        raise LinkTokenExpired
+    return row
+
+
+def is_pending(row: LinkToken) -> bool:
+    """By the database's clock."""
+    usable = LinkToken.objects.filter(pk=row.pk, used_at=None, superseded_at=None, expires_at__gt=Now())
+    return usable.exists()
+
+
+def is_confirmed_by(row: LinkToken, user_id: int) -> bool:
+    """Whether this user has used the token, and what it made still stands."""
+    if row.used_by_id != user_id:
+        return False
+    return is_linked(row.kind, row.platform, row.subject_id, to=user_id)
+
+
+def minutes_left(row: LinkToken) -> int:
+    """For people; the database decides."""
+    return max(1, math.ceil((row.expires_at - timezone.now()).total_seconds() / 60))
+
+
 # --- what an owner sees ------------------------------------------------------------------------------
 
+L = TypeVar("L", PlatformLink, PlatformUserLink)
 
-def server_link_by_id(link_id: UUID) -> PlatformLink | None:
-    return PlatformLink.objects.filter(pk=link_id).first()
+
+@dataclass(frozen=True, kw_only=True)
+class LinksPage(Generic[L]):
+    items: list[L]
+    next_cursor: str | None
+
+
+def server_links(user_id: int, *, cursor: str = "", limit: int = 50) -> LinksPage[PlatformLink]:
+    return _page(PlatformLink.objects.filter(owner=user_id), cursor, limit)
+
+
+def user_links(user_id: int, *, cursor: str = "", limit: int = 50) -> LinksPage[PlatformUserLink]:
+    return _page(PlatformUserLink.objects.filter(user=user_id), cursor, limit)
+
+
+def _page(mine: QuerySet[L], cursor: str, limit: int) -> LinksPage[L]:
+    """Newest first; the cursor is the last link seen."""
+    if cursor:
+        moment, link_id = _read(cursor)
+        mine = mine.filter(Q(created_at__lt=moment) | Q(created_at=moment, pk__gt=link_id))
+    rows = list(mine.order_by("-created_at", "id")[: limit + 1])
+    more = len(rows) > limit
+    last = rows[limit - 1] if more else None
+    following = f"{last.created_at.timestamp():.6f}_{last.pk}" if last else None
+    return LinksPage(items=rows[:limit], next_cursor=following)
+
+
+def _read(cursor: str) -> tuple[datetime, UUID]:
+    moment, _, link_id = cursor.partition("_")
+    try:
+        return datetime.fromtimestamp(float(moment), UTC), UUID(link_id)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidRequest("cursor: this is none of ours.") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelTurns:
+    container_id: str
+    turns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkUsageView:
+    """Percents of the caps that are spent or set aside; null where there is none. Days and months are UTC."""
+
+    daily_percent: int | None
+    monthly_percent: int | None
+    daily_cap_microdollars: int | None
+    monthly_cap_microdollars: int | None
+    top_channels: list[ChannelTurns]
+
+
+def link_usage(user_id: int, link_id: UUID) -> LinkUsageView:
+    """Refuses LinkNotFound, NotAuthorised."""
+    link = PlatformLink.objects.filter(pk=link_id).first()
+    if link is None:
+        raise LinkNotFound
+    if link.owner_id != user_id:
+        raise NotAuthorised
+    return usage_of(link)
+
+
+def usage_of(link: PlatformLink) -> LinkUsageView:
+    today = timezone.now().astimezone(UTC).date()
+    month = today.replace(day=1)
+    taken = F("spent_microdollars") + F("reserved_microdollars")
+    totals = LinkUsage.objects.filter(link=link, day__gte=month).aggregate(
+        today=Sum(taken, filter=Q(day=today)), month=Sum(taken)
+    )
+    began = datetime(month.year, month.month, 1, tzinfo=UTC)
+    said = CapReservation.objects.filter(link=link, created_at__gte=began).values("container_id")
+    channels = said.annotate(turns=Count("id")).order_by("-turns", "container_id")[:MOST_CHANNELS]
+    return LinkUsageView(
+        daily_percent=_percent(totals["today"], link.daily_cap_microdollars),
+        monthly_percent=_percent(totals["month"], link.monthly_cap_microdollars),
+        daily_cap_microdollars=link.daily_cap_microdollars,
+        monthly_cap_microdollars=link.monthly_cap_microdollars,
+        top_channels=[ChannelTurns(container_id=one["container_id"], turns=one["turns"]) for one in channels],
+    )
+
+
+def _percent(taken: int | None, cap: int | None) -> int | None:
+    """A cap of nothing is always used up."""
+    if cap is None:
+        return None
+    return 100 if cap == 0 else 100 * int(taken or 0) // cap
 
 
 # --- what staff and the doctor see -------------------------------------------------------------------

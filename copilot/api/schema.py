@@ -44,6 +44,7 @@ REFUSALS = {
     405: "Method not allowed.",
     406: "None of the accepted media types can be served.",
     409: "Wrong state.",
+    410: "It was there, and is of no use any more.",
     413: "Too many bytes.",
     415: "This media type is not understood here.",
     429: "Too many requests; see `Retry-After`.",

@@ -3,6 +3,7 @@
 from linking.links.confirming import confirm_server, confirm_user
 from linking.links.keys import (
     NewKey,
+    check_key,
     create_key,
     key_stands,
     revoke_key,
@@ -38,6 +39,7 @@ __all__ = [
     "TokenStatus",
     "cancel_token",
     "change_server",
+    "check_key",
     "close_account",
     "confirm_server",
     "confirm_user",

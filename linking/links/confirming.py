@@ -9,7 +9,6 @@ from typing import Literal
 
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 from django.db.models.functions import Now
 
 from linking import ports, queries
@@ -79,20 +78,20 @@ def _use(user: User, token: str, kind: Kind) -> LinkToken:
         raise LinkNotFound
     if row.kind != kind:
         raise LinkFlowMismatch
-    usable = Q(used_at=None, superseded_at=None, expires_at__gt=Now())
-    if not LinkToken.objects.filter(usable, pk=row.pk).exists():
+    if not queries.is_pending(row):
         raise LinkTokenExpired
     if queries.is_linked(kind, row.platform, row.subject_id):
         raise LinkAlreadyExists(yours=queries.is_linked(kind, row.platform, row.subject_id, to=user.pk))
     owning.remove_dead(kind, row.platform, row.subject_id)
-    if not LinkToken.objects.filter(usable, pk=row.pk).update(used_at=Now(), used_by=user):
+    unused = LinkToken.objects.filter(pk=row.pk, used_at=None, superseded_at=None, expires_at__gt=Now())
+    if not unused.update(used_at=Now(), used_by=user):
         raise LinkTokenExpired
     return row
 
 
 def _tell(row: LinkToken, user: User, what: str) -> None:
     def told() -> None:
-        audit.info("%s was confirmed by user %s", what, user.pk)
+        audit.info("%s was confirmed by user %s", what, str(user.pk)[-8:])
         ports.tell_linked(row.pk)
 
     transaction.on_commit(told)

@@ -49,7 +49,9 @@ def create_key(
     expires_at: datetime | None = None,
 ) -> NewKey:
     """Make a key; what is stored cannot be turned back into it."""
-    _check(name, platform, bot_account, scopes, allowed_cidrs)
+    check_key(
+        name=name, platform=platform, bot_account=bot_account, scopes=scopes, allowed_cidrs=allowed_cidrs
+    )
     prefix = "".join(secrets.choice(_ALPHABET) for _ in range(10))
     secret = secrets.token_urlsafe(32)
     row = BotKey.objects.create(
@@ -108,9 +110,10 @@ def _may_come_from(row: BotKey, address: str) -> bool:
     return any((mapped or caller) in ip_network(network) for network in row.allowed_cidrs)
 
 
-def _check(
-    name: str, platform: str, bot_account: str, scopes: Sequence[str], allowed_cidrs: Sequence[str]
+def check_key(
+    *, name: str, platform: str, bot_account: str, scopes: Sequence[str], allowed_cidrs: Sequence[str] = ()
 ) -> None:
+    """Refuses InvalidRequest, naming the field."""
     if not name.strip() or len(name) > 100:
         raise InvalidRequest("name: a key needs one, of at most 100 characters.")
     if platform not in PLATFORMS:

@@ -1,0 +1,299 @@
+"""Staff pages of linking: everything is looked at and no secret is shown; keys of bots are made and revoked (L10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from copilot.errors import Refused
+from linking import links
+from linking.models import (
+    BotKey,
+    BotRunner,
+    Button,
+    CapReservation,
+    Delivery,
+    DeliveryEndpoint,
+    LinkToken,
+    LinkUsage,
+    OutboundMessage,
+    PlatformConversation,
+    PlatformLink,
+    PlatformUpdate,
+    PlatformUserLink,
+    StartedTurn,
+)
+from linking.models.keys import SCOPES
+
+if TYPE_CHECKING:  # Django's own classes take no parameter when they run
+    AnyAdmin = admin.ModelAdmin[Model]
+    KeyModelForm = forms.ModelForm[BotKey]
+else:
+    AnyAdmin, KeyModelForm = admin.ModelAdmin, forms.ModelForm
+
+
+class ViewOnly(AnyAdmin):
+    """What code alone writes is looked at here, even by superusers."""
+
+    show_full_result_count = False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+# --- keys --------------------------------------------------------------------------------------------
+
+
+ASKED = ("name", "platform", "bot_account", "scopes", "rate_per_minute", "allowed_cidrs", "expires_at")
+SHOWN = (
+    "name",
+    "platform",
+    "bot_account",
+    "prefix",
+    "shown_scopes",
+    "rate_per_minute",
+    "allowed_cidrs",
+    "created_by",
+    "created_at",
+    "expires_at",
+    "last_used_at",
+    "revoked_at",
+)
+
+
+class BotKeyForm(KeyModelForm):
+    scopes = forms.MultipleChoiceField(
+        choices=[(scope, scope) for scope in SCOPES], widget=forms.CheckboxSelectMultiple
+    )
+
+    class Meta:
+        model = BotKey
+        fields = ASKED
+
+    def clean(self) -> dict[str, object]:
+        """Checked as every other way of making a key is."""
+        given: dict[str, object] = super().clean() or self.cleaned_data
+        if not self.errors:
+            try:
+                links.check_key(
+                    name=str(given["name"]),
+                    platform=str(given["platform"]),
+                    bot_account=str(given["bot_account"]),
+                    scopes=self.cleaned_data["scopes"],
+                    allowed_cidrs=self.cleaned_data["allowed_cidrs"] or (),
+                )
+            except Refused as problem:
+                raise forms.ValidationError(problem.message) from problem
+        return given
+
+
+@admin.register(BotKey)
+class BotKeyAdmin(AnyAdmin):
+    list_display = [
+        "name",
+        "platform",
+        "bot_account",
+        "prefix",
+        "shown_scopes",
+        "last_used_at",
+        "expires_at",
+        "revoked_at",
+    ]
+    list_filter = ["platform"]
+    search_fields = ["name", "=prefix", "=bot_account"]
+    list_select_related = ["created_by"]
+    ordering = ["-created_at"]
+    actions = ["revoke"]
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
+        return ASKED if obj is None else SHOWN
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **options: object
+    ) -> type[forms.ModelForm[Model]]:
+        form = super().get_form(request, obj, change, **options)
+        return BotKeyForm if obj is None else form  # type: ignore[return-value]
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """A key is revoked and made anew, so that what it may do is never a surprise."""
+        return obj is None and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    @admin.display(description="scopes")
+    def shown_scopes(self, key: BotKey) -> str:
+        return ", ".join(key.scopes)
+
+    def save_model(
+        self, request: HttpRequest, obj: Model, form: forms.ModelForm[Model], change: bool
+    ) -> None:
+        assert isinstance(obj, BotKey)
+        assert isinstance(request.user, User)
+        made = links.create_key(
+            name=obj.name,
+            platform=obj.platform,
+            bot_account=obj.bot_account,
+            scopes=obj.scopes,
+            created_by=request.user,
+            rate_per_minute=obj.rate_per_minute,
+            allowed_cidrs=obj.allowed_cidrs or (),
+            expires_at=obj.expires_at,
+        )
+        obj.pk, obj.prefix = made.row.pk, made.row.prefix
+        request.made_bot_key = made.key  # type: ignore[attr-defined] # for this one answer, and nowhere kept
+
+    def response_add(
+        self, request: HttpRequest, obj: Model, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """The only page that ever shows the key."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "The new key",
+            "opts": self.opts,
+            "key": getattr(request, "made_bot_key", ""),
+        }
+        response = TemplateResponse(request, "admin/linking/botkey/made.html", context)
+        response["Cache-Control"] = "no-store"
+        return response
+
+    @admin.action(description="Revoke at once", permissions=["change"])
+    def revoke(self, request: HttpRequest, keys: QuerySet[BotKey]) -> None:
+        standing = keys.filter(revoked_at=None)
+        gone = list(standing)
+        for key in gone:
+            links.revoke_key(key.pk)
+        messages.success(request, f"{len(gone)} keys were revoked.")
+
+
+# --- what is only looked at --------------------------------------------------------------------------
+
+
+@admin.register(PlatformLink)
+class PlatformLinkAdmin(ViewOnly):
+    list_display = ["id", "platform", "server_name", "owner", "state", "created_at"]
+    list_filter = ["platform", "state"]
+    list_select_related = ["owner"]
+    search_fields = ["=owner__username", "=owner__email", "=server_id"]
+    ordering = ["-created_at"]
+
+
+@admin.register(PlatformUserLink)
+class PlatformUserLinkAdmin(ViewOnly):
+    list_display = ["id", "platform", "display_name", "user", "created_at"]
+    list_filter = ["platform"]
+    list_select_related = ["user"]
+    search_fields = ["=user__username", "=user__email", "=platform_user_id"]
+    ordering = ["-created_at"]
+
+
+@admin.register(LinkToken)
+class LinkTokenAdmin(ViewOnly):
+    list_display = [
+        "id",
+        "kind",
+        "platform",
+        "subject_name",
+        "created_at",
+        "expires_at",
+        "used_at",
+        "used_by",
+    ]
+    list_filter = ["platform", "kind"]
+    list_select_related = ["used_by"]
+    exclude = ["digest"]
+    ordering = ["-created_at"]
+
+
+@admin.register(PlatformConversation)
+class PlatformConversationAdmin(ViewOnly):
+    list_display = ["id", "platform", "scope", "session_id", "opened_at", "last_message_at", "closed_at"]
+    list_filter = ["platform", "scope"]
+    search_fields = ["=id", "=session__id"]
+    ordering = ["-last_message_at"]
+
+
+@admin.register(PlatformUpdate)
+class PlatformUpdateAdmin(ViewOnly):
+    """What people wrote is not for staff: the keys and the outcome are."""
+
+    list_display = ["id", "platform", "kind", "received_at", "done_at", "outcome", "attempts"]
+    list_filter = ["platform", "outcome"]
+    exclude = ["payload"]
+    ordering = ["-id"]
+
+
+@admin.register(StartedTurn)
+class StartedTurnAdmin(ViewOnly):
+    list_display = ["id", "platform", "bot_account", "key", "created_at"]
+    list_filter = ["platform"]
+    ordering = ["-id"]
+
+
+@admin.register(LinkUsage)
+class LinkUsageAdmin(ViewOnly):
+    list_display = ["day", "link_id", "spent_microdollars", "reserved_microdollars"]
+    fields = ["day", "link_id", "spent_microdollars", "reserved_microdollars"]
+    search_fields = ["=link_id"]
+    ordering = ["-day"]
+
+
+@admin.register(CapReservation)
+class CapReservationAdmin(ViewOnly):
+    list_display = [
+        "created_at",
+        "link_id",
+        "day",
+        "reserved_microdollars",
+        "spent_microdollars",
+        "settled_at",
+    ]
+    exclude = ["member", "link"]
+    search_fields = ["=run_id", "=link_id"]
+    ordering = ["-created_at"]
+
+
+@admin.register(BotRunner)
+class BotRunnerAdmin(ViewOnly):
+    list_display = ["platform", "bot_account", "holder", "until", "last_update_at"]
+    ordering = ["platform", "bot_account"]
+
+
+@admin.register(OutboundMessage)
+class OutboundMessageAdmin(ViewOnly):
+    list_display = ["id", "conversation_id", "turn_id", "part", "final", "created_at"]
+    ordering = ["-id"]
+
+
+@admin.register(Button)
+class ButtonAdmin(ViewOnly):
+    list_display = ["kind", "subject_id", "conversation_id", "created_at"]
+    fields = ["kind", "subject_id", "conversation_id", "created_at"]
+    ordering = ["-created_at"]
+
+
+@admin.register(DeliveryEndpoint)
+class DeliveryEndpointAdmin(ViewOnly):
+    list_display = ["id", "platform", "bot_account", "url", "failures", "disabled_at", "disabled_reason"]
+    exclude = ["secret", "old_secret"]
+    ordering = ["-created_at"]
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(ViewOnly):
+    list_display = ["id", "endpoint_id", "event", "state", "attempts", "last_status", "created_at"]
+    list_filter = ["state", "event"]
+    exclude = ["body"]
+    ordering = ["-created_at"]

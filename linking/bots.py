@@ -1,0 +1,37 @@
+"""Which of our own bots this installation has, and where people find them (L6, L26)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from django.conf import settings
+
+from linking.models import Platform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bot:
+    platform: str
+    name: str
+    url: str
+    how: str
+
+
+def bots_on_offer() -> list[Bot]:
+    """Platforms that are set up and can be opened by an address."""
+    found: list[Bot] = []
+    if settings.TELEGRAM_BOT_TOKEN and settings.TELEGRAM_BOT_NAME:
+        url = f"https://t.me/{settings.TELEGRAM_BOT_NAME}"
+        found.append(_bot(Platform.TELEGRAM, url, "Open the bot and press Start, or add it to a group."))
+    if settings.DISCORD_BOT_TOKEN and settings.DISCORD_APP_ID:
+        asked = {"client_id": settings.DISCORD_APP_ID, "scope": "bot applications.commands"}
+        url = f"https://discord.com/oauth2/authorize?{urlencode(asked)}"
+        found.append(_bot(Platform.DISCORD, url, "Add the bot to a server, or write to it."))
+    if settings.SLACK_BOT_TOKEN and settings.SLACK_APP_URL:
+        found.append(_bot(Platform.SLACK, settings.SLACK_APP_URL, "Open the app in your workspace."))
+    return found
+
+
+def _bot(platform: Platform, url: str, how: str) -> Bot:
+    return Bot(platform=platform.value, name=platform.label, url=url, how=how)

@@ -1,0 +1,62 @@
+"""Forms of linking's pages become settings: dollars become microdollars, lines become lists (L6, L8)."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Literal
+
+from django.http import QueryDict
+from django.utils.translation import gettext as _
+
+from copilot.errors import InvalidRequest
+from linking.links import ServerSettings
+
+MICRODOLLARS = 1_000_000
+MOST_DIGITS = 12
+# What the confirming form offers; everything else is set afterwards.
+CAPS_OFFERED = {"daily": ("1", "5", "20", ""), "monthly": ("10", "50", "200", "")}
+
+
+def caps_chosen(form: QueryDict) -> ServerSettings:
+    return ServerSettings(
+        daily_cap_microdollars=_microdollars(form, "daily_cap"),
+        monthly_cap_microdollars=_microdollars(form, "monthly_cap"),
+    )
+
+
+def settings_chosen(form: QueryDict) -> ServerSettings:
+    return ServerSettings(
+        daily_cap_microdollars=_microdollars(form, "daily_cap"),
+        monthly_cap_microdollars=_microdollars(form, "monthly_cap"),
+        member_turns_per_hour=_number(form, "member_turns"),
+        allowed_channels=_lines(form, "channels"),
+        allowed_roles=_lines(form, "roles"),
+        require_mention=form.get("require_mention") == "1",
+        tools=form.getlist("tools"),
+    )
+
+
+def _microdollars(form: QueryDict, name: Literal["daily_cap", "monthly_cap"]) -> int | None:
+    """Nothing means no cap."""
+    text = form.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        amount = Decimal(text) if len(text) <= MOST_DIGITS else Decimal("NaN")
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite() or amount < 0:
+        raise InvalidRequest(_("A limit is an amount in dollars, like 5 or 2.50; empty for none."))
+    return int(amount * MICRODOLLARS)
+
+
+def _number(form: QueryDict, name: str) -> int:
+    text = form.get(name, "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+        raise InvalidRequest(_("Say a whole number of messages an hour."))
+    return int(text)
+
+
+def _lines(form: QueryDict, name: str) -> list[str]:
+    words = form.get(name, "").replace(",", " ").split()
+    return list(dict.fromkeys(words))

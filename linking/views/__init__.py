@@ -1,0 +1,1 @@
+"""Pages. Parse, one call, render."""

@@ -1,0 +1,129 @@
+"""The page of connected chats: what is linked, what it may do, and how to let it go (L6, L8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from copilot.errors import NotFound, Refused
+from linking import caps, links, queries
+from linking.bots import bots_on_offer
+from linking.forms import settings_chosen
+from linking.models import Platform, PlatformLink
+from linking.names import clean_name
+from linking.views.claims import picture
+
+MOST_SHOWN = 200
+
+
+@login_required
+@never_cache
+@require_safe
+def chats(request: HttpRequest) -> HttpResponse:
+    user_id = _user(request).pk
+    servers = queries.server_links(user_id, limit=MOST_SHOWN).items
+    people = queries.user_links(user_id, limit=MOST_SHOWN).items
+    context = {
+        "servers": [_shown(link) for link in servers],
+        "people": [
+            {"row": row, "platform": Platform(row.platform).label, "name": clean_name(row.display_name)}
+            for row in people
+        ],
+        "bots": bots_on_offer(),
+        "tools": sorted(caps.ENABLEABLE),
+    }
+    return render(request, "linking/chats.html", context)
+
+
+@login_required
+@require_POST
+def change_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
+    user_id = _user(request).pk
+    return _done(
+        request,
+        lambda: links.change_server(user_id, link_id, settings_chosen(request.POST)),
+        _("Saved. It holds from the next message on."),
+    )
+
+
+@login_required
+@require_POST
+def pause_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
+    user_id, pause = _user(request).pk, request.POST.get("pause") == "1"
+    return _done(
+        request,
+        lambda: links.change_server(user_id, link_id, {"state": "paused" if pause else "active"}),
+        _("Paused. The bot does not answer there.") if pause else _("The bot answers there again."),
+    )
+
+
+@login_required
+@require_POST
+def unlink_server(request: HttpRequest, link_id: UUID) -> HttpResponse:
+    user_id = _user(request).pk
+    return _done(
+        request,
+        lambda: links.unlink_server(user_id, link_id),
+        _("Disconnected. What was said stays with you."),
+    )
+
+
+@login_required
+@require_POST
+def unlink_user(request: HttpRequest, link_id: UUID) -> HttpResponse:
+    user_id = _user(request).pk
+    return _done(
+        request, lambda: links.unlink_user(user_id, link_id), _("Disconnected. What was said stays with you.")
+    )
+
+
+@login_required
+@require_safe
+def qr(request: HttpRequest, platform: str) -> HttpResponse:
+    """Where a platform's bot is found, as a picture for a phone."""
+    for bot in bots_on_offer():
+        if bot.platform == platform:
+            return picture(bot.url)
+    raise Http404
+
+
+def _shown(link: PlatformLink) -> dict[str, object]:
+    return {
+        "row": link,
+        "platform": Platform(link.platform).label,
+        "name": clean_name(link.server_name) or _("without a name"),
+        "usage": queries.usage_of(link),
+        "daily_cap": _dollars(link.daily_cap_microdollars),
+        "monthly_cap": _dollars(link.monthly_cap_microdollars),
+    }
+
+
+def _dollars(microdollars: int | None) -> str:
+    return "" if microdollars is None else f"{microdollars / 1_000_000:.2f}"
+
+
+def _done(request: HttpRequest, act: Callable[[], object], said: str) -> HttpResponse:
+    """Do it and say so, or say why not; either way the page is shown again."""
+    try:
+        act()
+    except NotFound as problem:
+        raise Http404 from problem
+    except Refused as problem:
+        messages.error(request, problem.message)
+    else:
+        messages.success(request, said)
+    return redirect("connected_chats")
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)  # login_required let nobody else in
+    return request.user
