@@ -134,6 +134,7 @@ class Visitor:
     context: BrowserContext
     email: str
     scripted: bool
+    cookie: str = ""  # of a session that is logged in
     complaints: list[str] = field(default_factory=list)
     outage: bool = False  # while the server is down on purpose, failed connections are no news
 
@@ -155,6 +156,11 @@ class Visitor:
             self.complaints.append(message.text)
 
     def log_in(self) -> Page:
+        """As somebody who signed in earlier: the form has its own test."""
+        self.context.add_cookies([{"name": "sessionid", "value": self.cookie, "url": self.site.url}])
+        return self.tab("/chat/")
+
+    def sign_in(self) -> Page:
         page = self.tab("/accounts/login/")
         page.get_by_label("Login").fill(self.email)
         from tests.make import PASSWORD  # models, which need Django to be set up
@@ -175,10 +181,10 @@ def visit(
 
     def make_one(**options: object) -> Visitor:
         name = f"ada-{os.getpid()}-{next(_people)}"
-        stored(lambda: _person(name))
+        cookie = str(stored(lambda: _person(name)))
         context = browser.new_context(**options)
         scripted = options.get("java_script_enabled", True) is True
-        visitors.append(Visitor(site, context, f"{name}@example.com", scripted))
+        visitors.append(Visitor(site, context, f"{name}@example.com", scripted, cookie))
         return visitors[-1]
 
     yield make_one
@@ -187,10 +193,15 @@ def visit(
     assert [complaint for visitor in visitors for complaint in visitor.complaints] == []
 
 
-def _person(name: str) -> None:
+def _person(name: str) -> str:
+    """Made, and logged in: the cookie of their session."""
+    from django.test import Client
+
     from tests import make
 
-    make.user(name)
+    client = Client()
+    client.force_login(make.user(name), backend="django.contrib.auth.backends.ModelBackend")
+    return client.cookies["sessionid"].value
 
 
 @pytest.fixture

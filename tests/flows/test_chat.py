@@ -33,8 +33,8 @@ def is_idle(page: Page) -> None:
 
 
 def test_the_first_message_makes_a_chat_and_gets_an_answer(ada: Visitor) -> None:
-    """W1.2, W2.1: the demo says what it is, in its first answer and under it."""
-    page = ada.log_in()
+    """W1.1, W1.2, W2.1: from the sign-in form on; the demo says what it is, in its first answer and under it."""
+    page = ada.sign_in()
     send(page, "Hello there")
     expect(bubbles(page)).to_have_text(["Hello there"])
     expect(page).to_have_url(re.compile(r"/chat/[0-9a-f-]{36}/$"))
