@@ -10,6 +10,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from copilot import turns
 from copilot.commands import clean_text
 from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
 from copilot.events import QuestionView
@@ -38,6 +39,7 @@ def ask(
         if turn is None:
             raise FenceLost(f"turn {turn_id} is not at fence {fence} any more")
         asked = Question.objects.filter(turn_id=turn_id, call_id=call_id).first()
+        turns.tell(turn_id, turn.origin)
         return asked or _insert(
             Question(
                 turn=turn,

@@ -12,4 +12,4 @@ class LinkingConfig(AppConfig):
     def ready(self) -> None:
         from linking import checks, ports, tasks  # noqa: F401 - checks register themselves
 
-        ports.bind(tell_linked=tasks.send_news_of_link)
+        ports.bind(tell_linked=tasks.send_news_of_link, deliver=tasks.send_deliver)

@@ -179,7 +179,7 @@ def operation(
     summary: str,
     *,
     answers: Mapping[int, object] | Mapping[tuple[int, str], object],
-    body: type[BaseModel] | None = None,
+    body: type[BaseModel] | Mapping[str, object] | None = None,
     query: type[BaseModel] | None = None,
     parameters: tuple[OpenApiParameter, ...] = (),
 ) -> Callable[[F], F]:

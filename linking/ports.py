@@ -10,14 +10,25 @@ class TellLinked(Protocol):
     def __call__(self, token_id: UUID) -> None: ...
 
 
+class Deliver(Protocol):
+    def __call__(self) -> None: ...
+
+
 class _Bound:
     tell_linked: TellLinked
+    deliver: Deliver
 
 
-def bind(*, tell_linked: TellLinked) -> None:
+def bind(*, tell_linked: TellLinked, deliver: Deliver) -> None:
     _Bound.tell_linked = staticmethod(tell_linked)
+    _Bound.deliver = staticmethod(deliver)
 
 
 def tell_linked(token_id: UUID) -> None:
     """A token was confirmed: its owner gets a mail, the chat that asked a note (tasks)."""
     _Bound.tell_linked(token_id)
+
+
+def deliver() -> None:
+    """Something was written down for a bot: have it sent (tasks)."""
+    _Bound.deliver()

@@ -8,7 +8,7 @@ from uuid import UUID
 from celery import shared_task
 from kombu.exceptions import OperationalError
 
-from linking import caps, conversations, links, mails
+from linking import caps, conversations, deliveries, links, mails
 from linking.models import LinkToken
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,21 @@ def send_news_of_link(token_id: UUID) -> None:
         log.warning("the broker is unreachable, a link is not told of: %s", type(problem).__name__)
 
 
+@shared_task(name="linking.tasks.deliver", ignore_result=True)
+def deliver() -> None:
+    """Every few seconds, and when something was written down: what is due goes out (L17)."""
+    deliveries.send_due()
+
+
+def send_deliver() -> None:
+    try:
+        deliver.apply_async(retry=False, expires=10)
+    except (OperationalError, OSError) as problem:
+        log.warning(
+            "the broker is unreachable, a delivery waits for the next round: %s", type(problem).__name__
+        )
+
+
 @shared_task(name="linking.tasks.tend", ignore_result=True)
 def tend() -> None:
     """Once a minute: what crashes left open, and what is too old to keep."""
@@ -36,3 +51,6 @@ def tend() -> None:
     caps.purge()
     links.purge_tokens()
     conversations.purge_started()
+    conversations.purge_buttons()
+    deliveries.note_missed()
+    deliveries.purge_deliveries()

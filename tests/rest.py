@@ -116,7 +116,7 @@ class Stream:
         content: list[bytes] = []
         while True:
             part = await self.call.receive_output(timeout=10)
-            content.append(part["body"])
+            content.append(part.get("body", b""))
             if not part.get("more_body"):
                 return b"".join(content)
 

@@ -191,7 +191,15 @@ def _start(
         let_go(user_id, opening.turn_id)
         lease.give_back(session_id, str(opening.token))
         raise Unavailable from problem
+    if opened is None and _still_waits(opening.message_id):  # others go first, perhaps behind a paused turn
+        given = _give_way(opening, member, user_id, view, ignored)
+        if given is not None:
+            return given
     return _opened(opening, opened, member, user_id, view, ignored)
+
+
+def _still_waits(message_id: UUID) -> bool:
+    return Message.objects.filter(pk=message_id, sequence=None, dropped_at=None).exists()
 
 
 def _opened(

@@ -1,4 +1,4 @@
-"""Tells other apps that a turn started or ended: the one call out of copilot, by configuration (TURN_HOOKS)."""
+"""Tells other apps that a turn started, paused, asked or ended: the one call out of copilot, by configuration (TURN_HOOKS)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def concerns_others(origin: str) -> bool:
 
 
 def tell(turn_id: UUID, origin: str) -> None:
-    """After commit, with the turn's id: it has started or ended; the row says which. May be told twice."""
+    """After commit, with the turn's id: it has started, paused, asked or ended; the rows say which. May be told twice."""
     if concerns_others(origin):
         transaction.on_commit(lambda: _call(turn_id))
 

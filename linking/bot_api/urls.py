@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
+from linking.bot_api.deliveries import (
+    BotDeliveriesView,
+    BotDeliveryEndpointView,
+    BotRedeliverView,
+    BotRotateSecretView,
+)
+from linking.bot_api.files import BotFilesView, BotFileView
 from linking.bot_api.me import BotMeView, BotServersResolveView, BotUsersResolveView
 from linking.bot_api.nowhere import BotNowhere
 from linking.bot_api.reading import BotSessionEventsView, BotTurnEventsView
@@ -32,5 +39,11 @@ urlpatterns = [
     path("conversations/new", BotNewConversationView.as_view()),
     path("approvals/<uuid:approval_id>/decide", BotDecideView.as_view()),
     path("questions/<uuid:question_id>/answer", BotAnswerView.as_view()),
+    path("files", BotFilesView.as_view()),
+    path("files/<uuid:file_id>", BotFileView.as_view()),
+    path("delivery-endpoint", BotDeliveryEndpointView.as_view()),
+    path("delivery-endpoint/rotate-secret", BotRotateSecretView.as_view()),
+    path("deliveries", BotDeliveriesView.as_view()),
+    path("deliveries/<uuid:delivery_id>/redeliver", BotRedeliverView.as_view()),
     re_path(r"", BotNowhere.as_view()),
 ]

@@ -177,8 +177,20 @@ def in_session(bot: Bot, session_id: UUID) -> PlatformConversation | None:
     return mine.select_related("session", "link").first()
 
 
+def of_bot(bot: Bot, conversation_id: UUID) -> PlatformConversation | None:
+    """By its id; the session comes along."""
+    mine = _of(bot).filter(pk=conversation_id, session__deleted_at=None)
+    return mine.select_related("session").first()
+
+
 def is_of(bot: Bot, conversation_id: UUID) -> bool:
     return _of(bot).filter(pk=conversation_id).exists()
+
+
+def owner_of_file(bot: Bot, file_id: UUID) -> int | None:
+    """Whose a file is that lies in a session of this bot's own; of other files it knows nothing (L11)."""
+    holding = _of(bot).filter(session__files=file_id, session__deleted_at=None)
+    return holding.values_list("session__owner_id", flat=True).first()
 
 
 def _of(bot: Bot) -> QuerySet[PlatformConversation]:

@@ -13,6 +13,7 @@ from django.db.models import Max
 from copilot import queries, turns
 from copilot.events import JSON
 from copilot.turns import TurnStanding
+from linking import ports
 from linking.models import Delivery, DeliveryEndpoint
 from linking.reduction import reduced
 
@@ -34,7 +35,10 @@ def note(turn_id: UUID) -> int:
     if found is None or standing is None:
         return 0
     endpoint, conversation = found
-    return sum(_write(endpoint, conversation, standing, one) for one in _happened(standing))
+    made = sum(_write(endpoint, conversation, standing, one) for one in _happened(standing))
+    if made:
+        ports.deliver()
+    return made
 
 
 _FOUND = """
@@ -42,6 +46,7 @@ SELECT e.id, c.id FROM copilot_turn t
 JOIN linking_platformconversation c ON c.id::text = t.arrival->'reply'->>'conversation_id'
 JOIN linking_deliveryendpoint e ON e.platform = c.platform AND e.bot_account = c.bot_account
 WHERE t.id = %s AND e.disabled_at IS NULL AND t.purpose = 'reply'
+  AND (c.closed_at IS NULL OR t.origin = c.platform)  -- what follows later stays on the web when the place is closed
 """
 
 

@@ -3,6 +3,8 @@
 Our own adapters and the bot REST call the same functions, so that behaviour cannot drift (L11).
 """
 
+from copilot.context import Channel
+from copilot.errors import Forbidden, NotFound
 from linking.inbound.buttons import for_approval, for_question, press
 from linking.inbound.commands import COMMANDS, Asked, command_of, obey
 from linking.inbound.controls import Decided, Stopped, answer, decide, stop
@@ -15,8 +17,11 @@ __all__ = [
     "Accepted",
     "Answered",
     "Asked",
+    "Channel",
     "Decided",
+    "Forbidden",
     "IncomingMessage",
+    "NotFound",
     "Stopped",
     "answer",
     "command_of",

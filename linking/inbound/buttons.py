@@ -19,9 +19,12 @@ def press(bot: Bot, code: str, *, user_id: str) -> Decided | Literal["answered"]
         raise NotFound
     if button.kind == "question":
         controls.answer(bot, button.subject_id, user_id=user_id, choice=button.answer)
+        conversations.forget_buttons(button.subject_id)
         return "answered"
     decision: controls.Decision = "approve" if button.answer == "approve" else "reject"
-    return controls.decide(bot, button.subject_id, user_id=user_id, decision=decision)
+    decided = controls.decide(bot, button.subject_id, user_id=user_id, decision=decision)
+    conversations.forget_buttons(button.subject_id)
+    return decided
 
 
 def for_approval(conversation_id: UUID, approval_id: UUID) -> dict[str, str]:

@@ -18,6 +18,7 @@ from linking.errors import NotLinked
 from linking.inbound import controls
 from linking.links import TokenRequest
 
+SETTINGS_PATH = "/settings/chats/"
 COMMANDS: dict[str, str] = {
     "help": "Show what I understand.",
     "link": "Connect this chat with an account.",
@@ -108,7 +109,7 @@ def obey(name: str, asked: Asked) -> Result:
         case "status":
             return _status(asked)
         case "settings":
-            return SettingsAt(url=f"{settings.SITE_URL}{reverse('connected_chats')}")
+            return SettingsAt(url=f"{settings.SITE_URL}{SETTINGS_PATH}")
         case _:
             return Help(commands=COMMANDS)
 

@@ -14,9 +14,10 @@ from copilot.context import Arrival, Channel, ReplyAddress
 from copilot.errors import InvalidRequest, OutcomeUnknown, Refused, TooMany
 from copilot.events import JSON
 from copilot.permissions import UNRESTRICTED
-from linking import conversations
+from linking import caps, conversations
 from linking.conversations import Open, Payer, Where
-from linking.errors import MessageRefused, NotLinked
+from linking.errors import MessageRefused
+from linking.models import PlatformLink
 from linking.names import clean_name
 
 NAME_CHARACTERS = 64
@@ -119,9 +120,32 @@ def _admit(message: IncomingMessage, *, abandoned: bool) -> Accepted:
     stands = _said_before(message) if abandoned else None
     if stands is not None:
         return _submit(message, payer, stands)
-    if payer.link is not None:
-        raise NotLinked("Servers cannot be talked in yet.")
-    return _submit(message, payer, conversations.open_for(message.where, payer))
+    if payer.link is None:
+        return _submit(message, payer, conversations.open_for(message.where, payer))
+    return _submit_within_caps(message, payer, payer.link)
+
+
+def _submit_within_caps(message: IncomingMessage, payer: Payer, link: PlatformLink) -> Accepted:
+    """In a server: its share is set aside first, and given back when nothing was said after all (L8)."""
+    caps.admit(
+        link,
+        caps.Said(
+            run_id=message.run_id,
+            container_id=message.where.container_id,
+            platform_user_id=message.user_id,
+            role_ids=message.role_ids,
+            mentioned=message.mentioned,
+        ),
+    )
+    try:
+        conversation = conversations.open_for(message.where, payer)
+        caps.attach(message.run_id, conversation.session_id)
+        return _submit(message, payer, conversation)
+    except OutcomeUnknown:
+        raise  # the sweep finds out what became of it
+    except Refused:
+        caps.release(message.run_id)
+        raise
 
 
 def _said_before(message: IncomingMessage) -> Open | None:
@@ -174,7 +198,7 @@ def _command(message: IncomingMessage, payer: Payer, conversation: Open) -> Send
         attachments=message.attachments,
         run_id=message.run_id,
         origin=where.platform,
-        permissions=UNRESTRICTED,
+        permissions=UNRESTRICTED if payer.link is None else caps.guest_profile(payer.link.tools),
         author=message.display_name,
         arrival=Arrival(locale=message.locale, reply=reply),
     )

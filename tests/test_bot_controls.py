@@ -1,0 +1,279 @@
+"""Stop, approve and answer through a bot: who may, once, and what the others are told (L14)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from copilot.models import Approval, Message, Question, Session, Turn
+from copilot.providers.scripted import Call, Text
+from linking import caps, inbound
+from linking.conversations import Where
+from linking.errors import NotLinked
+from linking.inbound.commands import Halted, Renewed, Status
+from linking.models import Button, PlatformUserLink
+from tests import make
+from tests.bots import Caller, caller, channel, dm, link_ada, link_guild
+from tests.engine import Errand, add_tools, cue, ended, endings, lease_of, quiet, together, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.rest import NOT_FOUND, code_of
+
+ADA, BOB = {"platform_user_id": "ada-1"}, {"platform_user_id": "bob-1"}
+
+
+@pytest.fixture
+def bot(rig, monkeypatch) -> Caller:
+    """Ada's direct messages and her server, where guests may ask for an errand."""
+    add_tools(monkeypatch, Errand("pay", approval="ask"))
+    monkeypatch.setattr(caps.guests, "GUEST_TOOLS", caps.GUEST_TOOLS | {"pay"})
+    link_ada()
+    link_guild()
+    return caller()
+
+
+def say(bot: Caller, key: str, body: dict[str, object]) -> dict[str, str]:
+    answer = bot.post("turns", body, **{"Idempotency-Key": key})
+    assert answer.status_code in (201, 202), answer.content
+    return answer.json()
+
+
+def asks(bot: Caller, model, body: dict[str, object], key: str = "k1") -> tuple[dict[str, str], Approval]:
+    """A turn that waits for a decision, and has let go of everything."""
+    model.will(Text("Let me."), Call("pay"))
+    answer = say(bot, key, body)
+    session = Session.objects.get(pk=answer["session_id"])
+    until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
+    return answer, Approval.objects.get(turn=answer["turn_id"])
+
+
+def decide(bot: Caller, approval: Approval, who: dict[str, str], decision: str):  # type: ignore[no-untyped-def]
+    return bot.post(f"approvals/{approval.pk}/decide", {**who, "decision": decision})
+
+
+# --- approvals ---------------------------------------------------------------------------------------
+
+
+def test_of_two_decisions_at_once_one_counts_and_both_learn_it(bot, model):
+    """A-L14.1: Approve on the phone and Reject on the desktop together, again and again"""
+    for number in range(10):
+        answer, approval = asks(bot, model, dm(container_id=f"dm-{number}"), key=f"k{number}")
+        model.will(Text("Done."))
+        answers = together(
+            lambda approval=approval: decide(bot, approval, ADA, "approve"),
+            lambda approval=approval: decide(bot, approval, ADA, "reject"),
+        )
+        assert sorted(one.status_code for one in answers) == [200, 409]
+        won, lost = sorted(answers, key=lambda one: one.status_code)
+        approval.refresh_from_db()
+        assert won.json()["state"] in ("approved", "rejected")
+        assert lost.json()["error"]["state"] in (won.json()["state"], "running", "done")
+        ended(UUID(answer["turn_id"]))
+
+
+def test_a_member_neither_decides_nor_replays_a_captured_button(bot, model):
+    """A-L14.2: 403, and the approval stays open; the owner's press counts, the second is told the state"""
+    answer, approval = asks(bot, model, channel())
+    codes = inbound.for_approval(UUID(answer["conversation_id"]), approval.pk)
+    assert {len(code) for code in codes.values()} == {22}
+    assert not any(
+        word in code for code in codes.values() for word in ("approve", "reject", str(approval.pk))
+    )
+    refused = decide(bot, approval, BOB, "approve")
+    assert (refused.status_code, code_of(refused)) == (403, "not_the_payer")
+    with pytest.raises(inbound.Forbidden):
+        inbound.press(bot.bot, codes["approve"], user_id="bob-1")
+    with pytest.raises(inbound.NotFound):
+        inbound.press(caller("discord").bot, codes["approve"], user_id="ada-1")
+    approval.refresh_from_db()
+    assert approval.state == "requested"
+    pressed = inbound.press(bot.bot, codes["reject"], user_id="ada-1")
+    assert isinstance(pressed, inbound.Decided)
+    assert (pressed.state, pressed.resumed) == ("rejected", True)
+    ended(UUID(answer["turn_id"]))
+    with pytest.raises(inbound.NotFound):
+        inbound.press(bot.bot, codes["approve"], user_id="ada-1")
+    assert not Button.objects.exists()
+
+
+def test_a_member_waits_behind_an_open_approval_and_the_owner_goes_on_instead(bot, model):
+    """A-L14.4: Bob's message is queued and the approval stays open; Ada's own abandons it (A11.8)"""
+    answer, approval = asks(bot, model, channel())
+    queued = bot.post("turns", channel(text="And now?"), **{"Idempotency-Key": "k2"})
+    assert (queued.status_code, queued.json()["turn_id"]) == (202, answer["turn_id"])
+    approval.refresh_from_db()
+    assert approval.state == "requested"
+    say(bot, "k3", channel(platform_user_id="ada-1", text="Leave it."))
+    approval.refresh_from_db()
+    assert approval.state == "abandoned"
+    quiet(Session.objects.get(pk=answer["session_id"]))
+
+
+def test_a_decision_after_the_stop_is_told_the_state(bot, model):
+    """A-L14.1: 409 with the actual state, after a stop as after another decision"""
+    answer, approval = asks(bot, model, dm())
+    assert bot.post(f"turns/{answer['turn_id']}/stop", ADA).json()["status"] == "cancelled"
+    late = decide(bot, approval, ADA, "approve")
+    assert (late.status_code, code_of(late), late.json()["error"]["state"]) == (
+        409,
+        "approval_closed",
+        "cancelled",
+    )
+
+
+# --- stopping ----------------------------------------------------------------------------------------
+
+
+def test_a_stop_is_as_good_twice_and_after_the_end(bot, model):
+    """A-L14.3: always 200, and one ending"""
+    model.will(Text("One"), cue(1))
+    answer = say(bot, "k1", dm())
+    model.reaches(1)
+    path = f"turns/{answer['turn_id']}/stop"
+    stopped = together(lambda: bot.post(path, ADA), lambda: bot.post(path, ADA))
+    assert {one.status_code for one in stopped} == {200}
+    ended(UUID(answer["turn_id"]))
+    again = bot.post(path, ADA)
+    assert again.json() == {"turn_id": answer["turn_id"], "state": "ended", "status": "cancelled"}
+    assert len(endings(UUID(answer["session_id"]))) == 1
+
+
+def test_only_the_author_and_the_payer_stop(bot, model):
+    """A-L14.3: another member gets 403; a queued message is stopped by its run_id, and the running turn goes on"""
+    model.will(Text("One"), cue(1))
+    answer = say(bot, "k1", channel())
+    model.reaches(1)
+    queued = say(bot, "k2", channel(platform_user_id="carol-1", text="Two"))
+    path = f"turns/{answer['turn_id']}/stop"
+    refused = bot.post(path, {"platform_user_id": "carol-1"})
+    assert (refused.status_code, code_of(refused)) == (403, "not_yours")
+    assert bot.post(path, {**BOB, "run_id": queued["run_id"]}).status_code == 403
+    dropped = bot.post(path, {"platform_user_id": "carol-1", "run_id": queued["run_id"]})
+    assert dropped.json()["state"] == "dropped"
+    assert Turn.objects.get(pk=answer["turn_id"]).status == "running"
+    assert bot.post(path, ADA).status_code == 200
+    ended(UUID(answer["turn_id"]))
+
+
+def test_stop_in_a_server_is_for_ones_own_messages(bot, model):
+    """A-L14.3: `/stop` drops what waits too, of the speaker alone; the payer stops everything"""
+    where = Where(
+        platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
+    )
+    model.will(Text("One"), cue(1))
+    answer = say(bot, "k1", channel())
+    model.reaches(1)
+    say(bot, "k2", channel(platform_user_id="carol-1", text="Two"))
+    say(bot, "k3", channel(text="Three"))
+    carol = inbound.obey("stop", inbound.Asked(where=where, user_id="carol-1"))
+    assert carol == Halted(stopped=1)
+    status = inbound.obey("status", inbound.Asked(where=where, user_id="carol-1"))
+    assert status == Status(linked=True, state="running", waiting=1)
+    assert inbound.obey("stop", inbound.Asked(where=where, user_id="ada-1")) == Halted(stopped=2)
+    ended(UUID(answer["turn_id"]))
+    quiet(Session.objects.get(pk=answer["session_id"]))
+
+
+# --- questions ---------------------------------------------------------------------------------------
+
+
+def ask(bot: Caller, model, body: dict[str, object]) -> tuple[dict[str, str], Question]:
+    model.will(Call("ask_user", {"question": "Red or blue?", "choices": ["red", "blue"]}))
+    model.will(Text("So be it."))
+    answer = say(bot, "k1", body)
+    until(lambda: Question.objects.filter(turn=answer["turn_id"]).exists())
+    return answer, Question.objects.get(turn=answer["turn_id"])
+
+
+def test_who_was_asked_answers_and_nobody_else(bot, model):
+    """A-L14.2: in a server the member whose message started the turn, or the owner; a late answer is 409"""
+    answer, question = ask(bot, model, channel())
+    path = f"questions/{question.pk}/answer"
+    refused = bot.post(path, {"platform_user_id": "carol-1", "choice": "red"})
+    assert (refused.status_code, code_of(refused)) == (403, "not_yours")
+    assert bot.post(path, {**BOB, "choice": "green"}).status_code == 400
+    assert bot.post(path, {**BOB, "text": "x" * 4001}).status_code == 400
+    assert caller("discord").post(path, {**BOB, "choice": "red"}).content == NOT_FOUND
+    assert bot.post(path, {**BOB, "choice": "red"}).status_code == 204
+    ended(UUID(answer["turn_id"]))
+    late = bot.post(path, {**ADA, "choice": "blue"})
+    assert (late.status_code, code_of(late)) == (409, "question_closed")
+
+
+def test_the_next_plain_message_answers_and_another_members_waits(bot, model):
+    """A-L14.4: our own bots map what the asked person writes; Carol's words queue, and the question stays open"""
+    answer, question = ask(bot, model, channel())
+    where = Where(
+        platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
+    )
+    able = inbound.Channel(async_delivery=True, interactive=True)
+    carol = inbound.hear(
+        inbound.IncomingMessage(key="u1", where=where, user_id="carol-1", text="Me too", channel=able)
+    )
+    assert isinstance(carol, inbound.Accepted)
+    assert carol.state == "queued"
+    question.refresh_from_db()
+    assert question.outcome == "open"
+    bob = inbound.hear(
+        inbound.IncomingMessage(key="u2", where=where, user_id="bob-1", text="blue", channel=able)
+    )
+    assert isinstance(bob, inbound.Answered)
+    question.refresh_from_db()
+    assert (question.outcome, question.answer) == ("answered", "blue")
+    quiet(Session.objects.get(pk=answer["session_id"]))
+    assert Message.objects.filter(kind="user").count() == 2
+
+
+# --- commands ----------------------------------------------------------------------------------------
+
+
+def test_every_command_answers_in_values(bot, model, settings):
+    """A-L15.2: /help, /link, /unlink, /new, /stop, /status and /settings; unknown ones are no commands"""
+    where = Where(platform="telegram", bot_account="bot-1", scope="dm", container_id="dm-1")
+    ada = inbound.Asked(where=where, user_id="ada-1", display_name="Ada")
+    stranger = inbound.Asked(where=where, user_id="eve-1", display_name="Eve")
+    assert [inbound.command_of(text) for text in ("/stop", "/NEW@bot now", "/dance", "stop", " ")] == [
+        "stop",
+        "new",
+        None,
+        None,
+        None,
+    ]
+    assert set(inbound.obey("help", ada).commands) == set(inbound.COMMANDS)
+    assert inbound.obey("status", stranger) == Status(linked=False)
+    assert inbound.obey("status", ada) == Status(linked=True)
+    assert isinstance(inbound.obey("new", ada), Renewed)
+    assert inbound.obey("stop", ada) == Halted(stopped=0)
+    assert inbound.obey("link", stranger).link_url.startswith(settings.LINK_BASE_URL)
+    assert inbound.obey("settings", ada).url.endswith("/settings/chats/")
+    with pytest.raises(NotLinked):
+        inbound.obey("new", stranger)
+    inbound.obey("unlink", ada)
+    assert not PlatformUserLink.objects.exists()
+
+
+def test_only_the_owner_unlinks_a_server(bot):
+    """A-L15.2: `/unlink` is the linked user's or the owner's"""
+    where = Where(
+        platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
+    )
+    with pytest.raises(inbound.Forbidden):
+        inbound.obey("unlink", inbound.Asked(where=where, user_id="bob-1", is_admin=True))
+    inbound.obey("unlink", inbound.Asked(where=where, user_id="ada-1"))
+    assert not make.ada().server_links.exists()
+
+
+def test_new_during_a_turn_lets_it_answer_where_it_began(bot, model):
+    """A-L15.2: the old answer completes in the old session, the next message is in a new one"""
+    model.will(Text("Old"), cue(1), Text(" answer."))
+    old = say(bot, "k1", dm())
+    model.reaches(1)
+    place = {"scope": "dm", "container_id": "dm-1", **ADA}
+    fresh = bot.post("conversations/new", place).json()
+    later = say(bot, "k2", dm(text="Next"))
+    assert later["session_id"] == fresh["session_id"] != old["session_id"]
+    model.give(1)
+    ended(UUID(old["turn_id"]))
+    ended(UUID(later["turn_id"]))
+    assert Message.objects.get(turn=old["turn_id"], kind="assistant").content == "Old answer."

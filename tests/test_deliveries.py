@@ -1,0 +1,354 @@
+"""Deliveries: signed, in order, again until they are taken, and to public addresses alone (L16, L17)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from uuid import UUID
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp.abc import AbstractResolver
+from django.core import mail
+from django.utils import timezone
+
+from copilot.models import Session, Turn
+from copilot.providers.scripted import Call, Text
+from linking import deliveries, ports
+from linking.deliveries import endpoints, sending
+from linking.deliveries.posting import Posted, Poster
+from linking.models import Delivery, DeliveryEndpoint
+from tests import make
+from tests.bots import Caller, caller, link_ada
+from tests.engine import Errand, add_tools, ended, lease_of, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.rest import JSON, code_of
+
+URL = "https://bot.example.com/hook"
+
+
+@dataclass
+class Receiver(Poster):
+    """Stands where the network is: remembers what came, answers as it was told."""
+
+    answers: list[int | None] = field(default_factory=list)
+    came: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    retry_after: str = ""
+
+    async def post(self, url: str, body: bytes, headers: dict[str, str]) -> Posted:  # type: ignore[override]
+        self.came.append((dict(headers), body))
+        return Posted(status=self.answers.pop(0) if self.answers else 200, retry_after=self.retry_after)
+
+    def kinds(self) -> list[str]:
+        return [msgspec.json.decode(body)["kind"] for _, body in self.came]
+
+
+@pytest.fixture
+def bot(rig, settings, monkeypatch) -> Caller:
+    """Nothing goes out by itself: the test sends what was written down."""
+    monkeypatch.setattr(ports._Bound, "deliver", staticmethod(lambda: None))
+    settings.TURN_HOOKS = ["linking.deliveries.note"]
+    link_ada()
+    return caller(created_by=make.grace())
+
+
+@pytest.fixture
+def secret(bot) -> str:
+    answer = bot.client.put("/api/bot/v1/delivery-endpoint", {"url": URL}, content_type=JSON)
+    assert answer.status_code == 200, answer.content
+    return answer.json()["secret"]
+
+
+def answered(bot: Caller, key: str = "k1", **changes: object) -> dict[str, str]:
+    answer = bot.say(key, **changes).json()
+    ended(UUID(answer["turn_id"]))
+    until(lambda: Delivery.objects.filter(turn_id=answer["turn_id"]).exists())
+    return answer
+
+
+def due_now() -> None:
+    Delivery.objects.filter(state="waiting").update(next_try_at=timezone.now() - timedelta(seconds=1))
+
+
+def fits(secret: str, headers: dict[str, str], body: bytes) -> bool:
+    signed = headers["Pilothouse-Timestamp"].encode() + b"." + body
+    expected = "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+    return expected in headers["Pilothouse-Signature"].split(",")
+
+
+# --- sending -----------------------------------------------------------------------------------------
+
+
+def test_a_delivery_is_sent_until_it_is_taken_under_one_id(bot, secret, model):
+    """A-L17.1: 500 twice, then 200: three attempts, the same id, valid signatures"""
+    answer = answered(bot)
+    receiver = Receiver(answers=[500, 500, 200])
+    for _ in range(4):
+        sending.send_due(receiver)
+        due_now()
+    assert len(receiver.came) == 3
+    assert len({headers["Pilothouse-Delivery"] for headers, _ in receiver.came}) == 1
+    assert all(fits(secret, headers, body) for headers, body in receiver.came)
+    row = Delivery.objects.get()
+    assert (row.state, row.attempts, row.last_status) == ("delivered", 3, 200)
+    body = msgspec.json.decode(receiver.came[0][1])
+    assert body["kind"] == "turn.succeeded"
+    assert (body["turn_id"], body["text"], body["truncated"]) == (answer["turn_id"], "Aye.", False)
+    assert (body["container_id"], body["delivery_id"]) == ("dm-1", str(row.pk))
+
+
+def test_both_secrets_sign_for_a_day_after_a_rotation(bot, secret, model):
+    """A-L17.1: two signatures, comma separated, until the old one is forgotten"""
+    fresh = bot.post("delivery-endpoint/rotate-secret", {}).json()["secret"]
+    answered(bot)
+    receiver = Receiver()
+    sending.send_due(receiver)
+    [(headers, body)] = receiver.came
+    assert fits(secret, headers, body)
+    assert fits(fresh, headers, body)
+    DeliveryEndpoint.objects.update(rotated_at=timezone.now() - timedelta(days=2))
+    assert endpoints.secrets_of(DeliveryEndpoint.objects.get()) == [fresh]
+    assert secret not in str(DeliveryEndpoint.objects.values().get())
+
+
+def test_a_worker_that_died_after_sending_sends_again_under_the_same_id(bot, secret, model, monkeypatch):
+    """A-L17.3: killed between send and mark"""
+    answered(bot)
+    receiver = Receiver()
+    monkeypatch.setattr(sending, "_mark", _die)
+    with pytest.raises(SystemExit):
+        sending.send_due(receiver)
+    monkeypatch.undo()
+    assert sending.send_due(receiver) == 0  # whoever sent it may still say how it went
+    due_now()
+    assert sending.send_due(receiver) == 1
+    first, second = receiver.came
+    assert first[0]["Pilothouse-Delivery"] == second[0]["Pilothouse-Delivery"]
+    assert first[1] == second[1]
+
+
+def _die(*_: object) -> None:
+    raise SystemExit
+
+
+def test_a_later_one_waits_for_an_earlier_one_in_its_first_tries(bot, secret, model):
+    """A-L17.1: order is kept in a conversation, and another conversation does not wait"""
+    answered(bot, "k1")
+    answered(bot, "k2", text="Second")
+    answered(bot, "k3", container_id="dm-2", text="Elsewhere")
+    receiver = Receiver(answers=[500, 200, 500, 500])
+    sending.send_due(receiver)
+    assert len(receiver.came) == 2
+    assert Delivery.objects.filter(state="delivered").count() == 1
+    due_now()
+    sending.send_due(receiver)
+    due_now()
+    sending.send_due(receiver)  # the third try of the first: from here on nobody waits for it
+    due_now()
+    sending.send_due(receiver)
+    assert Delivery.objects.filter(state="delivered").count() == 3
+    assert Delivery.objects.get(state="delivered", number=2).finished_at is not None
+
+
+def test_a_refusal_is_final_and_gone_switches_the_endpoint_off(bot, secret, model):
+    """A-L17.1: 404 is not tried again; 410 disables; `Retry-After` is honoured; its key's maker is told"""
+    answered(bot)
+    sending.send_due(Receiver(answers=[404]))
+    assert Delivery.objects.get().state == "failed"
+    answered(bot, "k2")
+    sending.send_due(Receiver(answers=[503], retry_after="3600"))
+    waiting = Delivery.objects.get(state="waiting")
+    assert waiting.next_try_at > timezone.now() + timedelta(seconds=3500)
+    due_now()
+    sending.send_due(Receiver(answers=[410]))
+    assert bot.get("delivery-endpoint").json()["disabled_reason"] == "gone"
+    assert mail.outbox[0].to == [make.grace().email]
+    assert not deliveries.is_on(bot.bot)
+
+
+def test_fifty_failures_in_a_row_pause_it_and_a_success_counts_anew(bot, secret, model, settings):
+    """A-L17.1: consecutive failures pause the endpoint and tell the key's creator, once"""
+    settings.DELIVERY_MAX_FAILURES = 3
+    answered(bot)
+    receiver = Receiver(answers=[500, 500, 200])
+    for _ in range(3):
+        sending.send_due(receiver)
+        due_now()
+    assert DeliveryEndpoint.objects.get().failures == 0
+    answered(bot, "k2")
+    for _ in range(5):
+        sending.send_due(Receiver(answers=[500]))
+        due_now()
+    assert Delivery.objects.get(state="waiting").attempts == 3
+    assert bot.get("delivery-endpoint").json()["disabled_reason"] == "failing"
+    assert len(mail.outbox) == 1
+
+
+def test_a_bot_sees_its_deliveries_and_has_one_sent_again(bot, secret, model):
+    """A-L17.1: the list has no bodies; redelivery keeps the id; a stranger finds nothing"""
+    answered(bot)
+    sending.send_due(Receiver(answers=[404]))
+    [item] = bot.get("deliveries").json()["items"]
+    assert (item["state"], item["last_status"], "body" in item) == ("failed", 404, False)
+    assert caller("discord").post(f"deliveries/{item['id']}/redeliver", {}).status_code == 404
+    assert bot.post(f"deliveries/{item['id']}/redeliver", {}).json()["state"] == "waiting"
+    receiver = Receiver()
+    sending.send_due(receiver)
+    assert receiver.came[0][0]["Pilothouse-Delivery"] == item["id"]
+
+
+# --- what is told ------------------------------------------------------------------------------------
+
+
+def test_approvals_questions_and_every_ending_are_told_once(bot, secret, model, monkeypatch):
+    """A-L17.1: named as in E1; told twice by the hook, and by the sweep, still once"""
+    add_tools(monkeypatch, Errand("pay", approval="ask"))
+    model.will(Text("Let me."), Call("pay"))
+    answer = bot.say("k1").json()
+    session = Session.objects.get(pk=answer["session_id"])
+    until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
+    until(lambda: Delivery.objects.filter(event="approval.requested").exists())
+    bot.post(f"turns/{answer['turn_id']}/stop", {"platform_user_id": "ada-1"})
+    ended(UUID(answer["turn_id"]))
+    model.will(Call("ask_user", {"question": "Red?"}))
+    model.will(Text("So be it."))
+    second = bot.say("k2").json()
+    until(lambda: Delivery.objects.filter(event="question.asked").exists())
+    question = Delivery.objects.get(event="question.asked")
+    asked = msgspec.json.decode(question.body)["question"]
+    bot.post(f"questions/{asked['id']}/answer", {"platform_user_id": "ada-1", "text": "Yes"})
+    ended(UUID(second["turn_id"]))
+    until(lambda: Delivery.objects.count() == 4)
+    assert deliveries.note(UUID(second["turn_id"])) == deliveries.note_missed() == 0
+    receiver = Receiver()
+    while sending.send_due(receiver):
+        due_now()
+    assert receiver.kinds() == ["approval.requested", "turn.cancelled", "question.asked", "turn.succeeded"]
+
+
+def test_an_ending_nobody_wrote_down_is_found_again(bot, secret, model, settings):
+    """A-L17.3: the process died before its hook; the sweep writes it down"""
+    settings.TURN_HOOKS = []
+    answer = bot.say("k1").json()
+    ended(UUID(answer["turn_id"]))
+    assert not Delivery.objects.exists()
+    assert deliveries.note_missed() == 1
+    assert Delivery.objects.get().event == "turn.succeeded"
+
+
+def test_a_long_answer_is_cut_and_says_so(bot, secret, model):
+    """A-L17.1: a body has at most 64 KiB"""
+    model.will(Text("\u20ac" * 40_000))
+    answered(bot)
+    row = Delivery.objects.get()
+    assert len(row.body.encode()) <= 64 * 1024
+    assert msgspec.json.decode(row.body)["truncated"] is True
+
+
+# --- where it goes -----------------------------------------------------------------------------------
+
+REFUSED = [
+    "https://[::ffff:127.0.0.1]/",
+    "https://127.0.0.1/",
+    "https://10.0.0.5/hook",
+    "https://169.254.169.254/latest",
+    "https://localhost/",
+    "https://metadata.internal/",
+    "http://bot.example.com/",
+    "https://user:pass@bot.example.com/",
+    "https://bot.example.com:22/",
+    "ftp://bot.example.com/",
+    "https://",
+    "not a url",
+]
+
+
+@pytest.mark.parametrize("url", REFUSED)
+def test_an_address_that_must_not_be_reached_is_not_taken(bot, url):
+    """A-L17.2: refused where it is set, with a reason"""
+    refused = bot.client.put("/api/bot/v1/delivery-endpoint", {"url": url}, content_type=JSON)
+    assert refused.status_code == 400
+    assert code_of(refused) in ("invalid_request", "address_refused", "invalid_url")
+    assert not DeliveryEndpoint.objects.exists()
+
+
+class Flipping(AbstractResolver):
+    """A name that leads inside by the time it is called."""
+
+    async def resolve(self, host, port=0, family=0):  # type: ignore[no-untyped-def]
+        return [{"hostname": host, "host": "10.0.0.5", "port": port, "family": 2, "proto": 6, "flags": 0}]
+
+    async def close(self) -> None:
+        return None
+
+
+async def test_a_name_that_flips_inside_is_never_connected_to():
+    """A-L17.2: the address is looked at where it is connected to"""
+    posted = await Poster(resolver=Flipping).post(URL, b"{}", {})
+    assert (posted.status, posted.error) == (None, "address_refused")
+
+
+@pytest.fixture
+def inside() -> Iterator[tuple[int, list[str]]]:
+    """A server that redirects to another path of its own, which must not be called."""
+    called: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            called.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", "http://169.254.169.254/latest/meta-data/")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1], called
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_redirect_is_not_followed(inside, monkeypatch):
+    """A-L17.2: what it leads to was not checked; the answer is final"""
+    port, called = inside
+    poster = Poster(ports={port}, unchecked={"127.0.0.1"})
+    monkeypatch.setattr(poster, "checked", lambda url: aiohttp.client.URL(url))
+    posted = await poster.post(f"http://127.0.0.1:{port}/hook", b"{}", {})
+    assert (posted.status, called) == (302, ["/hook"])
+    assert not sending.backoff.may_be_tried_again(302)
+
+
+# --- what a channel can do later (L16) ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_rest_bot_can_be_told_later_only_with_an_endpoint(bot, model, request, on):
+    """A-L16.1: the flag is on the turn's row, and follows the endpoint"""
+    if on:
+        request.getfixturevalue("secret")
+    answer = bot.say("k1").json()
+    ended(UUID(answer["turn_id"]))
+    reply = Turn.objects.get(pk=answer["turn_id"]).arrival["reply"]
+    assert reply["async_delivery"] is on
+    assert reply["interactive"] is True
+    assert reply["conversation_id"] == answer["conversation_id"]
+
+
+def test_a_bot_without_the_right_to_answer_is_not_asked(bot, model):
+    """A-L16.1: `interactive` is false without turns:control, and the tool that asks is not offered"""
+    mute = caller(account="bot-2", scopes=["turns:start", "turns:read"])
+    answer = mute.say("k1").json()
+    ended(UUID(answer["turn_id"]))
+    assert Turn.objects.get(pk=answer["turn_id"]).arrival["reply"]["interactive"] is False
+    assert "ask_user" not in {tool.name for tool in model.requests[-1].tools}
+    ended(UUID(bot.say("k2").json()["turn_id"]))
+    assert "ask_user" in {tool.name for tool in model.requests[-1].tools}
