@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -53,7 +53,7 @@ class EventsQuery(Query):
 class EventsPage:
     """Ask again with `cursor`; `ended`: the turn is over and told to its end."""
 
-    events: list[dict[str, object]]
+    events: list[dict[str, Any]]
     cursor: str
     ended: bool
 

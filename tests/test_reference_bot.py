@@ -1,0 +1,104 @@
+"""The bot of linking's README is whole: taken from there and run as its reader would (L11)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from copilot.models import Message, Session
+from copilot.providers.scripted import Call, Text
+from linking import links
+from linking.models import PlatformUserLink
+from linking.models.keys import SCOPES
+from tests import make
+from tests.engine import Errand, add_tools, quiet
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.serving import served
+
+README = Path(__file__).parent.parent / "linking" / "README.md"
+
+
+def program() -> str:
+    [code] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    return str(code)
+
+
+class Console:
+    """The bot's standard input and output."""
+
+    def __init__(self, path: Path, url: str, key: str) -> None:
+        environment = {**os.environ, "PILOTHOUSE_URL": url, "PILOTHOUSE_BOT_KEY": key, "CHAT_USER": "ada-1"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+
+    def type(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def until(self, words: str) -> str:
+        """Everything up to the line that holds these words."""
+        assert self.process.stdout is not None
+        seen = ""
+        for line in self.process.stdout:
+            seen += line
+            if words in line:
+                return seen
+        raise AssertionError(f"{words!r} was never said: {seen}")
+
+    def leave(self) -> None:
+        with self.process:  # closes what is open
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            assert self.process.wait(timeout=20) == 0
+
+
+def test_a_reader_of_the_readme_has_a_bot_that_links_talks_asks_and_begins_anew(
+    rig, model, monkeypatch, tmp_path
+):
+    """L11: in about a hundred lines and by REST alone"""
+    assert len(program().splitlines()) < 130
+    path = tmp_path / "bot.py"
+    path.write_text(program())
+    add_tools(monkeypatch, Errand("pay", approval="ask"))
+    key = links.create_key(name="demo", platform="scripted", bot_account="demo", scopes=SCOPES).key
+    with served() as url:
+        console = Console(path, url, key)
+        console.type("Hello")
+        said = console.until("Open this to connect")
+        links.confirm_user(make.ada(), said.split()[-1].rsplit("/", 1)[1])
+        assert PlatformUserLink.objects.get().user == make.ada()
+        console.until("Aye.")
+        model.will(Text("Paying. "), Call("pay"))
+        model.will(Call("ask_user", {"question": "Red or blue?", "choices": ["red", "blue"]}))
+        model.will(Text("It is done."))
+        console.type("Pay and paint")
+        console.until("[y/n]")
+        console.type("yes")
+        console.until("Red or blue? / red / blue")
+        console.type("blue")
+        console.until("It is done.")
+        console.type("/new")
+        console.type("Again")
+        console.until("Aye.")
+        console.leave()
+    assert Session.objects.count() == 2
+    for session in Session.objects.all():
+        quiet(session)
+    assert list(
+        Message.objects.filter(kind="user").order_by("accept_number").values_list("content", flat=True)
+    ) == [
+        "Hello",
+        "Pay and paint",
+        "Again",
+    ]
