@@ -84,7 +84,9 @@ class DataclassExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped
         return str(self.target.__name__)
 
     def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> Document:
-        _, parts = msgspec.json.schema_components([self.target], ref_template="#/components/schemas/{name}")
+        _, parts = msgspec.json.schema_components(
+            [self.target], schema_hook=_anything, ref_template="#/components/schemas/{name}"
+        )
         described: Document = parts.pop(self.target.__name__)
         for name, part in parts.items():
             component = ResolvedComponent(  # type: ignore[no-untyped-call]
@@ -92,6 +94,13 @@ class DataclassExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped
             )
             auto_schema.registry.register_on_missing(component)
         return described
+
+
+def _anything(kind: type) -> Document:
+    """Values of any form are described as such."""
+    if kind is object:
+        return {"description": "Any JSON."}
+    raise NotImplementedError
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
