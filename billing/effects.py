@@ -13,8 +13,8 @@ from django.conf import settings
 from django.db import transaction
 
 from billing import accounts, alerts, gateway, inbox, metrics, notices, payments, subscriptions
-from billing.errors import Conflict, Refused
-from billing.inbox import Claimed
+from billing.errors import Refused
+from billing.inbox import Claimed, ClaimLost
 from billing.models import Account
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def apply(pk: int) -> timedelta | None:
         return None
     try:
         return _tried(event)
-    except Conflict:
+    except ClaimLost:
         logger.warning("Event %s was taken over by another worker.", event.event_id)
         return None
 
@@ -42,7 +42,7 @@ def _tried(event: Claimed) -> timedelta | None:
         with transaction.atomic():
             done = _run(event)
             inbox.finish(event, "DONE" if done else "IGNORED")
-    except Conflict:
+    except ClaimLost:
         raise
     except Refused as problem:
         if not problem.retryable and problem.code != "payments_off":
@@ -123,6 +123,8 @@ def _disputed(event: Claimed, deadline: gateway.Deadline) -> bool:
     dispute = gateway.get_dispute(deadline, event.id_in("id"))
     if dispute is None:
         return False
+    if event.type == "charge.dispute.created":
+        alerts.call_staff("dispute", "A payment is disputed.", dispute=dispute.id, charge=dispute.charge_id)
     reinstated = event.type == "charge.dispute.funds_reinstated"
     return payments.follow_dispute(dispute, deadline, reinstated=reinstated)
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from billing import gateway
-from billing.errors import Conflict
+from billing.errors import BillingError
 from billing.models import StripeEvent
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,10 @@ MOST_ATTEMPTS = 12
 SWEPT_AFTER = timedelta(seconds=30)  # by then its own task should have begun
 SWEEP = 500  # in one run; the rest in the next
 PAYLOAD_KEPT = timedelta(days=180)
+
+
+class ClaimLost(BillingError):
+    """Another worker has it meanwhile; what this one did must not stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +129,7 @@ def give_up(event: Claimed, error: str) -> None:
 def _move(event: Claimed, *, state: str, **fields: Any) -> None:
     mine = StripeEvent.objects.filter(pk=event.pk, state=State.PROCESSING, attempts=event.attempt)
     if not mine.update(state=state, claimed_until=None, **fields):
-        raise Conflict(f"event {event.event_id} is in other hands")
+        raise ClaimLost(event.event_id)
 
 
 def waiting() -> list[int]:
@@ -135,6 +139,13 @@ def waiting() -> list[int]:
     lost = Q(state=State.PROCESSING, claimed_until__lt=now)
     rows = StripeEvent.objects.filter(late | lost).order_by("received_at")
     return list(rows.values_list("pk", flat=True)[:SWEEP])
+
+
+def oldest_waiting_seconds() -> float:
+    """How long the first of those that wait or are in hand has been here; 0 when none is."""
+    waits = StripeEvent.objects.filter(state__in=[State.RECEIVED, State.PROCESSING])
+    oldest = waits.order_by("received_at").values_list("received_at", flat=True).first()
+    return (timezone.now() - oldest).total_seconds() if oldest else 0.0
 
 
 def replay(pks: Iterable[int]) -> list[int]:

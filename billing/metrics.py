@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 checks = Counter(
     "pilothouse_billing_checks_total",
@@ -37,6 +37,11 @@ alerts = Counter(
     "pilothouse_billing_alerts_total",
     "Things that staff should look at, by kind.",
     ["kind"],
+)
+oldest_event = Gauge(
+    "pilothouse_billing_oldest_event_seconds",
+    "Age of the oldest event of Stripe that is not applied yet.",
+    multiprocess_mode="mostrecent",
 )
 events = Counter(
     "pilothouse_billing_events_total",

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from celery import shared_task
 
-from billing import effects, inbox, ledger, mails, payments, policies, subscriptions, usage
+from billing import effects, inbox, ledger, mails, metrics, payments, policies, subscriptions, usage
 
 logger = logging.getLogger(__name__)
 SHORT_WAIT = timedelta(minutes=1)
@@ -73,6 +73,7 @@ def apply_event(pk: int) -> None:
 @shared_task(name="billing.tasks.sweep_events", ignore_result=True, time_limit=55)
 def sweep_events() -> None:
     """Every minute: events whose task never came or never ended, and charges nobody heard the end of."""
+    metrics.oldest_event.set(inbox.oldest_waiting_seconds())
     for pk in inbox.waiting():
         apply_event.apply_async(args=(pk,))
     payments.retry_stuck()

@@ -493,5 +493,6 @@ ERASURE_GRACE_DAYS = env.integer("ERASURE_GRACE_DAYS", 7)
 ERASURE_STEPS = env.words("ERASURE_STEPS", ["linking.links.erase_account"])
 # Dotted names, called with a user's id at the request and again when the erasure begins.
 ERASURE_CLOSINGS = env.words(
-    "ERASURE_CLOSINGS", ["linking.links.close_account", "billing.subscriptions.erase"]
+    "ERASURE_CLOSINGS",
+    ["linking.links.close_account", "billing.payments.erase", "billing.subscriptions.erase"],
 )

@@ -29,7 +29,8 @@ PATHS = [
     ("get", "usage"), ("post", "usage/reset"), ("get", "plans"), ("get", "credits"),
     ("get", "credits/statement"), ("get", "credits/statement.csv"), ("get", "notices"),
     ("get", "subscription"), ("post", "subscription"), ("post", "subscription/preview"), ("post", "portal"),
-    ("post", "notices/1/dismiss"), ("get", "admin/limits?user=1"), ("post", "admin/limits/reset"),
+    ("post", "top-ups"), ("get", "top-ups/6b1f0f0e-0000-4000-8000-000000000000"), ("get", "auto-top-up"),
+    ("put", "auto-top-up"), ("post", "notices/1/dismiss"), ("get", "admin/limits?user=1"), ("post", "admin/limits/reset"),
 ]  # fmt: skip
 RAW = ("1234567", "1,234,567", "1.234567")
 

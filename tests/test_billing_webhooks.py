@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from celery import current_app
-from django.db import connection, transaction
+from django.db import transaction
 from django.test import Client, override_settings
 from django.utils import timezone
 from kombu.exceptions import OperationalError
@@ -19,6 +18,7 @@ from billing import accounts, effects, gateway, inbox, payments
 from billing.models import Account, LedgerEntry, StripeEvent, TierPolicy, TopUp
 from billing.webhooks import MOST_BYTES
 from tests import make, stripe_fake
+from tests.engine import together
 from tests.paying import WEBHOOK, apply_received, post_webhook, settle, stripe
 from tests.stripe_fake import Fake, signed
 
@@ -121,28 +121,14 @@ def test_without_a_broker_the_sweep_applies_it(stripe: Fake, monkeypatch: pytest
 # --- applying -------------------------------------------------------------------------------------------
 
 
-def at_once(count: int, act) -> list:
-    barrier = threading.Barrier(count)
-
-    def one(number: int):
-        barrier.wait()
-        try:
-            return act(number)
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
-
-
 @pytest.mark.django_db(transaction=True)
 def test_ten_deliveries_of_one_event_are_one_effect(stripe: Fake) -> None:
     """B14.c2: in parallel, one row and one effect, also when ten workers take it at once."""
     bought(stripe)
     (completed,) = [one for one in stripe.webhooks.take() if one["type"] == "checkout.session.completed"]
-    assert set(at_once(10, lambda _: stripe.webhooks.deliver_one(completed))) == {200}
+    assert set(together(*[partial(stripe.webhooks.deliver_one, completed)] * 10)) == {200}
     row = StripeEvent.objects.get()
-    at_once(10, lambda _: effects.apply(row.pk))
+    together(*[partial(effects.apply, row.pk)] * 10)
     row.refresh_from_db()
     assert (row.state, row.attempts, balance()) == (State.DONE, 1, (1_000, 0))
 

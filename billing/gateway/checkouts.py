@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from billing.errors import GatewayMissing
@@ -28,6 +29,7 @@ class CreditPurchase:
     save_card: bool
     success_url: str
     cancel_url: str
+    expires_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ def sell_credit(deadline: Deadline, purchase: CreditPurchase, *, key: str) -> Ch
         else {"metadata": about},
         "success_url": purchase.success_url,
         "cancel_url": purchase.cancel_url,
-        "expires_at": int(time.time()) + OPEN_SECONDS,
+        "expires_at": int(purchase.expires_at.timestamp()),
     }
     return _create(deadline, params, key)
 

@@ -16,6 +16,8 @@ from billing.models import Account, TopUp
 from billing.payments import states
 
 KEY_LIFE = timedelta(hours=24)
+PAGE_LIFE = timedelta(hours=1)
+SHORTEST_PAGE = timedelta(minutes=31)  # Stripe opens none for less than half an hour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +55,27 @@ def _written(cents: int) -> str:
 
 def _made(account: Account, cents: int, key: str | None) -> TopUp:
     if key is None:
-        return TopUp.objects.create(account=account, amount_cents=cents)
+        return _new(account, cents)
     same = TopUp.objects.filter(account=account, idempotency_key=key)
-    same.filter(created_at__lt=timezone.now() - KEY_LIFE).update(idempotency_key=None)
+    now = timezone.now()
+    same.filter(created_at__lt=now - KEY_LIFE).update(idempotency_key=None)
+    same.filter(state=states.State.CREATED, created_at__lt=now - PAGE_LIFE + SHORTEST_PAGE).update(
+        idempotency_key=None  # its page can no longer be opened as it was asked for
+    )
     try:
         with transaction.atomic():
-            return TopUp.objects.create(account=account, amount_cents=cents, idempotency_key=key)
+            return _new(account, cents, key)
     except IntegrityError:
         known = same.get()
         if known.amount_cents != cents:
             raise InvalidRequest({"Idempotency-Key": ["It was used for another amount."]}) from None
         return known
+
+
+def _new(account: Account, cents: int, key: str | None = None) -> TopUp:
+    made = TopUp.objects.create(account=account, amount_cents=cents, idempotency_key=key)
+    made.refresh_from_db()  # when it was made, the database decides
+    return made
 
 
 def _open(account: Account, top_up: TopUp, purchase: Purchase) -> None:
@@ -79,6 +91,7 @@ def _open(account: Account, top_up: TopUp, purchase: Purchase) -> None:
             save_card=purchase.save_card,
             success_url=purchase.success_url.replace("{top_up}", str(top_up.pk)),
             cancel_url=purchase.cancel_url,
+            expires_at=top_up.created_at + PAGE_LIFE,  # the same at every attempt: so asks the key
         ),
         key=f"topup:{top_up.pk}:checkout",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from billing import alerts, gateway, ledger, notices
+from billing import gateway, ledger, notices
 from billing.errors import GatewayDown, GatewayError, GatewayRefusal
 from billing.models import LedgerEntry, TopUp
 from billing.payments import automatic, buying, states
@@ -37,8 +37,6 @@ def follow_dispute(dispute: gateway.Dispute, deadline: gateway.Deadline, *, rein
     """Taken while it is fought over, back when it is won. False when nothing of ours was bought."""
     intent_id = dispute.payment_intent_id or gateway.get_charges_intent_id(deadline, dispute.charge_id)
     top_up = _bought_by(intent_id, deadline) if intent_id else None
-    if dispute.status not in ("won", "lost", "warning_closed", "prevented"):
-        alerts.call_staff("dispute", "A payment is disputed.", dispute=dispute.id, intent=intent_id)
     if top_up is None:
         return False
     won = reinstated or dispute.status == "won"

@@ -40,6 +40,7 @@ class Site:
     """The web process can be killed and started again on its port; the others live as long as the run."""
 
     port: int
+    stripe_port: int  # for tests that pay; nobody listens there otherwise, and no plan has a price
     environment: dict[str, str]
     logs: Path
     children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -97,15 +98,18 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    port = free_port()
+    port, stripe_port = free_port(), free_port()
     environment = os.environ | {
         "SITE_URL": f"http://127.0.0.1:{port}",
+        "STRIPE_SECRET_KEY": "sk_test_fake",
+        "STRIPE_WEBHOOK_SECRETS": "whsec_fake",
+        "STRIPE_API_BASE": f"http://127.0.0.1:{stripe_port}",
         "DEMO_TOKENS_PER_SECOND": WORDS_PER_SECOND,
         "METER_SECONDS": "0.5",  # as in the field
         "PYTHONUNBUFFERED": "1",
     }
     Path(environment["STATIC_ROOT"]).mkdir(parents=True, exist_ok=True)
-    made = Site(port, environment, tmp_path_factory.mktemp("site"))
+    made = Site(port, stripe_port, environment, tmp_path_factory.mktemp("site"))
     try:
         for program in WORKERS:
             if program.name in NEEDED:

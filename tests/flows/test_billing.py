@@ -51,6 +51,7 @@ def test_a_limit_is_told_reset_and_gone(ada: Visitor, stored: Stored) -> None:
 
 def test_pages_of_billing_without_payments(ada: Visitor, stored: Stored) -> None:
     """B17.c1: payments off: plans are shown, nothing is sold; use, its reset and the statement are there"""
+    stored(lambda: _payments(on=False))
     page = ada.log_in()
     stored(lambda: _exhaust(ada.email, credits_cents=1_000))
     page.locator(".me summary").click()
@@ -65,3 +66,10 @@ def test_pages_of_billing_without_payments(ada: Visitor, stored: Stored) -> None
     page.get_by_role("navigation", name="Billing").get_by_role("link", name="Plan").click()
     expect(page.get_by_text("Payments are not set up on this installation.")).to_be_visible()
     expect(page.locator(".plan.current")).to_contain_text("Your plan")
+    stored(lambda: _payments(on=True))
+
+
+def _payments(*, on: bool) -> None:
+    from billing.models import LimitPolicy
+
+    LimitPolicy.objects.update(payments_enabled=on)

@@ -60,7 +60,7 @@ def _go(handler: Handler, where: str) -> None:
 def _page(title: str, body: str, problem: str = "") -> str:
     alert = f"<p role=alert>{escape(problem)}</p>" if problem else ""
     return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><link rel=icon href='data:,'>"
         f"<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>{alert}{body}"
         f"<hr><p class=note>This is a stand-in for Stripe. No money moves.</p></html>"
     )
