@@ -15,9 +15,9 @@ from copilot import context, redaction, traces
 UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _SECRET_NAMES = re.compile(r"authori[sz]ation|cookie|password|secret|token|api_?key", re.IGNORECASE)
 _HARMLESS_NAMES = re.compile(r"_tokens$")  # counts of a model's tokens
-# Whoever has the token of a share may read it all, and who has that of a link may claim it (L25).
+# Whoever has the token of a share may read it all, and who has that of a link may claim it (L25); a door is nobody's business.
 _IN_PATHS = re.compile(
-    r"((?:^|/|%2F)(?:share|public/shares|link|linking/tokens|bot/v1/tokens)(?:/|%2F))[^/?#&%\s\"'<>]+"
+    r"((?:^|/|%2F)(?:share|public/shares|link|linking/tokens|bot/v1/tokens|hooks/[a-z]+)(?:/|%2F))[^/?#&%\s\"'<>]+"
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MULTILINE = frozenset({"exception", "stack"})  # written by us, for people

@@ -145,6 +145,7 @@ CELERY_TASK_ROUTES = {
     "billing.tasks.*": {"queue": "maintenance"},
     "linking.tasks.tend": {"queue": "maintenance"},
     "linking.tasks.deliver": {"queue": "maintenance"},
+    "linking.tasks.sweep": {"queue": "maintenance"},
 }
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
@@ -221,6 +222,7 @@ CELERY_BEAT_SCHEDULE = {
     "reconcile plans": {"task": "billing.tasks.reconcile", "schedule": crontab(hour=2, minute=41)},
     "verify windows": {"task": "billing.tasks.verify_windows", "schedule": crontab(hour=3, minute=17)},
     "deliver": {"task": "linking.tasks.deliver", "schedule": 5.0, "options": {"expires": 5}},
+    "sweep chats": {"task": "linking.tasks.sweep", "schedule": 10.0, "options": {"expires": 10}},
     "tend links": {"task": "linking.tasks.tend", "schedule": 60.0, "options": {"expires": 55}},
     "purge shares": {"task": "copilot.tasks.purge_shares", "schedule": 3600.0, "options": {"expires": 3600}},
 }
@@ -380,7 +382,9 @@ EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
 DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
 # Called with a turn's id after commit, when it has started, paused, asked or ended; not for those of our own doors.
-TURN_HOOKS = env.words("TURN_HOOKS", ["linking.caps.settle", "linking.deliveries.note"])
+TURN_HOOKS = env.words(
+    "TURN_HOOKS", ["linking.caps.settle", "linking.tasks.turn_moved", "linking.deliveries.note"]
+)
 
 # --- models (A4) -------------------------------------------------------------------------------------
 OPENAI_API_KEY = env.text("OPENAI_API_KEY")

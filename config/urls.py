@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from billing.webhooks import stripe_webhook
+from linking import webhooks
 
 admin.autodiscover()
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]  # by the same door as everybody: with a second factor
@@ -21,6 +22,7 @@ urlpatterns = [
     path("", include("linking.urls")),
     path("api/ai/", include("copilot.compat.ai_urls")),
     path("api/", include("copilot.api.urls")),
+    path("hooks/<slug:platform>/<slug:slug>/", webhooks.door, name="platform_door"),
     path("v1/", include("copilot.compat.urls")),
     path("", include("diagnostics.urls")),
     path("", include("billing.urls")),

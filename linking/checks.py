@@ -11,6 +11,9 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.utils.module_loading import import_string
 
+from linking import platforms
+from linking.platforms.base import undeclared
+
 TELEGRAM_SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 LOCAL = ("127.0.0.1", "localhost", "::1")
 # Each platform is on with all of its first variables; the others need them.
@@ -57,4 +60,16 @@ def hooks_can_be_called(app_configs: Sequence[AppConfig] | None, **kwargs: objec
             import_string(name)
         except ImportError as problem:
             found.append(Error(f"TURN_HOOKS names {name}: {problem}", id="linking.E004"))
+    return found
+
+
+@register
+def adapters_declare_everything(
+    app_configs: Sequence[AppConfig] | None, **kwargs: object
+) -> list[CheckMessage]:
+    """What a platform can do has no default: forgetting it is found here, not in a chat (L16)."""
+    found: list[CheckMessage] = []
+    for platform in platforms.ADAPTERS:
+        for name in undeclared(platforms.adapter_class(platform)):
+            found.append(Error(f"The adapter of {platform} does not declare {name}.", id="linking.E005"))
     return found

@@ -6,20 +6,23 @@ import logging
 from uuid import UUID
 
 from celery import shared_task
+from django.db import transaction
 from kombu.exceptions import OperationalError
 
-from linking import caps, conversations, deliveries, links, mails
+from linking import caps, conversations, deliveries, inbox, links, mails, outbound, reception
 from linking.models import LinkToken
+from linking.platforms.base import Incoming
 
 log = logging.getLogger(__name__)
 
 
 @shared_task(name="linking.tasks.tell_of_link", ignore_result=True)
 def tell_of_link(token_id: str) -> None:
-    """A confirmed token: a mail to the account."""
+    """A confirmed token: a mail to the account, a note where it was asked for."""
     token = LinkToken.objects.select_related("used_by").filter(pk=token_id).first()
     if token is not None and token.used_by is not None:
         mails.say_linked(token, token.used_by)
+        reception.say_linked(token)
 
 
 def send_news_of_link(token_id: UUID) -> None:
@@ -54,3 +57,60 @@ def tend() -> None:
     conversations.purge_buttons()
     deliveries.note_missed()
     deliveries.purge_deliveries()
+    inbox.purge()
+
+
+# --- updates and answers of our own bots -------------------------------------------------------------
+
+
+def receive(platform: str, bot_account: str, incoming: Incoming) -> None:
+    """Keep an update, then have it handled; what comes again is dropped (L18)."""
+    number = inbox.store(platform, bot_account, incoming)
+    if number is not None:
+        transaction.on_commit(lambda: send_update(number))
+
+
+@shared_task(name="linking.tasks.handle_update", ignore_result=True)
+def handle_update(update_id: int) -> None:
+    inbox.work_off(update_id, _attempt)
+
+
+def _attempt(platform: str, bot_account: str, incoming: Incoming) -> str:
+    """One update's surprise ends with it: those behind it in its place go on (L18)."""
+    try:
+        return reception.handle(platform, bot_account, incoming)
+    except inbox.PASSING:
+        raise
+    except Exception as problem:
+        raise inbox.Failed(type(problem).__name__) from problem
+
+
+def send_update(update_id: int) -> None:
+    """Lost on the way, it waits for the sweep."""
+    try:
+        handle_update.apply_async(args=(update_id,), retry=False)
+    except (OperationalError, OSError) as problem:
+        log.warning("the broker is unreachable, update %s waits: %s", update_id, type(problem).__name__)
+
+
+@shared_task(name="linking.tasks.carry", ignore_result=True)
+def carry(turn_id: str) -> None:
+    """The answer goes to its chat; the process's courier does it, beside many others."""
+    outbound.courier().take(UUID(turn_id))
+
+
+def turn_moved(turn_id: UUID) -> None:
+    """A turn started or ended (TURN_HOOKS): if it was asked for in a chat of ours, its answer belongs there."""
+    try:
+        carry.apply_async(args=(str(turn_id),), retry=False)
+    except (OperationalError, OSError) as problem:
+        log.warning("the broker is unreachable, turn %s waits: %s", turn_id, type(problem).__name__)
+
+
+@shared_task(name="linking.tasks.sweep", ignore_result=True, time_limit=50)
+def sweep() -> None:
+    """Every ten seconds: updates that nobody was told of, answers that a process left (L18, L19)."""
+    for update_id in inbox.left_behind():
+        send_update(update_id)
+    for turn_id in outbound.owed():
+        turn_moved(turn_id)

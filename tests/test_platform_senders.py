@@ -177,12 +177,13 @@ async def test_one_person_is_told_what_is_for_them_alone(stage: Stage):
     await adapter.whisper(public, "77", words(adapter, "Only you", link))
     if isinstance(stage.fake, slack.Slack):
         assert [one.only_for for one in stage.fake.shown("C1")] == ["77"]
+        stage.fake.messages.clear()
     elif stage.fake is not None:
         assert stage.texts() == []  # not in the channel: in a chat of their own
     pressed = Pressed(speaker=Speaker(user_id="77"), message_id="1", code="c", reply_token="t1")
     if isinstance(stage.fake, discord.Discord):
         stage.fake.interaction("t1")
-    await adapter.answer_press(pressed, "Approved.")
+    await adapter.answer_press(public, pressed, "Approved.")
     await adapter.send_file(public, "answer.md", b"# All") if adapter.platform in (
         "telegram",
         "scripted",

@@ -103,7 +103,7 @@ def test_discords_interactions_and_messages():
 
     said = from_discord(recorded.discord_message(text="<@901> hello"), parent_id="600")
     assert (said.place.container_id, said.place.thread_id) == ("600", "601")
-    assert (said.what.text, said.what.mentioned, said.what.speaker.role_ids) == ("hello", True, ("r1",))
+    assert (said.what.text, said.what.mentioned, said.what.speaker.role_ids) == ("hello", True, ("701",))
     assert said.message_key == "601:77"
 
 

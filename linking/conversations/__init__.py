@@ -18,6 +18,7 @@ from linking.conversations.places import (
     session_at,
     sessions_at,
 )
+from linking.conversations.reaching import mark_unreachable, move_place, open_place, shut_place
 from linking.conversations.started import Claimed, Known, claim, keep, let_go, purge_started
 
 __all__ = [
@@ -37,9 +38,12 @@ __all__ = [
     "is_of",
     "keep",
     "let_go",
+    "mark_unreachable",
+    "move_place",
     "of_bot",
     "offer",
     "open_for",
+    "open_place",
     "opened_at",
     "owner_of_file",
     "payer_of",
@@ -48,4 +52,5 @@ __all__ = [
     "renew",
     "session_at",
     "sessions_at",
+    "shut_place",
 ]

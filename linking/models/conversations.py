@@ -78,6 +78,13 @@ class OutboundMessage(models.Model):
     part = models.PositiveSmallIntegerField()
     platform_message_id = platform_id_field(blank=True, help_text="Empty: being sent, or lost on the way.")
     text_hash = models.CharField(max_length=64, blank=True, help_text="Of what the platform last accepted.")
+    card = models.CharField(
+        max_length=128,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The call that it asks a person about.",
+    )
     final = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

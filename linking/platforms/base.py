@@ -250,7 +250,7 @@ class Adapter(ABC):
         """To one person's eyes alone; `Unreachable` where that is impossible."""
 
     @abstractmethod
-    async def answer_press(self, pressed: Pressed, text: str) -> None:
+    async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
         """Tell the platform that a button was heard, and its presser a few words."""
 
     @abstractmethod

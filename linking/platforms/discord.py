@@ -146,7 +146,7 @@ class Discord(Adapter):
         opened = await self._call("POST", "/users/@me/channels", {"recipient_id": user_id})
         await self.send(Address(scope="dm", container_id=str(opened["id"])), message)
 
-    async def answer_press(self, pressed: Pressed, text: str) -> None:
+    async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
         """The door has put the press off already; words go to the presser alone."""
         if text:
             fields: dict[str, JSON] = {

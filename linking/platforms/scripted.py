@@ -72,10 +72,10 @@ class World:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, name: str) -> None:
-        """Every call is counted, and fails if the next failure says so."""
+        """Every call is counted, and fails if the next failure says so; signs of life are too many to be told apart."""
         with self._lock:
             self.calls.append(name)
-            problem = self.failures.popleft() if self.failures else None
+            problem = self.failures.popleft() if self.failures and name != "typing" else None
         if problem is not None:
             raise problem
 
@@ -186,7 +186,7 @@ class Scripted(Adapter):
         self.world.call("whisper")
         self.world.post(to, message, only_for=user_id)
 
-    async def answer_press(self, pressed: Pressed, text: str) -> None:
+    async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
         self.world.call("answer_press")
         self.world.notes.append((pressed.reply_token, text))
 

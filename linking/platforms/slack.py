@@ -144,9 +144,6 @@ class Slack(Adapter):
         """Slack shows none for bots: the placeholder is the sign of life."""
 
     async def whisper(self, to: Address, user_id: str, message: Outgoing) -> None:
-        if to.scope == "dm":
-            await self.send(to, message)
-            return
         fields: dict[str, JSON] = {
             "channel": to.container_id,
             "user": user_id,
@@ -154,8 +151,10 @@ class Slack(Adapter):
         }
         await self._formatted("chat.postEphemeral", message, fields)
 
-    async def answer_press(self, pressed: Pressed, text: str) -> None:
-        """The door's answer was enough for Slack; words for the presser are whispered by who knows the place."""
+    async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
+        """The door's answer was enough for Slack; the words are for the presser."""
+        if text:
+            await self.whisper(to, pressed.speaker.user_id, Outgoing(body=self.render(text)))
 
     async def send_file(self, to: Address, name: str, content: bytes) -> None:
         await _told(

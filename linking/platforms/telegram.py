@@ -46,6 +46,7 @@ from linking.platforms.markup import Style, convert
 if TYPE_CHECKING:
     from telegram import Bot, InlineKeyboardMarkup, Update
     from telegram.error import BadRequest, TelegramError
+    from telegram.request import HTTPXRequest
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class Telegram(Adapter):
         self._token = token
         self._api_url = api_url
         self._bot: Bot | None = None
+        self._requests: tuple[HTTPXRequest, ...] = ()
         self._identity: Identity | None = None
 
     # --- the door ---
@@ -142,12 +144,16 @@ class Telegram(Adapter):
             from telegram import Bot
             from telegram.request import HTTPXRequest
 
-            request = HTTPXRequest(connection_pool_size=64, pool_timeout=10.0)
+            self._requests = (
+                HTTPXRequest(connection_pool_size=64, pool_timeout=10.0),
+                HTTPXRequest(connection_pool_size=1),  # for polling, which holds its connection for a minute
+            )
             self._bot = Bot(
                 self._token,
                 base_url=f"{self._api_url}/bot",
                 base_file_url=f"{self._api_url}/file/bot",
-                request=request,
+                request=self._requests[0],
+                get_updates_request=self._requests[1],
             )
         return self._bot
 
@@ -206,7 +212,7 @@ class Telegram(Adapter):
         """A chat of their own with the bot; Telegram allows it only to who has opened one."""
         await self.send(Address(scope="dm", container_id=user_id), message)
 
-    async def answer_press(self, pressed: Pressed, text: str) -> None:
+    async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
         await _told(
             self.bot().answer_callback_query(
                 callback_query_id=pressed.reply_token, text=text[:NOTE_CHARACTERS] or None
@@ -235,9 +241,30 @@ class Telegram(Adapter):
             self._identity = Identity(account=str(me.id), name=me.username or "")
         return self._identity
 
+    # --- the webhook ---
+
+    async def set_webhook(self, url: str) -> None:
+        call = self.bot().set_webhook(
+            url=url,
+            secret_token=self._secret,
+            allowed_updates=list(ALLOWED_UPDATES),
+            drop_pending_updates=False,
+        )
+        await _told(call)
+
+    async def delete_webhook(self) -> None:
+        """What waits at Telegram stays there for whoever fetches it."""
+        await _told(self.bot().delete_webhook(drop_pending_updates=False))
+
+    async def webhook_info(self) -> tuple[str, int, str]:
+        """Its address, how many updates wait for it, and what Telegram last complained of."""
+        info = await _told(self.bot().get_webhook_info())
+        return info.url, info.pending_update_count, info.last_error_message or ""
+
     async def aclose(self) -> None:
         if self._bot is not None:
-            await self._bot.request.shutdown()
+            for request in self._requests:
+                await request.shutdown()
             self._bot = None
 
 
@@ -313,16 +340,15 @@ class Polling(Fetcher):
         self._seconds = seconds
 
     async def prepare(self, *, replace_webhook: bool) -> None:
-        bot = self._adapter.bot()
         try:
-            info = await _told(bot.get_webhook_info())
-            if info.url and not replace_webhook:
+            url, _, _ = await self._adapter.webhook_info()
+            if url and not replace_webhook:
                 raise Misconfigured(
                     "a webhook is set for this bot, and Telegram then gives nothing to a poller; "
                     "remove it with `manage.py telegram_webhook delete`, or start with --replace-webhook"
                 )
-            if info.url:
-                await _told(bot.delete_webhook(drop_pending_updates=False))
+            if url:
+                await self._adapter.delete_webhook()
         except CallRefused as problem:
             raise Misconfigured(str(problem)) from None
 

@@ -96,32 +96,33 @@ def telegram_migration(old: str, new: str, *, update_id: int = 14) -> Payload:
     return {"update_id": update_id, "message": message}
 
 
-def _discord_interaction(interaction_id: str, kind: int, data: Payload) -> Payload:
+def _discord_interaction(interaction_id: str, kind: int, data: Payload, *, dm: bool) -> Payload:
+    user = {"id": "42", "username": "ada", "global_name": "Ada"}
+    member = {"user": user, "roles": ["701"], "permissions": str(0x20)}
+    place: Payload = {"user": user} if dm else {"guild_id": "500", "member": member}
     return {
         "id": interaction_id,
         "application_id": "900",
         "type": kind,
         "token": f"interaction-token-{interaction_id}",
         "version": 1,
-        "guild_id": "500",
         "channel_id": "600",
-        "channel": {"id": "600", "type": 0},
-        "member": {
-            "user": {"id": "42", "username": "ada", "global_name": "Ada"},
-            "roles": ["r1"],
-            "permissions": str(0x20),
-        },
+        "channel": {"id": "600", "type": 1 if dm else 0},
         "data": data,
+        **place,
     }
 
 
-def discord_command(name: str, words: str, *, interaction_id: str = "3001") -> Payload:
+def discord_command(name: str, words: str, *, interaction_id: str = "3001", dm: bool = False) -> Payload:
     options = [{"name": "text", "type": 3, "value": words}] if words else []
-    return _discord_interaction(interaction_id, 2, {"id": "1", "name": name, "type": 1, "options": options})
+    data: Payload = {"id": "1", "name": name, "type": 1, "options": options}
+    return _discord_interaction(interaction_id, 2, data, dm=dm)
 
 
-def discord_press(code: str, *, interaction_id: str = "3002", message_id: str = "88") -> Payload:
-    made = _discord_interaction(interaction_id, 3, {"component_type": 2, "custom_id": code})
+def discord_press(
+    code: str, *, interaction_id: str = "3002", message_id: str = "88", dm: bool = False
+) -> Payload:
+    made = _discord_interaction(interaction_id, 3, {"component_type": 2, "custom_id": code}, dm=dm)
     return made | {"message": {"id": message_id}}
 
 
@@ -132,7 +133,7 @@ def discord_message(*, text: str, message_id: str = "77", channel_id: str = "601
         "guild_id": "500",
         "type": 0,
         "author": {"id": "42", "username": "ada", "global_name": "Ada", "discriminator": "0", "avatar": None},
-        "member": {"roles": ["r1"], "nick": None},
+        "member": {"roles": ["701"], "nick": None},
         "content": text,
         "mentions": [{"id": "901", "username": "pilot", "discriminator": "0", "avatar": None}],
         "attachments": [],

@@ -19,7 +19,7 @@ class Fake:
         self.url = ""
         self.refused: list[str] = []
         self.lock = threading.Lock()
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop  # while it runs
         self._ready = threading.Event()
 
     def app(self) -> web.Application:
@@ -40,6 +40,7 @@ class Fake:
 
     def run(self, port: int = 0) -> None:
         """In this thread, until stopped."""
+        self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
         runner = self.loop.run_until_complete(self._serve(port))
         try:

@@ -1,0 +1,39 @@
+"""Whether the bot can still speak in a place, and where the place has gone (L19, L21)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from linking.conversations.places import Bot
+from linking.models import PlatformConversation
+
+
+def mark_unreachable(conversation_id: UUID) -> None:
+    """The platform lets the bot say nothing there; turns go on, and their answers stay on the web."""
+    some = PlatformConversation.objects.filter(pk=conversation_id, unreachable_at=None)
+    some.update(unreachable_at=Now())
+
+
+def shut_place(bot: Bot, container_id: str) -> None:
+    _at(bot, container_id).filter(unreachable_at=None).update(unreachable_at=Now())
+
+
+def open_place(bot: Bot, container_id: str) -> None:
+    _at(bot, container_id).update(unreachable_at=None)
+
+
+def move_place(bot: Bot, container_id: str, new_id: str) -> None:
+    """In the caller's transaction; what began under the new id meanwhile gives way to what is moved there."""
+    moving = _at(bot, container_id)
+    threads = moving.filter(closed_at=None).values("thread_id")
+    _at(bot, new_id).filter(closed_at=None, thread_id__in=threads).update(closed_at=Now())
+    moving.update(container_id=new_id)
+
+
+def _at(bot: Bot, container_id: str) -> QuerySet[PlatformConversation]:
+    return PlatformConversation.objects.filter(
+        platform=bot.platform, bot_account=bot.bot_account, container_id=container_id
+    )

@@ -1,0 +1,66 @@
+"""`manage.py run_bot <platform>`: fetches updates where no door can be opened; turns run elsewhere (L24)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+from linking import platforms, tasks
+from linking.fetching import Runner
+from linking.platforms.base import Adapter, Fetcher, Misconfigured
+
+FETCHED = ("telegram", "discord")
+BAD_CONFIGURATION = 2
+
+
+class Command(BaseCommand):
+    help = "Fetch a platform's updates into the inbox: one active process per bot account, others stand by."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("platform", choices=FETCHED)
+        parser.add_argument("--bot-account", default="", help="Refuse to start for any other account.")
+        parser.add_argument(
+            "--replace-webhook", action="store_true", help="Telegram: remove the webhook first."
+        )
+
+    def handle(self, *args: object, **options: object) -> None:
+        platform = str(options["platform"])
+        try:
+            adapter = _adapter(platform, str(options["bot_account"]))
+            asyncio.run(_run(adapter, replace_webhook=bool(options["replace_webhook"])))
+        except Misconfigured as problem:
+            self.stderr.write(f"run_bot {platform}: {problem}")
+            sys.exit(BAD_CONFIGURATION)
+
+
+def _adapter(platform: str, bot_account: str) -> Adapter:
+    adapter = platforms.build(platform)
+    if adapter is None:
+        raise Misconfigured("it has no credentials here; see `manage.py doctor`")
+    if bot_account and bot_account != adapter.bot_account:
+        raise Misconfigured("the configured token belongs to another bot account")
+    return adapter
+
+
+def _fetcher(adapter: Adapter) -> Fetcher:
+    from linking.platforms.discord import Discord
+    from linking.platforms.telegram import Polling, Telegram
+
+    if isinstance(adapter, Telegram):
+        return Polling(adapter)
+    assert isinstance(adapter, Discord)
+    from linking.platforms.discord_gateway import Gateway
+
+    return Gateway(adapter, gateway_url=settings.DISCORD_GATEWAY_URL)
+
+
+async def _run(adapter: Adapter, *, replace_webhook: bool) -> None:
+    runner = Runner(_fetcher(adapter), adapter.platform, adapter.bot_account, tasks.receive)
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, runner.stop)
+    await runner.run(replace_webhook=replace_webhook)

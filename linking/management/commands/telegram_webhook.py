@@ -1,0 +1,52 @@
+"""`manage.py telegram_webhook set|delete|info`: tells Telegram where our door is (L21)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+from django.urls import reverse
+
+from linking import platforms
+from linking.platforms.base import PlatformProblem
+from linking.platforms.telegram import Telegram
+
+BAD_CONFIGURATION = 2
+
+
+class Command(BaseCommand):
+    help = "Set, remove or show the bot's webhook."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("act", choices=("set", "delete", "info"))
+
+    def handle(self, *args: object, **options: object) -> None:
+        adapter = platforms.build("telegram")
+        if not isinstance(adapter, Telegram):
+            self.stderr.write("telegram_webhook: Telegram has no credentials here; see `manage.py doctor`")
+            sys.exit(BAD_CONFIGURATION)
+        try:
+            self.stdout.write(asyncio.run(_act(adapter, str(options["act"]))))
+        except PlatformProblem as problem:
+            self.stderr.write(f"telegram_webhook: {problem}")
+            sys.exit(1)
+
+
+async def _act(adapter: Telegram, act: str) -> str:
+    path = reverse("platform_door", args=[adapter.platform, platforms.door_of(adapter)])
+    try:
+        match act:
+            case "set":
+                await adapter.set_webhook(f"{settings.SITE_URL}{path}")
+                return "The webhook is set."
+            case "delete":
+                await adapter.delete_webhook()
+                return "The webhook is removed."
+            case _:
+                url, waiting, complaint = await adapter.webhook_info()
+                door = "ours" if url.endswith(path) else "somebody else's" if url else "not set"
+                return f"The webhook is {door}; {waiting} updates wait. {complaint}".strip()
+    finally:
+        await adapter.aclose()

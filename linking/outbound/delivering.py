@@ -1,0 +1,187 @@
+"""Makes a chat show what it should: sends, changes, waits as the platform says, and gives up where it must (L19)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from copilot.queries import readers
+from linking import conversations
+from linking.outbound import records
+from linking.outbound.pace import Pace
+from linking.outbound.pages import Page
+from linking.outbound.progress import Card
+from linking.outbound.records import Errand, Sent
+from linking.platforms.base import (
+    Adapter,
+    Address,
+    Away,
+    Busy,
+    Button,
+    CallRefused,
+    MessageGone,
+    Outgoing,
+    Unreachable,
+)
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+FILE_NAME = "answer.md"
+
+
+class Ended(Exception):
+    """Nothing more can be said there."""
+
+
+class Delivery:
+    """One turn's messages on the platform. `show` may be called as often as anything changes."""
+
+    def __init__(self, errand: Errand, adapter: Adapter) -> None:
+        self.errand = errand
+        self._adapter = adapter
+        self._sent = dict(errand.sent)
+        self._codes: dict[str, tuple[Button, ...]] = {}
+        self.pace = Pace(adapter.min_edit_interval[errand.address.scope], asyncio.get_running_loop().time)
+
+    async def show(self, pages: Sequence[Page], *, final: bool) -> bool:
+        """Whether the chat shows it all now; with `final` it does, or the platform is away for long."""
+        done = True
+        for part, page in enumerate(pages, start=1):
+            settled = final or part < len(pages) or page.card is not None
+            done = await self._put(part, page, settled=settled) and done
+        return done
+
+    async def _put(self, part: int, page: Page, *, settled: bool) -> bool:
+        wanted = records.hash_of(page.text, with_buttons=page.card is not None)
+        known = self._sent.get(part)
+        if known is not None and known.message_id and known.text_hash == wanted:
+            return True
+        buttons = await self._buttons(page.card)
+        message = Outgoing(
+            body=self._adapter.render(page.text),
+            buttons=buttons,
+            nonce=f"{self.errand.turn_id.hex[:20]}{part:05d}",
+            opens=part == 1,
+        )
+        if settled:
+            await self._surely(part, page, message, wanted)
+            return True
+        return await self._perhaps(part, page, message, wanted)
+
+    async def _perhaps(self, part: int, page: Page, message: Outgoing, wanted: str) -> bool:
+        """A step on the way: where it is too early, or the platform refuses, a later one says the same and more."""
+        if self.pace.seconds_left() > 0:
+            return False
+        try:
+            await self._once(part, page, message, wanted, keep=False)
+        except Busy as problem:
+            self.pace.was_refused(problem.retry_after_seconds)
+            return False
+        except Away:
+            self.pace.was_refused(FIRST_PAUSE_SECONDS)
+            return False
+        return True
+
+    async def _surely(self, part: int, page: Page, message: Outgoing, wanted: str) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            await asyncio.sleep(max(self.pace.seconds_left(), 0.0))
+            try:
+                await self._once(part, page, message, wanted, keep=True)
+                return
+            except Busy as problem:
+                self.pace.was_refused(problem.retry_after_seconds)
+            except Away as problem:
+                log.info("turn %s: %s; trying again", self.errand.turn_id, problem)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _once(self, part: int, page: Page, message: Outgoing, wanted: str, *, keep: bool) -> None:
+        """Send or change; what the platform took is remembered, at once where nothing will follow it."""
+        known = self._sent.get(part)
+        try:
+            if known is not None and known.message_id:
+                message_id = await self._edit(known.message_id, message)
+            else:
+                message_id = await self._send(part, page, message)
+                keep = True
+        except Unreachable as problem:
+            await readers.in_thread(conversations.mark_unreachable, self.errand.conversation_id)
+            raise Ended from problem
+        except CallRefused as problem:
+            log.warning("turn %s: %s; its answer stays on the web", self.errand.turn_id, problem)
+            raise Ended from problem
+        self.pace.went_out()
+        card = page.card.call_id if page.card else ""
+        self._sent[part] = Sent(message_id=message_id, text_hash=wanted, card=card)
+        if keep:
+            await readers.in_thread(records.keep_part, self.errand.turn_id, part, message_id, wanted)
+
+    async def _send(self, part: int, page: Page, message: Outgoing) -> str:
+        if part in self._sent:
+            log.warning("part %s of turn %s may have been sent before a crash", part, self.errand.turn_id)
+        card = page.card.call_id if page.card else ""
+        await readers.in_thread(records.begin_part, self.errand, part, card)
+        address = self._address() if part == 1 else replace(self._address(), anchor="")
+        try:
+            return await self._adapter.send(address, message)
+        except MessageGone:  # the promised reply has expired: the bot speaks for itself
+            return await self._adapter.send(replace(address, reply_token=""), message)
+
+    async def _edit(self, message_id: str, message: Outgoing) -> str:
+        """A message that vanished is said anew."""
+        for address in dict.fromkeys((self._address(), replace(self._address(), reply_token=""))):
+            try:
+                await self._adapter.edit(address, message_id, message)
+                return message_id
+            except MessageGone:
+                continue
+        return await self._adapter.send(replace(self._address(), reply_token=""), replace(message, nonce=""))
+
+    def _address(self) -> Address:
+        return self.errand.address
+
+    def forget_reply_token(self) -> None:
+        """Its time is over: from now on the bot speaks for itself (L22)."""
+        self.errand = replace(self.errand, address=replace(self.errand.address, reply_token=""))
+
+    async def _buttons(self, card: Card | None) -> tuple[Button, ...]:
+        if card is None or not card.choices:
+            return ()
+        if card.subject_id not in self._codes:
+            shown = card.choices[: self._adapter.max_buttons]
+            codes = await readers.in_thread(
+                conversations.offer,
+                self.errand.conversation_id,
+                card.subject,
+                UUID(card.subject_id),
+                [answer for _, answer in shown],
+            )
+            most = self._adapter.button_label_characters
+            self._codes[card.subject_id] = tuple(
+                Button(label=label[:most], code=codes[answer], danger=answer == "reject")
+                for label, answer in shown
+            )
+        return self._codes[card.subject_id]
+
+    async def show_typing(self) -> None:
+        try:
+            await self._adapter.show_typing(self._address())
+        except (Away, Busy, CallRefused, MessageGone, Unreachable):
+            return  # a sign of life is worth no second try
+
+    async def send_file(self, text: str) -> None:
+        """What is too long for a chat, once."""
+        part = 1 + max(self._sent, default=0)
+        if any(sent.card == FILE_NAME for sent in self._sent.values()):
+            return
+        await readers.in_thread(records.begin_part, self.errand, part, FILE_NAME)
+        try:
+            await self._adapter.send_file(self._address(), FILE_NAME, text.encode())
+        except (Away, Busy, CallRefused, MessageGone, Unreachable) as problem:
+            log.warning("the file of turn %s was not sent: %s", self.errand.turn_id, problem)

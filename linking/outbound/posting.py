@@ -1,0 +1,123 @@
+"""Single messages that belong to no turn: notices, link buttons, answers to a press (L4, L8, L14)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import TimeoutError as NotInTime
+
+from linking.outbound.couriers import courier
+from linking.platforms.base import (
+    Adapter,
+    Address,
+    Away,
+    Busy,
+    Button,
+    Identity,
+    Outgoing,
+    Place,
+    PlatformProblem,
+    Pressed,
+    Said,
+    SentFile,
+)
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS = 20.0
+PATIENCE_SECONDS = 10.0  # for a platform that asks us to wait: a notice that comes later helps nobody
+TRIES = 3
+
+
+def post(platform: str, to: Address, text: str, buttons: tuple[Button, ...] = ()) -> bool:
+    """For everybody there to see; whether it went out."""
+
+    async def act(adapter: Adapter) -> None:
+        await adapter.send(to, _outgoing(adapter, text, buttons))
+
+    return _done(platform, act)
+
+
+def whisper(platform: str, to: Address, user_id: str, text: str, buttons: tuple[Button, ...] = ()) -> bool:
+    """For one person alone; False where the platform gives no way to do so."""
+
+    async def act(adapter: Adapter) -> None:
+        await adapter.whisper(to, user_id, _outgoing(adapter, text, buttons))
+
+    return _done(platform, act)
+
+
+def change(platform: str, to: Address, message_id: str, text: str) -> bool:
+    async def act(adapter: Adapter) -> None:
+        await adapter.edit(to, message_id, _outgoing(adapter, text, ()))
+
+    return _done(platform, act)
+
+
+def answer_press(platform: str, to: Address, pressed: Pressed, text: str) -> bool:
+    async def act(adapter: Adapter) -> None:
+        await adapter.answer_press(to, pressed, text)
+
+    return _done(platform, act)
+
+
+def show_typing(platform: str, to: Address) -> None:
+    """The first sign of life; nobody waits for it."""
+    courier().spawn(platform, lambda adapter: adapter.show_typing(to))
+
+
+def recognised(platform: str, said: Said) -> Said:
+    """Words as they are meant for our bot; asks the platform for its name once, where that is needed."""
+
+    async def act(adapter: Adapter) -> Said:
+        me = (
+            await adapter.identify()
+            if adapter.needs_identity(said)
+            else Identity(account=adapter.bot_account)
+        )
+        return adapter.recognise(said, me)
+
+    return courier().call(platform, act, seconds=CALL_SECONDS)
+
+
+def is_admin(platform: str, place: Place, user_id: str) -> bool:
+    """Unknown is no."""
+
+    async def act(adapter: Adapter) -> bool:
+        return await adapter.is_admin(place, user_id)
+
+    try:
+        return courier().call(platform, act, seconds=CALL_SECONDS)
+    except (PlatformProblem, NotInTime) as problem:
+        log.warning("%s did not say who administers a server: %s", platform, type(problem).__name__)
+        return False
+
+
+def fetch_file(platform: str, file: SentFile) -> bytes:
+    async def act(adapter: Adapter) -> bytes:
+        return await adapter.fetch_file(file)
+
+    return courier().call(platform, act, seconds=60.0)
+
+
+def _done(platform: str, act: Callable[[Adapter], Awaitable[None]]) -> bool:
+    """A few tries, as far as that helps anybody."""
+    for _ in range(TRIES):
+        try:
+            courier().call(platform, act, seconds=CALL_SECONDS)
+        except Busy as problem:
+            time.sleep(min(problem.retry_after_seconds, PATIENCE_SECONDS))
+        except (Away, NotInTime):
+            continue
+        except PlatformProblem as problem:
+            log.info("%s did not take a message: %s", platform, problem)
+            return False
+        else:
+            return True
+    log.warning("%s did not take a message in %s tries", platform, TRIES)
+    return False
+
+
+def _outgoing(adapter: Adapter, text: str, buttons: tuple[Button, ...]) -> Outgoing:
+    return Outgoing(body=adapter.render(text), buttons=buttons, opens=True)

@@ -1,0 +1,151 @@
+"""What was sent of a turn, and where: the only writer of OutboundMessage, by which another process goes on (L19)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.core.cache import caches
+from django.db.models import Exists, OuterRef, Q
+from django.db.models.functions import Now
+
+from copilot import turns
+from copilot.errors import Unavailable
+from linking.models import OutboundMessage, PlatformConversation
+from linking.platforms.base import Address, Scope
+
+OWED_FOR = timedelta(hours=24)  # an answer that could not be given for so long is left on the web
+REPLY_TOKEN_SECONDS = 14 * 60  # Discord's last fifteen minutes; then the bot speaks for itself (L22)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A part on the platform. Without an id it was begun, and nobody knows how that ended."""
+
+    message_id: str
+    text_hash: str
+    card: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """A turn whose answer belongs into a chat."""
+
+    turn_id: UUID
+    session_id: UUID
+    conversation_id: UUID
+    platform: str
+    address: Address
+    status: str
+    sent: dict[int, Sent]
+
+
+def errand_of(turn_id: UUID, accounts: dict[str, str]) -> Errand | None:
+    """None for a turn that belongs nowhere, whose bot is not ours, or whose answer was given. `accounts`: ours."""
+    standing = turns.standing(turn_id)
+    if standing is None or standing.is_gone or standing.reply is None:
+        return None
+    reply = standing.reply
+    place = PlatformConversation.objects.filter(pk=reply.conversation_id, unreachable_at=None).first()
+    if place is None or accounts.get(place.platform) != place.bot_account:
+        return None
+    rows = OutboundMessage.objects.filter(turn=turn_id)
+    sent = {
+        row.part: Sent(message_id=row.platform_message_id, text_hash=row.text_hash, card=row.card)
+        for row in rows
+    }
+    if any(row.final for row in rows):
+        return None
+    return Errand(
+        turn_id=turn_id,
+        session_id=standing.session_id,
+        conversation_id=place.pk,
+        platform=place.platform,
+        address=Address(
+            scope=_scope(place.scope),
+            container_id=reply.container,
+            thread_id=reply.thread,
+            anchor=reply.anchor,
+            reply_token=reply_token(place.platform, standing.run_ids),
+        ),
+        status=standing.status,
+        sent=sent,
+    )
+
+
+def _scope(value: str) -> Scope:
+    return "server" if value == "server" else "dm"
+
+
+# --- parts -------------------------------------------------------------------------------------------
+
+
+def begin_part(errand: Errand, part: int, card: str) -> None:
+    """Before it is sent: whoever comes after a crash knows that it may be there."""
+    OutboundMessage.objects.get_or_create(
+        turn_id=errand.turn_id,
+        part=part,
+        defaults={"conversation_id": errand.conversation_id, "platform_message_id": "", "card": card},
+    )
+
+
+def keep_part(turn_id: UUID, part: int, message_id: str, text_hash: str) -> None:
+    OutboundMessage.objects.filter(turn=turn_id, part=part).update(
+        platform_message_id=message_id, text_hash=text_hash
+    )
+
+
+def finish(errand: Errand) -> None:
+    """The answer stands as it should, or nobody can be told: nothing more is owed."""
+    OutboundMessage.objects.get_or_create(
+        turn_id=errand.turn_id,
+        part=1,
+        defaults={"conversation_id": errand.conversation_id, "platform_message_id": ""},
+    )
+    OutboundMessage.objects.filter(turn=errand.turn_id).update(final=True)
+
+
+def hash_of(text: str, *, with_buttons: bool) -> str:
+    """Of what people see: codes of buttons are random, and another process may have made those that stand there."""
+    return hashlib.sha256(f"{text}\x1f{with_buttons}".encode()).hexdigest()
+
+
+def owed(accounts: dict[str, str], limit: int = 500) -> list[UUID]:
+    """Turns of our chats whose answer is not yet given in full, the oldest first; who was asked has time."""
+    ours = Q()
+    for platform, account in accounts.items():
+        ours |= Q(platform=platform, bot_account=account)
+    sent = OutboundMessage.objects.filter(turn=OuterRef("session__turns"))
+    asked = Exists(sent.exclude(card=""))
+    places = PlatformConversation.objects.filter(
+        ours,
+        unreachable_at=None,
+        last_message_at__gt=Now() - OWED_FOR,
+        session__deleted_at=None,
+        session__turns__created_at__gt=Now() - OWED_FOR,
+        session__turns__origin__in=list(accounts),
+    )
+    rows = places.filter(~Exists(sent.filter(final=True))).exclude(asked, session__turns__status="waiting")
+    found = rows.order_by("session__turns__created_at").values_list("session__turns", flat=True)
+    return list(found[:limit]) if accounts else []
+
+
+# --- leave to answer an interaction ------------------------------------------------------------------
+
+
+def keep_reply_token(platform: str, run_id: str, token: str) -> None:
+    """For as long as the platform honours it; lost, the bot answers in its own name."""
+    try:
+        caches["shared"].set(f"reply-token:{platform}:{run_id}", token, REPLY_TOKEN_SECONDS)
+    except Unavailable:
+        return
+
+
+def reply_token(platform: str, run_ids: tuple[str, ...]) -> str:
+    try:
+        found = caches["shared"].get_many([f"reply-token:{platform}:{run_id}" for run_id in run_ids])
+    except Unavailable:
+        return ""
+    return next((str(token) for token in found.values()), "")

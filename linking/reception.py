@@ -1,0 +1,265 @@
+"""What a stored update means: words for the agent, a command, a press, news of a place; and what is said to it (L18).
+
+Every act is a function of `inbound`, which the bot REST calls too; here results are put into words.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import assert_never
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from copilot import turns
+from copilot.commands import as_uuid
+from copilot.context import Channel
+from copilot.errors import Conflict, Forbidden, NotFound, OutcomeUnknown, Refused, Unavailable
+from linking import conversations, inbound, links, mails, outbound, pace, platforms, wording
+from linking.conversations import Bot, Where
+from linking.errors import MessageRefused, NotLinked, NotServerAdmin
+from linking.inbound import Accepted, Asked, Decided, IncomingMessage
+from linking.inbound.commands import LinkOffered, Result
+from linking.models import LinkToken
+from linking.platforms.base import Address, Button, Incoming, Moved, Opened, Place, Pressed, Removed, Said
+
+log = logging.getLogger(__name__)
+
+LATER = (Unavailable, OutcomeUnknown)  # nothing is wrong with the update
+
+
+def handle(platform: str, bot_account: str, incoming: Incoming) -> str:
+    """How it went, in one word; raises what only time can mend."""
+    bot = Bot(platform=platform, bot_account=bot_account)
+    match incoming.what:
+        case Said() as said:
+            return _Talk(bot, incoming, outbound.recognised(platform, said)).hear()
+        case Pressed() as pressed:
+            return _press(bot, incoming.place, pressed)
+        case Removed():
+            return _leave(bot, incoming.place)
+        case Moved() as moved:
+            return _move(bot, incoming.place, moved.new_id)
+        case Opened():
+            conversations.open_place(bot, incoming.place.container_id)
+            return "opened"
+        case unreachable:
+            assert_never(unreachable)
+
+
+class _Talk:
+    """Somebody says something in a place."""
+
+    def __init__(self, bot: Bot, incoming: Incoming, said: Said) -> None:
+        self.bot = bot
+        self.key = incoming.update_key
+        self.place = incoming.place
+        self.said = said
+        self.where = Where(
+            platform=bot.platform,
+            bot_account=bot.bot_account,
+            scope=self.place.scope,
+            container_id=self.place.container_id,
+            thread_id=self.place.thread_id,
+            server_id=self.place.server_id,
+        )
+        self.to = address(self.place, anchor=said.message_id, reply_token=said.reply_token)
+
+    def hear(self) -> str:
+        command = inbound.command_of(self.said.text) if self.said.mentioned else None
+        if command is not None:
+            return self._obey(command)
+        if self.place.scope == "server" and self.said.text.startswith("/"):
+            return "ignored"  # somebody else's command
+        message = self._message()
+        if self.said.mentioned:
+            outbound.show_typing(self.bot.platform, self.to)
+        if self.said.reply_token:
+            outbound.keep_reply_token(self.bot.platform, message.run_id, self.said.reply_token)
+        try:
+            return self._accepted(inbound.hear(message))
+        except NotLinked:
+            return self._prompt()
+        except MessageRefused as refused:
+            return self._refuse(refused)
+        except (*LATER, Conflict):
+            raise
+        except Refused as refused:
+            self.tell(refused.message)
+            return "refused"
+
+    def _message(self) -> IncomingMessage:
+        able = platforms.adapter_class(self.bot.platform).supports_async_delivery
+        return IncomingMessage(
+            key=self.key,
+            where=self.where,
+            user_id=self.said.speaker.user_id,
+            text=self.said.text,
+            channel=Channel(async_delivery=able, interactive=True),
+            display_name=self.said.speaker.name,
+            role_ids=self.said.speaker.role_ids,
+            reply_to=self.said.message_id,
+            mentioned=self.said.mentioned,
+        )
+
+    def _accepted(self, heard: Accepted | inbound.Answered) -> str:
+        if not isinstance(heard, Accepted):
+            return "answered"
+        if heard.state == "queued" and not heard.replayed:
+            self.tell(wording.queued(heard.position))
+            return "queued"
+        if (turn_id := as_uuid(heard.turn_id)) is not None:
+            outbound.courier().take(turn_id)
+        return "started"
+
+    # --- those who are not linked, or not admitted ---
+
+    def _prompt(self) -> str:
+        """A greeting with a private link, not too often; in a server only to who called us."""
+        if not self.said.mentioned or not self._may_greet():
+            return "unlinked"
+        if self.place.scope == "server":
+            self.whisper(wording.SERVER_UNLINKED)
+            return "unlinked"
+        try:
+            self._show("link", inbound.obey("link", self._asked()))
+        except LATER:
+            raise
+        except Refused as refused:
+            self.tell(refused.message)
+        return "unlinked"
+
+    def _may_greet(self) -> bool:
+        who = f"{self.bot.platform}:{self.place.server_id}:{self.said.speaker.user_id}"
+        if not pace.first("greeting", who, seconds=settings.LINK_GREETING_SECONDS):
+            return False
+        if self.place.scope == "dm":
+            return True
+        limit = settings.LINK_PROMPTS_PER_SERVER_DAY
+        server = f"{self.bot.platform}:{self.place.server_id}"
+        return pace.hit("prompts", server, limit=limit, seconds=24 * 3600) is None
+
+    def _refuse(self, refused: MessageRefused) -> str:
+        where = f"{self.bot.platform}:{self.place.container_id}:{refused.reason}"
+        if refused.aloud and pace.first("refusal", where, seconds=settings.LINK_NOTICE_SECONDS):
+            self.tell(refused.message)
+        return "refused"
+
+    # --- commands ---
+
+    def _obey(self, command: str) -> str:
+        try:
+            self._show(command, inbound.obey(command, self._asked(command)))
+        except LATER:
+            raise
+        except NotServerAdmin:
+            self.whisper(wording.ADMINS_ONLY)
+        except NotLinked:
+            return self._prompt()
+        except Refused as refused:
+            self.whisper(refused.message)
+        return "command"
+
+    def _asked(self, command: str = "link") -> Asked:
+        return Asked(
+            where=self.where,
+            user_id=self.said.speaker.user_id,
+            display_name=self.said.speaker.name,
+            place_name=self.place.server_name,
+            is_admin=command == "link" and self._is_admin(),
+        )
+
+    def _is_admin(self) -> bool:
+        if self.place.scope == "dm":
+            return True
+        known = self.said.speaker.is_admin
+        user_id = self.said.speaker.user_id
+        return outbound.is_admin(self.bot.platform, self.place, user_id) if known is None else known
+
+    def _show(self, command: str, result: Result) -> None:
+        text = wording.of(result)
+        if isinstance(result, LinkOffered):
+            button = Button(label=wording.CONNECT, url=result.link_url)
+            if not self.whisper(text, (button,)):
+                self.tell(wording.NOT_IN_PUBLIC)
+        elif command in wording.PRIVATE:
+            self.whisper(text)
+        else:
+            self.tell(text)
+
+    # --- saying ---
+
+    def tell(self, text: str) -> bool:
+        return outbound.post(self.bot.platform, self.to, text)
+
+    def whisper(self, text: str, buttons: tuple[Button, ...] = ()) -> bool:
+        if self.place.scope == "dm":
+            return outbound.post(self.bot.platform, self.to, text, buttons)
+        return outbound.whisper(self.bot.platform, self.to, self.said.speaker.user_id, text, buttons)
+
+
+def address(place: Place, *, anchor: str = "", reply_token: str = "") -> Address:
+    return Address(
+        scope=place.scope,
+        container_id=place.container_id,
+        thread_id=place.thread_id,
+        anchor=anchor,
+        reply_token=reply_token,
+    )
+
+
+# --- presses and places ------------------------------------------------------------------------------
+
+
+def _press(bot: Bot, place: Place, pressed: Pressed) -> str:
+    """Told at once, also when refused; the card itself is changed by who carries the turn."""
+    try:
+        result = inbound.press(bot, pressed.code, user_id=pressed.speaker.user_id)
+    except LATER:
+        raise
+    except NotFound:
+        outcome, text = "refused", wording.BUTTON_GONE
+    except (Forbidden, Conflict) as refused:
+        outcome, text = "refused", refused.message
+    else:
+        outcome, text = "pressed", wording.pressed(result)
+        _go_on(result)
+    outbound.answer_press(bot.platform, address(place), pressed, text)
+    return outcome
+
+
+def _go_on(result: Decided | str) -> None:
+    approval_id = as_uuid(result.approval_id) if isinstance(result, Decided) else None
+    standing = turns.standing_of_approval(approval_id) if approval_id is not None else None
+    if standing is not None:
+        outbound.courier().take(standing.turn_id)
+
+
+def _leave(bot: Bot, place: Place) -> str:
+    """The bot was thrown out: nothing is sent there any more, and whoever linked it is told."""
+    conversations.shut_place(bot, place.container_id)
+    if place.scope == "server":
+        link = links.mark_removed(bot.platform, place.server_id)
+        if link is not None:
+            mails.say_removed(link)
+    return "removed"
+
+
+def _move(bot: Bot, place: Place, new_id: str) -> str:
+    """The same owner, sessions and settings under the server's new id (A-L21.2)."""
+    try:
+        with transaction.atomic():
+            links.move_server(bot.platform, place.server_id, new_id)
+            conversations.move_place(bot, place.container_id, new_id)
+    except IntegrityError:
+        log.warning("a server moved to where another one is linked already; it keeps its old id")
+        return "conflict"
+    return "moved"
+
+
+def say_linked(token: LinkToken) -> None:
+    """Where a link was asked for, if that was one of our bots."""
+    ours = outbound.accounts().get(token.platform) == token.bot_account
+    if ours and token.notify_container:
+        to = Address(scope="server" if token.kind == "server" else "dm", container_id=token.notify_container)
+        outbound.post(token.platform, to, wording.CONNECTED)

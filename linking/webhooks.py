@@ -1,0 +1,54 @@
+"""The platforms' doors: a signed update is stored and passed on, and nothing else happens in the request (L18)."""
+
+from __future__ import annotations
+
+import logging
+
+from django.db import DatabaseError
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from linking import platforms, tasks
+from linking.platforms.base import MAX_BODY_BYTES, Forged, Heard, Knock, Unreadable
+
+log = logging.getLogger(__name__)
+
+TYPES = ("application/json", "application/x-www-form-urlencoded")
+
+
+@csrf_exempt
+@require_POST
+def door(request: HttpRequest, platform: str, slug: str) -> HttpResponse:
+    adapter = platforms.behind(platform, slug)
+    if adapter is None:
+        raise Http404
+    if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY_BYTES:
+        return _refusal(413, "too_large", "The body is larger than an update can be.")
+    knock = Knock(headers={name.lower(): value for name, value in request.headers.items()}, body=request.body)
+    try:
+        adapter.verify(knock)
+    except Forged:
+        return _refusal(401, "unauthenticated", "The request bears no valid proof.")
+    if request.content_type not in TYPES:
+        return _refusal(415, "unsupported_media_type", "Updates are JSON or forms.")
+    try:
+        heard = adapter.hear(knock)
+    except Unreadable:
+        log.warning("a signed request of %s cannot be read", platform)
+        return _refusal(400, "invalid_request", "This is no update.")
+    return _stored(platform, adapter.bot_account, heard)
+
+
+def _stored(platform: str, bot_account: str, heard: Heard) -> HttpResponse:
+    if heard.incoming is not None:
+        try:
+            tasks.receive(platform, bot_account, heard.incoming)
+        except DatabaseError:
+            log.warning("the inbox is unreachable; %s is asked to send again", platform)
+            return _refusal(503, "unavailable", "Please send it again.")
+    return JsonResponse(heard.answer or {})
+
+
+def _refusal(status: int, code: str, message: str) -> JsonResponse:
+    return JsonResponse({"error": {"code": code, "message": message}}, status=status)

@@ -1,0 +1,270 @@
+"""Somebody chats on a platform: what they send comes to our door as the platform sends it, and they see what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.conf import settings as django_settings
+from django.test import Client
+
+from copilot.live.client import on_loop
+from linking import outbound, platforms
+from linking.models import PlatformUpdate
+from linking.outbound.couriers import Courier, _Process
+from linking.platforms import discord, scripted, slack, telegram
+from linking.platforms.base import Incoming, Place, Pressed, Said, Speaker
+from tests.platform_fakes import discord as discord_fake
+from tests.platform_fakes import recorded
+from tests.platform_fakes import slack as slack_fake
+from tests.platform_fakes import telegram as telegram_fake
+
+KEY = Ed25519PrivateKey.generate()
+QUICK = {"dm": 0.02, "server": 0.02}
+HOOK = "linking.tasks.turn_moved"
+ADAPTERS = {
+    "telegram": telegram.Telegram,
+    "discord": discord.Discord,
+    "slack": slack.Slack,
+    "scripted": scripted.Scripted,
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A message as people see it."""
+
+    text: str
+    buttons: tuple[tuple[str, str], ...]  # label, and its code or address
+    only_for: str = ""
+
+
+class Chat:
+    """One place on one platform. Message ids count up; `door` posts what the platform would."""
+
+    platform = ""
+    container = ""
+    user = "42"
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(int(time.time() * 1000) % 10**9)
+
+    # each platform's own
+    def update(self, text: str, number: int) -> tuple[bytes, dict[str, str]]:
+        raise NotImplementedError
+
+    def pressing(self, code: str, number: int) -> tuple[bytes, dict[str, str]]:
+        raise NotImplementedError
+
+    def shown(self) -> list[Shown]:
+        raise NotImplementedError
+
+    # the same for all
+    def say(self, text: str, number: int | None = None) -> Any:
+        return self.knock(*self.update(text, next(self.numbers) if number is None else number))
+
+    def press(self, code: str) -> Any:
+        return self.knock(*self.pressing(code, next(self.numbers)))
+
+    def knock(self, body: bytes, headers: dict[str, str]) -> Any:
+        content_type = headers.pop("content-type", "application/json")
+        return Client().post(self.door, body, content_type=content_type, headers=headers)
+
+    @property
+    def door(self) -> str:
+        adapter = platforms.build(self.platform)
+        assert adapter is not None
+        return f"/hooks/{self.platform}/{platforms.door_of(adapter)}/"
+
+    def texts(self) -> list[str]:
+        return [one.text for one in self.shown()]
+
+    def last(self) -> str:
+        return self.texts()[-1] if self.shown() else ""
+
+    def button(self, label: str) -> str:
+        found = [value for one in self.shown() for name, value in one.buttons if name == label]
+        return found[-1] if found else ""
+
+
+class TelegramChat(Chat):
+    platform, container = "telegram", "42"
+
+    def __init__(self, fake: telegram_fake.Telegram) -> None:
+        super().__init__()
+        self.fake = fake
+
+    def _signed(self, payload: object) -> tuple[bytes, dict[str, str]]:
+        return json.dumps(payload).encode(), {"x-telegram-bot-api-secret-token": "door-secret"}
+
+    def update(self, text: str, number: int) -> tuple[bytes, dict[str, str]]:
+        return self._signed(recorded.telegram_message(text=text, update_id=number, message_id=number))
+
+    def pressing(self, code: str, number: int) -> tuple[bytes, dict[str, str]]:
+        return self._signed(recorded.telegram_press(code, update_id=number, press_id=f"press{number}"))
+
+    def shown(self) -> list[Shown]:
+        return [
+            Shown(
+                one.text, tuple((b["text"], b.get("url") or b.get("callback_data", "")) for b in one.buttons)
+            )
+            for one in self.fake.shown(self.container)
+        ]
+
+
+class DiscordChat(Chat):
+    """A direct chat by slash commands: `/ask` for words, the others by name."""
+
+    platform, container = "discord", "600"
+
+    def __init__(self, fake: discord_fake.Discord) -> None:
+        super().__init__()
+        self.fake = fake
+
+    def _signed(self, payload: dict[str, object]) -> tuple[bytes, dict[str, str]]:
+        body, stamp = json.dumps(payload).encode(), str(int(time.time()))
+        self.fake.interaction(str(payload["token"]))
+        signature = KEY.sign(stamp.encode() + body).hex()
+        return body, {"x-signature-timestamp": stamp, "x-signature-ed25519": signature}
+
+    def update(self, text: str, number: int) -> tuple[bytes, dict[str, str]]:
+        name, words = ("ask", text) if not text.startswith("/") else (text[1:], "")
+        return self._signed(recorded.discord_command(name, words, interaction_id=str(number), dm=True))
+
+    def pressing(self, code: str, number: int) -> tuple[bytes, dict[str, str]]:
+        return self._signed(recorded.discord_press(code, interaction_id=str(number), dm=True))
+
+    def shown(self) -> list[Shown]:
+        return [
+            Shown(
+                one.content,
+                tuple((b["label"], b.get("url") or b.get("custom_id", "")) for b in one.buttons),
+                "them" if one.flags else "",
+            )
+            for one in self.fake.messages.values()
+        ]
+
+
+class SlackChat(Chat):
+    platform, container = "slack", "D1"
+
+    def __init__(self, fake: slack_fake.Slack) -> None:
+        super().__init__()
+        self.fake = fake
+
+    def update(self, text: str, number: int) -> tuple[bytes, dict[str, str]]:
+        event = recorded.slack_event(
+            text=text, event_id=f"Ev{number}", ts=f"{number}.5", channel=self.container, channel_type="im"
+        )
+        body = json.dumps(event).encode()
+        return body, recorded.slack_headers(body, "shh")
+
+    def pressing(self, code: str, number: int) -> tuple[bytes, dict[str, str]]:
+        payload = recorded.slack_press(code, channel=self.container, number=str(number))
+        body = urlencode({"payload": json.dumps(payload)}).encode()
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        return body, recorded.slack_headers(body, "shh") | form
+
+    def shown(self) -> list[Shown]:
+        return [
+            Shown(
+                one.markup or one.text,
+                tuple((b["text"]["text"], b.get("url") or b.get("value", "")) for b in one.buttons),
+                one.only_for,
+            )
+            for one in self.fake.shown(self.container)
+        ]
+
+
+class ScriptedChat(Chat):
+    platform = "scripted"
+
+    def __init__(self, container: str = "c1", user: str = "42") -> None:
+        super().__init__()
+        self.container, self.user = container, user
+        self.place = Place(scope="dm", container_id=container)
+
+    def _signed(self, incoming: Incoming) -> tuple[bytes, dict[str, str]]:
+        adapter = platforms.build("scripted")
+        return msgspec.json.encode(incoming), {scripted.SIGNATURE: adapter._secret}
+
+    def incoming(self, text: str, number: int) -> Incoming:
+        said = Said(
+            speaker=Speaker(user_id=self.user, name="Ada"), message_id=f"{number}", text=text, mentioned=True
+        )
+        return Incoming(
+            update_key=f"{self.container}.{number}",
+            message_key=f"{self.container}:{number}",
+            place=self.place,
+            what=said,
+        )
+
+    def update(self, text: str, number: int) -> tuple[bytes, dict[str, str]]:
+        return self._signed(self.incoming(text, number))
+
+    def pressing(self, code: str, number: int) -> tuple[bytes, dict[str, str]]:
+        pressed = Pressed(
+            speaker=Speaker(user_id=self.user), message_id="m1", code=code, reply_token=f"press{number}"
+        )
+        return self._signed(Incoming(update_key=f"p{number}", place=self.place, what=pressed))
+
+    def shown(self) -> list[Shown]:
+        return [
+            Shown(one.text, tuple((b.label, b.url or b.code) for b in one.buttons), one.only_for)
+            for one in scripted.WORLD.seen_in(self.container)
+        ]
+
+
+@contextmanager
+def chatting(settings, monkeypatch, **fakes) -> Iterator[None]:
+    """Platforms that are on and answer quickly; a courier of this test alone, gone with it."""
+    for adapter in ADAPTERS.values():
+        monkeypatch.setattr(adapter, "min_edit_interval", QUICK)
+    settings.TURN_HOOKS = [*django_settings.TURN_HOOKS, *({HOOK} - set(django_settings.TURN_HOOKS))]
+    settings.SCRIPTED_PLATFORM = True
+    scripted.WORLD.__init__()
+    for name, fake in fakes.items():
+        _switch_on(settings, name, fake)
+    try:
+        yield
+    finally:
+        close_courier()
+
+
+def _switch_on(settings, name: str, fake) -> None:
+    match name:
+        case "telegram":
+            settings.TELEGRAM_BOT_TOKEN, settings.TELEGRAM_SECRET = fake.token, "door-secret"
+            settings.TELEGRAM_API_URL = fake.url
+        case "discord":
+            settings.DISCORD_APP_ID, settings.DISCORD_BOT_TOKEN = fake.app_id, fake.token
+            settings.DISCORD_PUBLIC_KEY = KEY.public_key().public_bytes_raw().hex()
+            settings.DISCORD_API_URL = f"{fake.url}/api"
+        case "slack":
+            settings.SLACK_BOT_TOKEN, settings.SLACK_SIGNING_SECRET = fake.token, "shh"
+            settings.SLACK_APP_ID, settings.SLACK_API_URL = "A1", fake.url
+
+
+def close_courier(courier: Courier | None = None) -> None:
+    """As by a death: what it carried is free for another."""
+    found = courier or _Process.courier
+    if found is not None:
+
+        async def close_log() -> None:
+            await on_loop().aclose()
+
+        asyncio.run_coroutine_threadsafe(close_log(), found._loop).result(20)
+    outbound.forget()
+
+
+def handled() -> bool:
+    return not PlatformUpdate.objects.filter(done_at=None).exists()

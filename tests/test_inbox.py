@@ -1,0 +1,186 @@
+"""Updates count once, are handled in order, and survive whoever handles them (L18)."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from copilot.errors import Unavailable
+from copilot.models import Message, Turn
+from copilot.providers.scripted import Text
+from linking import inbox, links, tasks
+from linking.links import TokenRequest
+from linking.models import PlatformUpdate
+from linking.platforms.base import Incoming
+from tests import make
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.engine import said, until
+from tests.platform_chats import ScriptedChat, chatting, handled
+
+
+def linked(*users: str) -> None:
+    """These chat accounts are Ada's."""
+    for user in users:
+        asked = TokenRequest(platform="scripted", bot_account="scripted-bot", subject_id=user)
+        links.confirm_user(make.ada(), links.create_user_token(asked).token)
+
+
+@pytest.fixture
+def chat(rig, settings, monkeypatch):
+    with chatting(settings, monkeypatch):
+        linked("42")
+        yield ScriptedChat()
+
+
+def together(count: int, act) -> None:
+    """All at the same instant, each on a connection of its own."""
+    start = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        start.wait(20)
+        try:
+            act(number)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(run, range(count)))
+
+
+def only_turn() -> Turn:
+    until(lambda: Turn.objects.filter(status="succeeded").count() == Turn.objects.count() > 0)
+    return Turn.objects.get()
+
+
+def test_the_same_update_fifty_times_is_one_message_and_one_turn(chat: ScriptedChat):
+    """A-L18.1: posted in parallel"""
+    answers: list[int] = []
+    together(50, lambda _: answers.append(chat.say("Hello", number=7).status_code))
+    assert answers == [200] * 50
+    until(handled)
+    only_turn()
+    assert Message.objects.filter(kind="user").count() == 1
+    until(lambda: chat.texts().count("Aye.") == 1)
+    assert PlatformUpdate.objects.count() == 1
+
+
+def test_a_worker_that_dies_before_it_marks_an_update_leaves_no_second_message(
+    chat: ScriptedChat, monkeypatch
+):
+    """A-L18.2: between the message's row and the mark"""
+    with monkeypatch.context() as dying:
+        dying.setattr(inbox, "_finish", lambda update, outcome: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            chat.say("Hello")
+    assert PlatformUpdate.objects.get().done_at is None
+    turn = only_turn()
+    tasks.handle_update(PlatformUpdate.objects.get().pk)
+    assert handled()
+    assert only_turn() == turn
+    assert Message.objects.filter(kind="user").count() == 1
+
+
+def test_updates_of_one_chat_are_handled_in_the_order_of_their_arrival(chat: ScriptedChat, rig):
+    """A-L18.4: however many workers are told of them, and in which order"""
+    rig.hold_tasks()
+    numbers = [stored(chat, f"line {number}", number) for number in range(8)]
+    rig.run_tasks()
+    together(8, lambda number: tasks.handle_update(numbers[7 - number]))
+    until(handled)
+    until(lambda: Message.objects.filter(kind="user", sequence__isnull=False).count() == 8)
+    session = Turn.objects.first().session
+    assert said(session) == [f"line {number}" for number in range(8)]
+
+
+def stored(chat: ScriptedChat, text: str, number: int) -> int:
+    found = inbox.store("scripted", "scripted-bot", chat.incoming(text, number))
+    assert found is not None
+    return found
+
+
+def test_an_update_that_nobody_was_told_of_is_found_by_the_sweep(chat: ScriptedChat):
+    """A-L18.2: a crash between the inbox's commit and the broker"""
+    number = stored(chat, "Hello", 1)
+    tasks.sweep()
+    assert not handled()  # it is too fresh to be forgotten
+    PlatformUpdate.objects.filter(pk=number).update(received_at="2026-01-01T00:00:00Z")
+    tasks.sweep()
+    assert handled()
+    only_turn()
+
+
+def test_a_poison_update_fails_alone_and_does_not_block_its_chat(chat: ScriptedChat, monkeypatch):
+    """A-L18.4: three tries, then it is marked, and the next one goes on"""
+    tried: list[str] = []
+
+    def handle(platform: str, bot_account: str, incoming: Incoming) -> str:
+        tried.append(incoming.update_key)
+        if incoming.update_key == "c1.1":
+            raise inbox.Failed("ValueError")
+        return "started"
+
+    poison, good = stored(chat, "poison", 1), stored(chat, "good", 2)
+    inbox.work_off(good, handle)
+    assert tried == ["c1.1"] * 3 + ["c1.2"]
+    outcomes = dict(PlatformUpdate.objects.values_list("pk", "outcome"))
+    assert outcomes == {poison: "failed", good: "started"}
+    assert not PlatformUpdate.objects.exclude(payload=None).exists()
+
+
+def test_what_only_time_can_mend_is_no_failure_and_keeps_the_order(chat: ScriptedChat):
+    """A-L27.2: Redis is away: updates wait, and nothing overtakes"""
+
+    def away(platform: str, bot_account: str, incoming: Incoming) -> str:
+        raise Unavailable
+
+    first, second = stored(chat, "one", 1), stored(chat, "two", 2)
+    for _ in range(5):
+        inbox.work_off(second, away)
+    assert list(PlatformUpdate.objects.values_list("attempts", flat=True)) == [0, 0]
+    order: list[str] = []
+
+    def back(platform: str, bot_account: str, incoming: Incoming) -> str:
+        order.append(incoming.update_key)
+        return "started"
+
+    inbox.work_off(first, back)
+    assert order == ["c1.1", "c1.2"]
+
+
+def test_an_identity_that_restarts_at_a_lower_number_is_a_new_update(chat: ScriptedChat):
+    """A-L21.1: membership, never "greater than the last" """
+    assert stored(chat, "before", 5_000_000)
+    assert stored(chat, "after a quiet week", 4_000_000)
+    assert inbox.store("scripted", "scripted-bot", chat.incoming("again", 4_000_000)) is None
+
+
+def test_keys_are_kept_for_a_week_and_payloads_only_until_they_are_handled(chat: ScriptedChat):
+    """A-L25.1: and of strangers nothing but the key and the kind"""
+    stranger = ScriptedChat("elsewhere", user="77")
+    stranger.say("my secret diary")
+    until(handled)
+    row = PlatformUpdate.objects.get()
+    assert (row.payload, row.container_id, row.outcome, row.kind) == (None, "", "unlinked", "said")
+    PlatformUpdate.objects.update(received_at="2026-01-01T00:00:00Z")
+    assert inbox.purge() == 1
+
+
+def test_many_chats_at_once_lose_and_double_nothing(chat: ScriptedChat, model):
+    """A-L27.1: in small: ten chats, three messages each"""
+    users = [f"u{number}" for number in range(10)]
+    linked(*users)
+    model.otherwise = lambda request: [Text("Noted.")]
+    chats = [ScriptedChat(f"room-{user}", user) for user in users]
+
+    def talk(number: int) -> None:
+        for line in range(3):
+            assert chats[number].say(f"{number}/{line}", number=line).status_code == 200
+
+    together(10, talk)
+    until(handled, 60)
+    until(lambda: Message.objects.filter(kind="user", sequence__isnull=False).count() == 30, 60)
+    until(lambda: all(one.texts().count("Noted.") == 3 for one in chats), 60)

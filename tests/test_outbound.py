@@ -1,0 +1,210 @@
+"""Answers in a chat: few edits, nothing lost to a refusal or a death, and an end where nobody can be told (L19)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.utils import timezone
+
+from copilot.models import Message, Turn
+from copilot.providers.scripted import Text
+from linking import outbound, tasks
+from linking.models import OutboundMessage, PlatformConversation
+from linking.outbound import records
+from linking.outbound.delivering import Delivery
+from linking.outbound.pace import Pace
+from linking.outbound.pages import Page
+from linking.platforms import scripted
+from linking.platforms.base import Address, Away, Busy, CallRefused, Unreachable
+from linking.platforms.scripted import Scripted, World
+from tests import make
+from tests.engine import cue, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.platform_chats import DiscordChat, ScriptedChat, chatting, close_courier
+from tests.platform_fakes import discord
+from tests.test_inbox import linked
+
+
+@pytest.fixture
+def chat(rig, settings, monkeypatch):
+    with chatting(settings, monkeypatch):
+        linked("42")
+        scripted.WORLD.posted.clear()
+        yield ScriptedChat()
+
+
+def given() -> bool:
+    return Turn.objects.exists() and not (
+        Turn.objects.exclude(platform_messages__final=True).exists()
+        or OutboundMessage.objects.filter(final=False).exists()
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
+    """A-L19.2: at most one per interval, and one more at the end"""
+    session = make.session()
+    place = PlatformConversation.objects.create(
+        platform="scripted",
+        bot_account="b",
+        container_id="c1",
+        scope="dm",
+        session=session,
+        closed_at=timezone.now(),
+    )
+    errand = records.Errand(
+        turn_id=make.turn(session).pk,
+        session_id=session.pk,
+        conversation_id=place.pk,
+        platform="scripted",
+        address=Address(scope="dm", container_id="c1"),
+        status="running",
+        sent={},
+    )
+    now = [100.0]
+    world = World(clock=lambda: now[0])
+    adapter = type("Slow", (Scripted,), {"min_edit_interval": {"dm": 1.2}})(secret="s", world=world)
+
+    async def stream() -> None:
+        delivery = Delivery(errand, adapter)
+        delivery.pace = Pace(1.2, world.clock)
+        text = ""
+        for number in range(600):
+            now[0] += 0.01
+            text += f"{number} "
+            await delivery.show([Page(text[-800:])], final=False)
+        now[0] += 1.2
+        await delivery.show([Page(text[-800:])], final=True)
+
+    asyncio.run(stream())
+    [message] = world.posted.values()
+    assert message.text.endswith("599 ")
+    assert 0 < message.edits <= 6 / 1.2 + 1
+    assert world.calls.count("edit") == message.edits  # and none was refused for being too fast
+
+
+def test_another_process_goes_on_editing_the_same_message(chat: ScriptedChat, model):
+    """A-L19.5: the courier dies in the middle of the answer, and again at its end"""
+    model.will(Text("First half, "), cue(1), Text("second half."))
+    chat.say("Hello")
+    until(lambda: chat.texts() == ["First half, "])
+    close_courier()
+    tasks.sweep()  # any process's
+    model.give(1)
+    until(given)
+    assert chat.texts() == ["First half, second half."]
+    close_courier()
+    tasks.sweep()
+    assert chat.texts() == ["First half, second half."]
+    assert outbound.owed() == []
+
+
+def test_a_part_whose_sending_was_cut_off_is_sent_again_under_its_nonce(
+    chat: ScriptedChat, model, monkeypatch
+):
+    """A-L19.5: the platform had it already; it knows the nonce, so people see it once"""
+    kept = records.keep_part
+    monkeypatch.setattr(
+        records, "keep_part", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
+    )
+    chat.say("Hello")
+    until(lambda: chat.texts() == ["Aye."])
+    until(lambda: OutboundMessage.objects.filter(platform_message_id="").count() == 1)
+    close_courier()
+    monkeypatch.setattr(records, "keep_part", kept)
+    until(lambda: Turn.objects.filter(status="succeeded").count() == 1)
+    tasks.sweep()
+    until(given)
+    assert chat.texts() == ["Aye."]
+
+
+@pytest.mark.parametrize("problem", [Busy(0.05), Away("down")], ids=["429", "down"])
+def test_an_answer_is_not_lost_because_the_platform_refused_it_for_a_while(
+    chat: ScriptedChat, problem, monkeypatch
+):
+    """A-L19.2: wait what it says, then say it whole"""
+    monkeypatch.setattr("linking.outbound.delivering.FIRST_PAUSE_SECONDS", 0.01)
+    scripted.WORLD.failures.extend([problem] * 3)
+    chat.say("Hello")
+    until(given)
+    assert chat.texts() == ["Aye."]
+
+
+def test_a_message_that_vanished_is_said_anew(chat: ScriptedChat, model):
+    model.will(Text("First half, "), cue(1), Text("second half."))
+    chat.say("Hello")
+    until(lambda: chat.texts() == ["First half, "])
+    scripted.WORLD.posted.clear()  # somebody deleted it
+    model.give(1)
+    until(given)
+    assert chat.texts() == ["First half, second half."]
+
+
+@pytest.mark.parametrize("problem", [Unreachable("blocked"), CallRefused("bad")], ids=["blocked", "refused"])
+def test_where_nobody_can_be_told_the_turn_goes_on_and_its_answer_is_kept(chat: ScriptedChat, problem):
+    """A-L19.5: nothing more is sent, and the sweep leaves it alone"""
+    scripted.WORLD.failures.append(problem)
+    chat.say("Hello")
+    until(given)
+    until(lambda: Message.objects.filter(kind="assistant", content="Aye.").exists())
+    assert (chat.texts(), outbound.owed()) == ([], [])
+    marked = PlatformConversation.objects.exclude(unreachable_at=None).exists()
+    assert marked == isinstance(problem, Unreachable)
+
+
+def test_a_very_long_answer_is_ten_messages_and_a_file(chat: ScriptedChat, model):
+    """A-L19.1: more than ten parts: the whole of it as a file"""
+    answer = "\n\n".join(f"Paragraph {number}. " + "word " * 100 for number in range(40))
+    model.will(Text(answer))
+    chat.say("Tell me everything")
+    until(given)
+    assert len(chat.texts()) == 10
+    assert [(name, content.decode()) for name, content in scripted.WORLD.files] == [("answer.md", answer)]
+
+
+def test_the_first_sign_of_life_comes_before_the_answer(chat: ScriptedChat, model):
+    """A-L19.2: typing, at once"""
+    model.will(cue(1), Text("Later."))
+    chat.say("Hello")
+    until(lambda: scripted.WORLD.typing)
+    assert chat.texts() == []
+    model.give(1)
+    until(given)
+
+
+def test_who_waits_in_line_is_told_their_place(chat: ScriptedChat, model):
+    """A-L19.2: and is answered when it is their turn"""
+    model.will(cue(1), Text("One."))
+    model.will(Text("Two."))
+    chat.say("first")
+    model.reaches(1)
+    chat.say("second")
+    until(lambda: chat.texts() == ["I am still working on the last one; yours is number 1 in line."])
+    model.give(1)
+    until(lambda: chat.texts()[1:] == ["One.", "Two."])
+    until(given)
+
+
+def test_a_turn_of_twenty_minutes_is_answered_although_discords_token_is_void(
+    rig, model, settings, monkeypatch
+):
+    """A-L22.2: the promised reply is filled by its token, the end by the bot itself"""
+    fake = discord.Discord()
+    with fake.running(), chatting(settings, monkeypatch, discord=fake):
+        from linking import links
+        from linking.links import TokenRequest
+
+        asked = TokenRequest(platform="discord", bot_account="900", subject_id="42")
+        links.confirm_user(make.ada(), links.create_user_token(asked).token)
+        there = DiscordChat(fake)
+        model.will(Text("It takes long. "), cue(1), Text("Done."))
+        there.say("Hello")
+        until(lambda: there.texts() == ["It takes long. "])
+        start = fake.clock()
+        fake.clock = lambda: start + 20 * 60
+        model.give(1)
+        until(given)
+        assert there.texts() == ["It takes long. Done."]
+        assert fake.refused == []

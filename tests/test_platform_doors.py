@@ -1,0 +1,137 @@
+"""Doors store what is proven and nothing else; each has its forged, replayed, oversized and odd requests (L18, L27)."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import DatabaseError
+from django.test import Client
+
+from linking import inbox, platforms
+from linking.models import PlatformUpdate
+from linking.platforms.base import Adapter
+from tests.platform_chats import DiscordChat, ScriptedChat, SlackChat, TelegramChat, chatting
+from tests.platform_fakes import discord, recorded, slack, telegram
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["telegram", "discord", "slack", "scripted"])
+def chat(request, settings, monkeypatch):
+    """Nobody handles what is stored: there is no worker here."""
+    fakes = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
+    kinds = {"telegram": TelegramChat, "discord": DiscordChat, "slack": SlackChat}
+    monkeypatch.setattr("linking.tasks.send_update", lambda update_id: None)
+    with chatting(settings, monkeypatch, **fakes):
+        yield ScriptedChat() if request.param == "scripted" else kinds[request.param](fakes[request.param])
+
+
+def rows() -> int:
+    return PlatformUpdate.objects.count()
+
+
+def test_a_proven_update_is_stored_once(chat):
+    """A-L23.2: the same one again, retries included, is fine and nothing new"""
+    for _ in range(3):
+        assert chat.say("Hello", number=7).status_code == 200
+    assert rows() == 1
+    assert PlatformUpdate.objects.get().payload["what"]["type"] == "said"
+
+
+def test_one_flipped_byte_is_a_forgery(chat):
+    """A-L18.3, A-L22.1: 401 and no row; where the proof is a secret, that is flipped"""
+    body, headers = chat.update("Hello", 8)
+    if chat.platform in ("telegram", "scripted"):
+        forged = {name: value[:-1] + "x" for name, value in headers.items()}
+        assert chat.knock(body, forged).status_code == 401
+    else:
+        assert chat.knock(body.replace(b"Hello", b"Jello"), headers).status_code == 401
+    assert chat.knock(body, {}).status_code == 401
+    assert rows() == 0
+
+
+def test_an_old_request_is_a_replay(chat, time_machine):
+    """A-L23.1: six minutes later; Telegram signs no time, there the update's id is what counts"""
+    if chat.platform not in ("discord", "slack"):
+        pytest.skip("it signs no time")
+    body, headers = chat.update("Hello", 9)
+    time_machine.move_to(time.time() + 360)
+    assert chat.knock(body, headers).status_code == 401
+    assert rows() == 0
+
+
+def test_what_is_too_large_or_no_update_is_refused(chat):
+    """A-L18.3: oversized 413, another type 415, no JSON 400; and none of it stays"""
+    _, headers = chat.update("Hello", 10)
+    assert chat.knock(b"x" * (2**20 + 1), headers).status_code == 413
+    for body, content_type, status in ((b"{", "application/json", 400), (b"{}", "text/plain", 415)):
+        proof = proven(chat, body)
+        assert chat.knock(body, proof | {"content-type": content_type}).status_code == status
+    assert rows() == 0
+
+
+def proven(chat, body: bytes) -> dict[str, str]:
+    """Headers under which this very body is genuine."""
+    match chat:
+        case DiscordChat():
+            from tests.platform_chats import KEY
+
+            stamp = str(int(time.time()))
+            return {
+                "x-signature-timestamp": stamp,
+                "x-signature-ed25519": KEY.sign(stamp.encode() + body).hex(),
+            }
+        case SlackChat():
+            return recorded.slack_headers(body, "shh")
+        case _:
+            return chat.update("", 1)[1]
+
+
+def test_an_inbox_that_is_away_is_told_to_the_platform(chat, monkeypatch):
+    def away(*arguments: object) -> int:
+        raise DatabaseError("gone")
+
+    monkeypatch.setattr(inbox, "store", away)
+    assert chat.say("Hello").status_code == 503
+
+
+def test_an_unknown_door_and_a_platform_that_is_off_are_not_found(chat, settings):
+    body, headers = chat.update("Hello", 11)
+    assert (
+        Client()
+        .post(chat.door[:-3] + "x/", body, content_type="application/json", headers=headers)
+        .status_code
+        == 404
+    )
+    assert Client().get(chat.door).status_code == 405
+    door = chat.door
+    settings.TELEGRAM_BOT_TOKEN = settings.DISCORD_BOT_TOKEN = settings.SLACK_BOT_TOKEN = ""
+    settings.SCRIPTED_PLATFORM = False
+    assert Client().post(door, body, content_type="application/json", headers=headers).status_code == 404
+    assert list(platforms.switched_on()) == []
+
+
+def test_what_platforms_ask_for_at_once_is_answered_at_the_door(settings, monkeypatch):
+    """A-L22.1: PING after its proof, Slack's challenge only after its signature, and nothing is stored"""
+    fakes = {"discord": discord.Discord(), "slack": slack.Slack()}
+    with chatting(settings, monkeypatch, **fakes):
+        there = DiscordChat(fakes["discord"])
+        ping = json.dumps({"id": "1", "type": 1}).encode()
+        assert there.knock(ping, proven(there, ping)).json() == {"type": 1}
+        here = SlackChat(fakes["slack"])
+        asked = json.dumps({"type": "url_verification", "challenge": "c"}).encode()
+        assert here.knock(asked, proven(here, asked)).json() == {"challenge": "c"}
+        assert here.knock(asked, {}).status_code == 401
+    assert rows() == 0
+
+
+def test_a_forgetful_adapter_fails_the_systems_check(monkeypatch):
+    """A-L16.3: and is named"""
+    half = type("Half", (Adapter,), {"platform": "scripted"})
+    monkeypatch.setattr(platforms, "adapter_class", lambda platform: half)
+    with pytest.raises(SystemCheckError, match="supports_async_delivery"):
+        call_command("check")

@@ -1,0 +1,79 @@
+"""From a stranger to a chat and back, on every platform as its documents have it (L27)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot.models import Message, Session, Turn
+from copilot.providers.scripted import Call, Text
+from linking import links
+from linking.models import OutboundMessage, PlatformConversation, PlatformUpdate
+from tests import make
+from tests.engine import Errand, add_tools, cue, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.platform_chats import Chat, DiscordChat, ScriptedChat, SlackChat, TelegramChat, chatting
+from tests.platform_fakes import discord, slack, telegram
+
+
+@pytest.fixture
+def fakes():
+    servers = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
+    with servers["telegram"].running(), servers["discord"].running(), servers["slack"].running():
+        yield servers
+
+
+@pytest.fixture(params=["telegram", "discord", "slack", "scripted"])
+def chat(request, fakes, rig, settings, monkeypatch):
+    with chatting(settings, monkeypatch, **fakes):
+        kinds = {"telegram": TelegramChat, "discord": DiscordChat, "slack": SlackChat}
+        made = ScriptedChat() if request.param == "scripted" else kinds[request.param](fakes[request.param])
+        yield made
+        assert all(fake.refused == [] for fake in fakes.values())
+
+
+def link(chat: Chat, label: str = "Connect") -> None:
+    """Ask for the link, open it and confirm."""
+    until(lambda: chat.button(label))
+    token = chat.button(label).rsplit("/", 1)[1]
+    links.confirm_user(make.ada(), token)
+
+
+def test_a_stranger_links_talks_approves_begins_anew_and_leaves(chat: Chat, model, monkeypatch):
+    """A-L27.1: unlinked, link, confirm, message, streamed answer, approval by button, /new, /unlink"""
+    add_tools(monkeypatch, Errand("pay", approval="ask"))
+    model.otherwise = lambda request: [Text("Done: it is paid.")]
+    assert chat.say("Hello?").status_code == 200
+    link(chat)
+    assert Message.objects.count() == 0
+
+    model.will(Text("Hello "), cue(1), Text("there, Ada."))
+    before = len(chat.shown())
+    assert chat.say("Hello?").status_code == 200
+    until(lambda: any(text.startswith("Hello") for text in chat.texts()[before:]))
+    model.give(1)
+    until(lambda: "Hello there, Ada." in chat.texts())
+
+    model.will(Text("Let me pay."), Call("pay", {"note": "rent"}))
+    chat.say("Pay the rent")
+    until(lambda: chat.button("Approve"))
+    chat.press(chat.button("Approve"))
+    until(lambda: "Done: it is paid." in chat.texts())
+    until(lambda: not chat.button("Approve"))
+    until(lambda: not OutboundMessage.objects.filter(final=False).exists())
+
+    chat.say("/new")
+    until(lambda: "A new conversation begins here." in chat.texts())
+    model.will(Text("A fresh start."))
+    chat.say("Again")
+    until(lambda: "A fresh start." in chat.texts())
+    assert Session.objects.count() == 2
+    assert PlatformConversation.objects.filter(closed_at=None).count() == 1
+    assert Turn.objects.count() == 3
+    assert not PlatformUpdate.objects.exclude(payload=None).exists()
+
+    chat.say("/unlink")
+    until(lambda: any(text.startswith("Disconnected") for text in chat.texts()))
+    chat.say("Still there?")
+    until(lambda: PlatformUpdate.objects.filter(outcome="unlinked").count() == 2)
+    assert Turn.objects.count() == 3

@@ -1,0 +1,190 @@
+"""What strangers, servers and platforms tell our bots, and what is said to whom (L4, L9, L21, L23, L25)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from io import StringIO
+
+import pytest
+from django.core import mail
+
+from config import logs
+from copilot.models import Turn
+from copilot.providers.scripted import Text
+from linking import conversations, links
+from linking.conversations import Bot, Where
+from linking.links import TokenRequest
+from linking.models import PlatformConversation, PlatformLink, PlatformUpdate
+from linking.platforms import scripted
+from linking.platforms.base import Incoming, Moved, Place, Removed, Said, Speaker
+from tests import make
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.engine import until
+from tests.platform_chats import ScriptedChat, SlackChat, TelegramChat, chatting, handled
+from tests.platform_fakes import recorded, slack, telegram
+from tests.test_inbox import linked
+
+
+@pytest.fixture
+def chat(rig, settings, monkeypatch):
+    with chatting(settings, monkeypatch):
+        yield ScriptedChat()
+
+
+class Server(ScriptedChat):
+    """A channel of a server, where Bob writes."""
+
+    def __init__(self, user: str = "77", mentioned: bool = True) -> None:
+        super().__init__("channel-1", user)
+        self.place = Place(
+            scope="server", server_id="server-1", server_name="Boats", container_id="channel-1"
+        )
+        self.mentioned = mentioned
+
+    def incoming(self, text: str, number: int) -> Incoming:
+        said = Said(
+            speaker=Speaker(user_id=self.user, name="Bob"),
+            message_id=str(number),
+            text=text,
+            mentioned=self.mentioned,
+        )
+        return Incoming(update_key=f"s.{number}", place=self.place, what=said)
+
+
+def claimed(platform: str, server_id: str) -> PlatformLink:
+    asked = TokenRequest(platform=platform, bot_account="b", subject_id=server_id, subject_name="Boats")
+    token = links.create_server_token(asked, requester_is_admin=True).token
+    return links.confirm_server(make.ada(), token)
+
+
+def test_a_stranger_is_greeted_once_and_starts_nothing(chat: ScriptedChat):
+    """A-L9.1: with a private link, at most once in ten minutes"""
+    claimed("scripted", "server-1")  # owning a server grants nothing here
+    for number in range(3):
+        chat.say("Hello?", number=number)
+    until(handled)
+    [greeting] = chat.shown()
+    assert greeting.buttons[0][0] == "Connect"
+    assert Turn.objects.count() == 0
+
+
+def test_a_servers_link_is_whispered_to_who_administers_it(chat: ScriptedChat):
+    """A-L4.3: never in public, and to nobody else"""
+    bob = Server()
+    bob.say("/link")
+    scripted.WORLD.admins.add("77")
+    bob.say("/link")
+    refusal, offer = bob.shown()
+    assert (refusal.only_for, refusal.buttons) == ("77", ())
+    assert (offer.only_for, offer.buttons[0][0]) == ("77", "Connect")
+
+
+def test_who_is_linked_in_a_direct_message_is_asked_for_a_servers_link_there(chat: ScriptedChat):
+    """A-L9.2: a whisper to who called us, and silence otherwise"""
+    linked("77")
+    Server(mentioned=False).say("just talking")
+    bob = Server()
+    bob.say("Hello?")
+    until(handled)
+    [prompt] = bob.shown()
+    assert (prompt.only_for, "not connected" in prompt.text) == ("77", True)
+    assert Turn.objects.count() == 0
+
+
+def test_a_group_that_became_a_supergroup_keeps_its_owner_and_its_session(chat: ScriptedChat):
+    """A-L21.2: one transaction, and what began under the new id gives way"""
+    link = claimed("scripted", "-500")
+    bot = Bot(platform="scripted", bot_account="scripted-bot")
+    where = Where(
+        platform="scripted", bot_account="scripted-bot", scope="server", server_id="-500", container_id="-500"
+    )
+    opened = conversations.open_for(where, conversations.payer_of(where, "77"))
+    place = Place(scope="server", server_id="-500", container_id="-500")
+    chat.knock(*chat._signed(Incoming(update_key="m1", place=place, what=Moved(new_id="-100500"))))
+    link.refresh_from_db()
+    assert (link.server_id, link.owner) == ("-100500", make.ada())
+    moved = PlatformConversation.objects.get(closed_at=None)
+    assert (moved.container_id, moved.session_id) == ("-100500", opened.session_id)
+    assert bot.bot_account == moved.bot_account
+
+
+def test_a_bot_that_was_thrown_out_says_so_to_whoever_linked_it(rig, settings, monkeypatch):
+    """A-L23.3: Slack's uninstall event"""
+    fake = slack.Slack()
+    with chatting(settings, monkeypatch, slack=fake):
+        link = claimed("slack", "T1")
+        mail.outbox.clear()
+        body = json.dumps(recorded.slack_uninstalled()).encode()
+        assert SlackChat(fake).knock(body, recorded.slack_headers(body, "shh")).status_code == 200
+    link.refresh_from_db()
+    assert link.state == "bot_removed"
+    assert [message.to for message in mail.outbox] == [["ada@example.com"]]
+
+
+def test_one_post_that_comes_as_two_events_is_one_update(rig, settings, monkeypatch):
+    """A-L23.2: app_mention and message"""
+    fake = slack.Slack()
+    monkeypatch.setattr("linking.tasks.send_update", lambda update_id: None)
+    with chatting(settings, monkeypatch, slack=fake):
+        for kind, event_id in (("app_mention", "Ev1"), ("message", "Ev2")):
+            body = json.dumps(recorded.slack_event(kind=kind, text="<@UBOT> hi", event_id=event_id)).encode()
+            assert SlackChat(fake).knock(body, recorded.slack_headers(body, "shh")).status_code == 200
+    assert PlatformUpdate.objects.count() == 1
+
+
+def test_a_place_that_is_shut_hears_nothing_until_it_is_open_again(chat: ScriptedChat, model):
+    """A-L19.5: blocked, so nothing is sent; what was answered meanwhile stays on the web"""
+    linked("42")
+    chat.say("Hello")
+    until(lambda: "Aye." in chat.texts())
+    chat.knock(*chat._signed(Incoming(update_key="r1", place=chat.place, what=Removed())))
+    shown = chat.texts()
+    chat.say("Anybody?")
+    until(lambda: Turn.objects.filter(status="succeeded").count() == 2)
+    assert chat.texts() == shown
+
+
+def test_no_id_no_token_and_no_word_comes_into_a_log(rig, model, settings, monkeypatch):
+    """A-L25.1, A-L25.2: not when all is well, and not when everything fails"""
+    out = StringIO()
+    formatter = logs.configuration(production=True, level="INFO")["formatters"]["line"]
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(formatter.pop("()")(**formatter))
+    logging.getLogger().addHandler(handler)
+    fake = telegram.Telegram(token="700900100200:very-secret-telegram-token")
+    chat = TelegramChat(fake)
+    chat.container = "987654321012345"
+    try:
+        with fake.running(), chatting(settings, monkeypatch, telegram=fake):
+            monkeypatch.setattr(
+                chat,
+                "update",
+                lambda text, number: chat._signed(
+                    recorded.telegram_message(
+                        text=text, update_id=number, message_id=number, chat_id=987654321012345
+                    )
+                ),
+            )
+            chat.say("my private words")
+            until(lambda: chat.button("Connect"))
+            token = chat.button("Connect").rsplit("/", 1)[1]
+            links.confirm_user(make.ada(), token)
+            fake.failures.extend([telegram.too_many(1), telegram.broken()])
+            model.will(Text("an answer in confidence"))
+            chat.say("more private words")
+            until(lambda: "an answer in confidence" in chat.texts())
+            body, _ = chat.update("x", 5)
+            chat.knock(body, {"x-telegram-bot-api-secret-token": "forged"})
+            monkeypatch.setattr("linking.reception.handle", lambda *arguments: 1 / 0)
+            chat.say("poison words")
+            door = chat.door
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logs.configuration(production=False, level="INFO")
+    written = out.getvalue()
+    assert written.count("\n") > 5
+    for secret in (fake.token, "very-secret", chat.container, "private words", "confidence", "poison", token):
+        assert secret not in written, secret
+    assert door.split("/")[3] not in written
