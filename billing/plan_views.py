@@ -51,6 +51,7 @@ def plan_page(request: HttpRequest) -> HttpResponse:
         "state": state,
         "status": state.status,
         "cards": cards,
+        "sells": state.status.payments_enabled and bool(state.sold),
         "acts": any(card.does for card in cards),
         "changes": bool(state.status.pending_tier or state.unpaid_upgrade_url),
         "waits": "paid" in request.GET and state.checkout_open,
@@ -104,9 +105,7 @@ def change(request: HttpRequest) -> HttpResponse:
         return redirect("billing_plan")
     if status.url:
         return render(request, "billing/onward.html", {"url": status.url, "action": status.action})
-    if status.pending_tier:
-        messages.success(request, _("Your plan stays as it is until its period ends."))
-    else:
+    if not status.pending_tier:  # else the banner says it
         messages.success(request, _("You are on the plan %(tier)s.") % {"tier": status.tier.title()})
     return redirect("billing_plan")
 

@@ -138,11 +138,14 @@ CACHES = {
 CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = "default"
+# Whoever waits for Stripe or a mail server is elsewhere: the worker of maintenance runs one thing at a time, recovery too.
 CELERY_TASK_ROUTES = {
     "copilot.tasks.run_turn": {"queue": "turns"},
     "copilot.tasks.answer_aside": {"queue": "turns"},
     "diagnostics.tasks.*": {"queue": "maintenance"},
-    "billing.tasks.*": {"queue": "maintenance"},
+    "billing.tasks.publish_windows": {"queue": "maintenance"},
+    "billing.tasks.verify_windows": {"queue": "maintenance"},
+    "billing.tasks.expire_credits": {"queue": "maintenance"},
     "linking.tasks.tend": {"queue": "maintenance"},
     "linking.tasks.deliver": {"queue": "maintenance"},
     "linking.tasks.sweep": {"queue": "maintenance"},

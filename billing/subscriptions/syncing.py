@@ -162,7 +162,7 @@ def _apply(
             tiers.write(account, mirror.tier)
     elif entitled_before:
         tiers.write(account, tiers.fallback(account))
-        if mirror is not None and mirror.status == "past_due":
+        if one is not None and mirror is not None and mirror.status == "past_due":
             tell_lapsed(account, mirror)
 
 

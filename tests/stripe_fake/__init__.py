@@ -156,9 +156,12 @@ class Fake:
 
 
 @contextmanager
-def running(port: int = 0, *, state: Path | None = None) -> Iterator[Fake]:
-    """With a file for its state, it goes on where it stopped."""
-    world = World()
+def running(port: int = 0, *, state: Path | None = None, first_number: int = 1) -> Iterator[Fake]:
+    """With a file for its state, it goes on where it stopped.
+
+    `first_number` is that of its ids, for where what an earlier one made is still remembered.
+    """
+    world = World(first_number)
     if state is not None and state.exists():
         world.load(state)
     with Server(("127.0.0.1", port), world, SECRET_KEY) as server:

@@ -74,6 +74,11 @@ class Handler(BaseHTTPRequestHandler):
         """Silent; the call log knows."""
 
     def _serve(self, method: str) -> None:
+        if (
+            self.server.over.is_set()
+        ):  # a connection that outlived its server: another may listen there by now
+            self._break("reset")
+            return
         parts = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
         if not parts.path.startswith("/v1/"):

@@ -53,7 +53,7 @@ class Problem(Exception):
 class World:
     """One Stripe account in test mode. Whoever touches it holds `lock`."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_number: int = 1) -> None:
         self.lock = threading.RLock()
         self.now = int(time.time())
         self.objects: dict[str, Obj] = {}
@@ -65,7 +65,7 @@ class World:
         self.address = ""  # of the fake itself
         self.broken_rules: set[Rule] = set()  # to prove that a test would notice
         self.plans: dict[str, Obj] = {}  # what each checkout was asked to sell
-        self._last_number = 0
+        self._last_number = first_number - 1
 
     def keeps(self, rule: Rule) -> bool:
         return rule not in self.broken_rules

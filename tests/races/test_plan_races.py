@@ -1,0 +1,108 @@
+"""Plans changed from two places at once: one wins, nobody pays twice, and what is stored is what Stripe has (B20.7)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connection
+
+from billing import accounts, gateway, subscriptions
+from billing.errors import ChangeInProgress
+from billing.models import Account, PlanChange
+from billing.queries import Status
+from billing.subscriptions import Ways, Wish
+from tests import make
+from tests.engine import together
+from tests.paying import stripe as stripe
+from tests.shop import shop_fixture as shop_fixture
+from tests.shop import start_fixture as start_fixture
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROUNDS = 50
+WAYS = Ways(success_url="https://a.test/", cancel_url="https://a.test/")
+
+
+def asking(shop, tier):
+    """A tab: the status, or that another tab is at it."""
+
+    def ask():
+        try:
+            return subscriptions.change(shop.user.pk, Wish(tier=tier, ways=WAYS))
+        except ChangeInProgress as refusal:
+            return refusal
+
+    return ask
+
+
+def is_what_stripe_has(shop):
+    """One subscription at most, its price is our tier, and at most one change is to come."""
+    shop.sync()
+    live = shop.live()
+    assert len(live) <= 1
+    tiers = {price: tier for tier, price in shop.prices.items()}
+    for one in live:
+        assert shop.tier == tiers[one["items"]["data"][0]["price"]["id"]]
+    active = [one for one in shop.fake.all("subscription_schedule") if one["status"] == "active"]
+    assert len(active) <= 1
+    assert not Account.objects.exclude(change_token=None).exists()
+
+
+@pytest.mark.parametrize(("first", "second"), [("BUSINESS", "FREE"), ("FREE", "BUSINESS")])
+def test_of_two_tabs_one_is_told_to_wait_b11_c4(shop, first, second):
+    """B11.c4: one 200, one 409, and the final state is the winner's."""
+    shop.subscribe("PRO")
+    answers = []
+
+    def tab():
+        try:
+            answers.append(asking(shop, first)())
+        finally:
+            connection.close()
+
+    with shop.fake.world.lock:  # Stripe is slow: the first tab waits for it, and holds the lease
+        thread = threading.Thread(target=tab)
+        thread.start()
+        while not Account.objects.exclude(change_token=None).exists():
+            pass
+        late = asking(shop, second)()
+    thread.join(30)
+    assert isinstance(late, ChangeInProgress)
+    [won] = answers
+    assert (won.tier, won.pending_tier) == (("BUSINESS", None) if first == "BUSINESS" else ("PRO", "FREE"))
+    is_what_stripe_has(shop)
+
+
+@pytest.mark.slow
+def test_two_tabs_fifty_times(shop):
+    """B20.7: two tabs, and webhooks of our own changes in between."""
+    shop.subscribe("PRO")
+    wishes = [("BUSINESS", "FREE"), ("PRO", "FREE"), ("FREE", "PRO"), ("PRO", "BUSINESS")]
+    for number in range(ROUNDS):
+        one, other = wishes[number % len(wishes)]
+        answers = together(asking(shop, one), asking(shop, other), shop.sync)
+        assert any(isinstance(answer, Status) for answer in answers)
+        is_what_stripe_has(shop)
+
+
+@pytest.mark.slow
+def test_two_pages_to_pay_on_fifty_times(shop):
+    """B20.7, B11.c4: double checkout: at most one page is open; both clicks are answered."""
+    for _ in range(ROUNDS):
+        answers = together(asking(shop, "PRO"), asking(shop, "PRO"))
+        assert any(isinstance(answer, Status) for answer in answers)
+        assert len([one for one in shop.fake.all("checkout.session") if one["status"] == "open"]) == 1
+        assert PlanChange.objects.filter(kind="CHECKOUT", state="STARTED").count() == 1
+
+
+def test_one_customer_for_requests_that_race(shop):
+    """B20.7, B15.5: customer creation, fifty times."""
+    for number in range(ROUNDS):
+        account = accounts.get_or_create(make.user(f"racer-{number}").pk)
+
+        def ensure(pk=account.pk):
+            return accounts.ensure_customer(Account.objects.get(pk=pk), gateway.in_task())
+
+        assert len(set(together(ensure, ensure))) == 1
+    assert len(shop.fake.all("customer")) == ROUNDS
