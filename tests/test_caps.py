@@ -22,7 +22,7 @@ from linking import caps, conversations, links, queries, tasks
 from linking.caps import Said
 from linking.conversations import Where
 from linking.errors import REFUSALS, MessageRefused, NotLinked
-from linking.models import CapReservation, LinkUsage, PlatformLink
+from linking.models import CapReservation, LinkUsage, PlatformConversation, PlatformLink
 from tests import chats, make
 from tests.engine import ended, start, status, together, until
 from tests.engine import model_fixture as model_fixture
@@ -364,6 +364,30 @@ def test_a_server_that_changed_hands_begins_anew():
     new = conversations.open_for(where, conversations.payer_of(where, "member-1"))
     assert new.session_id != old.session_id
     assert conversations.payer_of(where, "member-1").owner_id == bob.pk
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_first_message_that_meets_an_unlinking_opens_nothing_that_stays():
+    """L8, L15: either order is well; nobody meets a broken row"""
+    for number in range(20):
+        link = chats.server_link(server_id=f"server-{number}")
+        where = Where(
+            platform="discord",
+            bot_account=chats.BOT,
+            scope="server",
+            container_id=f"channel-{number}",
+            server_id=link.server_id,
+        )
+        payer = conversations.payer_of(where, "member-1")
+        opened, unlinked = together(
+            partial(conversations.open_for, where, payer),
+            partial(links.unlink_server, link.owner_id, link.pk),
+        )
+        assert isinstance(opened, conversations.Open | NotLinked), opened
+        assert unlinked is None, unlinked
+        assert not PlatformConversation.objects.filter(
+            container_id=where.container_id, closed_at=None
+        ).exists()
 
 
 def test_servers_and_direct_messages_know_nothing_of_each_other():

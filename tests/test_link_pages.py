@@ -200,6 +200,9 @@ def test_the_page_lists_what_is_connected_and_changes_it(ada):
     assert (link.daily_cap_microdollars, link.monthly_cap_microdollars) == (0, 10_000_000)
     assert (link.member_turns_per_hour, link.allowed_channels, link.require_mention) == (7, ["a", "b"], False)
     assert link.tools == ["web_fetch"]
+    shown = text_of(ada.get("/settings/chats/"))
+    assert ">a\nb</textarea>" in shown
+    assert "{{" not in shown
     ada.post(f"/settings/chats/servers/{link.pk}/pause/", {"pause": "1"})
     assert "Paused" in text_of(ada.get("/settings/chats/"))
     ada.post(f"/settings/chats/servers/{link.pk}/unlink/")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
@@ -133,25 +133,32 @@ def renew(where: Where, payer: Payer) -> Open:
 
 
 def _begin(where: Where, payer: Payer, *, anew: bool) -> Open:
-    with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [where.lock])
-        if not anew and (found := opened_at(where, payer)) is not None:
-            return found  # somebody else was first
-        PlatformConversation.objects.filter(where.open_rows).update(closed_at=Now())
-        session = sessions.create_quietly(payer.owner_id, platform=where.platform)
-        made = PlatformConversation.objects.create(
-            platform=where.platform,
-            bot_account=where.bot_account,
-            container_id=where.container_id,
-            thread_id=where.thread_id,
-            scope=where.scope,
-            link=payer.link,
-            user_link=payer.user_link,
-            session=session,
-        )
+    try:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [where.lock])
+            if not anew and (found := opened_at(where, payer)) is not None:
+                return found  # somebody else was first
+            PlatformConversation.objects.filter(where.open_rows).update(closed_at=Now())
+            session = sessions.create_quietly(payer.owner_id, platform=where.platform)
+            made = _place(where, payer, session.pk)
+    except IntegrityError as problem:
+        raise NotLinked from problem  # the link went while its conversation began
     sessions.publish_change(session)
     return Open(conversation_id=made.pk, session_id=session.pk)
+
+
+def _place(where: Where, payer: Payer, session_id: UUID) -> PlatformConversation:
+    return PlatformConversation.objects.create(
+        platform=where.platform,
+        bot_account=where.bot_account,
+        container_id=where.container_id,
+        thread_id=where.thread_id,
+        scope=where.scope,
+        link=payer.link,
+        user_link=payer.user_link,
+        session_id=session_id,
+    )
 
 
 def sessions_at(where: Where) -> list[UUID]:

@@ -39,7 +39,6 @@ def chats(request: HttpRequest) -> HttpResponse:
             for row in people
         ],
         "bots": bots_on_offer(),
-        "tools": sorted(caps.ENABLEABLE),
     }
     return render(request, "linking/chats.html", context)
 
@@ -104,6 +103,24 @@ def _shown(link: PlatformLink) -> dict[str, object]:
         "usage": queries.usage_of(link),
         "daily_cap": _dollars(link.daily_cap_microdollars),
         "monthly_cap": _dollars(link.monthly_cap_microdollars),
+        "channels": "\n".join(link.allowed_channels),
+        "roles": "\n".join(link.allowed_roles),
+        "tools": [
+            {"name": name, "label": _labels()[name], "on": name in link.tools}
+            for name in sorted(caps.ENABLEABLE)
+        ],
+    }
+
+
+def _labels() -> dict[str, str]:
+    """What an owner allows, in words."""
+    return {
+        "bash_exec": _("run commands"),
+        "delete_file": _("delete files"),
+        "python_exec": _("run Python"),
+        "share_file": _("publish files"),
+        "web_fetch": _("read web pages"),
+        "web_search": _("search the web"),
     }
 
 

@@ -42,6 +42,7 @@ FOR_ADA = {
     "tools": "/settings/tools/",
     "mcp": "/settings/mcp/",
     "keys": "/settings/keys/",
+    "chats": "/settings/chats/",
     "data": "/settings/account/",
     "delete account": "/settings/account/delete/",
     "password": "/accounts/password/change/",
