@@ -264,6 +264,31 @@ def renew_hold(user_id: int, hold_id: str, amount_microdollars: int) -> None:
     _script("renew_hold")(keys=[holds_key(user_id)], args=[hold_id, amount_microdollars, HOLD_SECONDS * 1000])
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenHold:
+    """What a running turn has reserved, and for how long still."""
+
+    hold_id: str
+    microdollars: int
+    seconds_left: float
+
+
+@_named
+def open_holds(user_id: int) -> list[OpenHold]:
+    """Those that have not run out, by Redis' own clock; nothing is removed by looking."""
+    with client().pipeline(transaction=False) as pipe:
+        pipe.hgetall(holds_key(user_id))
+        pipe.time()
+        held, (seconds, _) = pipe.execute()
+    found = []
+    for name, value in held.items():
+        amount, ends = (int(word) for word in _words(value))
+        if ends > seconds * 1000:
+            left = round(ends / 1000 - seconds, 1)
+            found.append(OpenHold(hold_id=bytes(name).decode(), microdollars=amount, seconds_left=left))
+    return found
+
+
 @_named
 def drop_hold(user_id: int, hold_id: str) -> None:
     client().hdel(holds_key(user_id), hold_id)

@@ -1,27 +1,41 @@
-"""What every process has counted, as Prometheus reads it (D16)."""
+"""What every process has counted, and what the latest look at the system saw, as Prometheus reads it (D16)."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from django.conf import settings
+from django.db import Error, connection
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from copilot.queries import inventory as seen_now
+from diagnostics import inventory, snapshot
+from diagnostics.probes import running, servers
+from diagnostics.shared import Shared
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # read by the library itself, before the first counter is made
+PROBES_SECONDS = 5.0
 _LIVE = re.compile(r"gauge_live\w+_(\d+)\.db")
 
 
 def exposition() -> bytes:
-    return generate_latest(_counted())
+    return generate_latest(_counted()) + generate_latest(_seen)
 
 
 def serve_from_worker() -> None:
     """A Celery process has no web door: where METRICS_PORT is set, it opens a small one of its own."""
     if settings.METRICS_PORT:
         start_http_server(settings.METRICS_PORT, registry=_counted())
+
+
+# --- counted -----------------------------------------------------------------------------------------
 
 
 def shared_directory() -> Path | None:
@@ -46,3 +60,57 @@ def _forget_the_dead(directory: Path) -> None:
         found = _LIVE.fullmatch(path.name)
         if found is not None and not Path(f"/proc/{found[1]}").exists():
             path.unlink(missing_ok=True)
+
+
+# --- seen --------------------------------------------------------------------------------------------
+
+
+class Seen(Collector):
+    """Gauges of the whole system, from the remembered summary; what could not be read is left out, not zero."""
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return ()  # registering must not ask anybody
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        summary = snapshot.summary()
+        by_status = {name: getattr(summary, name) for name in ("queued", "running", "waiting")}
+        yield _family("executions", "Unfinished executions.", "status", by_status)
+        depths = {name: depth for name, depth in (summary.broker_depth or {}).items() if name != "total"}
+        yield _family("broker_depth", "Tasks that wait in the broker.", "queue", depths)
+        orphaned = (summary.orphaned_running, summary.orphaned_queued)
+        known = [number for number in orphaned if number is not None]
+        yield _family("orphaned", "Executions that nobody runs.", "", {"": sum(known) if known else None})
+        yield _family("stuck_queued", "Queued for too long.", "", {"": summary.stuck_queued})
+        yield _family("cancel_backlog", "Stops not obeyed.", "", {"": summary.cancel_backlog})
+        yield _family("workers", "Worker processes by their sign of life.", "status", _workers())
+        probes = {result.name: int(result.ok) for result in probed()}
+        yield _family("probe_ok", "Whether a server answers as it should.", "name", probes)
+        yield _family("build_info", "The version that answers.", "version", {settings.VERSION: 1})
+
+
+def _family(name: str, words: str, label: str, values: Mapping[str, float | None]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"pilothouse_{name}", words, labels=[label] if label else [])
+    for key, value in values.items():
+        if value is not None:
+            family.add_metric([key] if label else [], value)
+    return family
+
+
+def _workers() -> dict[str, float | None]:
+    try:
+        ages = [worker.silent_seconds for worker in seen_now.workers_seen()]
+    except Error:
+        connection.close()
+        return {}
+    counted = Counter(inventory.status_of(age) for age in ages)
+    return {status: counted[status] for status in ("alive", "late", "lost")}
+
+
+def probed() -> list[running.Result]:
+    """What the servers that everything rests on said last, at most five seconds ago."""
+    return _probes.get()
+
+
+_probes = Shared(lambda: running.without_echo(running.run(servers.READINESS)), PROBES_SECONDS)
+_seen = CollectorRegistry()
+_seen.register(Seen())

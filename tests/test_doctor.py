@@ -119,7 +119,7 @@ class Broken:
 
     def platforms_telegram(self) -> None:
         self.settings.TELEGRAM_BOT_TOKEN = f"12345:{SECRET}"
-        self.settings.TELEGRAM_API_BASE = f"http://127.0.0.1:{free_port()}"
+        self.settings.TELEGRAM_API_URL = f"http://127.0.0.1:{free_port()}"
 
     def config_secret_key(self) -> None:
         self.settings.ENVIRONMENT, self.settings.SECRET_KEY = "production", "weak"

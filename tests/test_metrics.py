@@ -18,6 +18,7 @@ from prometheus_client import REGISTRY
 
 from config.middleware import request_id
 from copilot.models import Session
+from diagnostics import snapshot
 from tests import make
 from tests.engine import ended, model_fixture, rig_fixture, start
 
@@ -132,3 +133,25 @@ def test_a_warm_scrape_is_quick(client: Client, settings):
         client.get("/metrics", headers=BEARER)
         took.append(time.perf_counter() - began)
     assert min(took) < 0.05
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_the_system_is_like_is_told_from_the_remembered_summary(client: Client, settings):
+    """D16: every family of the specification has its name"""
+    settings.METRICS_TOKEN = TOKEN
+    snapshot.forget()
+    make.turn(make.session(make.ada()))
+    told = client.get("/metrics", headers=BEARER).content.decode()
+    assert 'pilothouse_executions{status="queued"} 1.0' in told
+    assert 'pilothouse_probe_ok{name="postgres"} 1.0' in told
+    assert f'pilothouse_build_info{{version="{settings.VERSION}"}} 1.0' in told
+    families = (
+        "executions executions_ended_total turn_seconds queue_wait_seconds first_event_seconds turn_recoveries_total "
+        "broker_depth orphaned stuck_queued cancel_backlog workers websocket_connections http_requests_total "
+        "http_request_seconds provider_calls_total provider_seconds tool_calls_total cost_microdollars_total "
+        "share_hits_total probe_ok build_info"
+    )
+    missing = [
+        name for name in families.split() if f"# TYPE pilothouse_{name.removesuffix('_total')}" not in told
+    ]
+    assert missing == []

@@ -21,6 +21,7 @@ from billing.queries.credits import (
     top_ups,
 )
 from billing.queries.pending import Pending
+from billing.queries.staff import Use, open_holds, recent_use
 from billing.queries.standings import Meter, Standing, standing, standings
 from billing.queries.subscription import (
     Action,
@@ -67,6 +68,7 @@ __all__ = [
     "Statement",
     "Status",
     "UsageView",
+    "Use",
     "WindowView",
     "balance",
     "credits",
@@ -74,11 +76,13 @@ __all__ = [
     "expiring",
     "forget_policy",
     "models_of_unknown_cost",
+    "open_holds",
     "payments_on",
     "plan",
     "plan_offers",
     "plan_state",
     "prices",
+    "recent_use",
     "reset_refusal",
     "resets_left",
     "restricts_models",

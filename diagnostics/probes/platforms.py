@@ -9,35 +9,30 @@ from django.conf import settings
 from diagnostics.probes.asking import ask, judged
 from diagnostics.probes.running import Finding, Probe
 
-TELEGRAM_URL = "https://api.telegram.org"
-DISCORD_URL = "https://discord.com/api/v10"
-SLACK_URL = "https://slack.com/api"
 OFF = Finding(status="skip", detail="not configured")
 
 
 def telegram() -> Finding:
-    if not _setting("TELEGRAM_BOT_TOKEN"):
+    if not settings.TELEGRAM_BOT_TOKEN:
         return OFF
     refusals = (401, 403, 404)  # the last is its word for what does not look like a token
     return judged(ask(_telegram("getMe"), {}), variable="TELEGRAM_BOT_TOKEN", refusals=refusals)
 
 
 def discord() -> Finding:
-    token = _setting("DISCORD_BOT_TOKEN")
+    token = settings.DISCORD_BOT_TOKEN
     if not token:
         return OFF
-    base = _setting("DISCORD_API_BASE") or DISCORD_URL
     headers = {"Authorization": f"Bot {token}", "User-Agent": "DiscordBot (pilothouse, 1)"}
-    return judged(ask(f"{base}/users/@me", headers), variable="DISCORD_BOT_TOKEN")
+    return judged(ask(f"{settings.DISCORD_API_URL}/users/@me", headers), variable="DISCORD_BOT_TOKEN")
 
 
 def slack() -> Finding:
     """Slack answers 200 to everybody, and says inside what it thinks of the token."""
-    token = _setting("SLACK_BOT_TOKEN")
+    token = settings.SLACK_BOT_TOKEN
     if not token:
         return OFF
-    base = _setting("SLACK_API_BASE") or SLACK_URL
-    answer = ask(f"{base}/auth.test", {"Authorization": f"Bearer {token}"}, post=True)
+    answer = ask(f"{settings.SLACK_API_URL}/auth.test", {"Authorization": f"Bearer {token}"}, post=True)
     if answer.well and answer.body.get("ok") is not True:
         return Finding(status="fail", detail="the key was refused", next_step="Set a valid SLACK_BOT_TOKEN.")
     return judged(answer, variable="SLACK_BOT_TOKEN")
@@ -45,7 +40,7 @@ def slack() -> Finding:
 
 def telegram_webhook() -> Finding:
     """None is registered where a runner polls: then nothing is wrong."""
-    if not _setting("TELEGRAM_BOT_TOKEN"):
+    if not settings.TELEGRAM_BOT_TOKEN:
         return OFF
     told = ask(_telegram("getWebhookInfo"), {}).body.get("result")
     if not isinstance(told, dict):
@@ -71,12 +66,7 @@ def telegram_webhook() -> Finding:
 
 
 def _telegram(method: str) -> str:
-    base = _setting("TELEGRAM_API_BASE") or TELEGRAM_URL
-    return f"{base}/bot{_setting('TELEGRAM_BOT_TOKEN')}/{method}"
-
-
-def _setting(name: str) -> str:
-    return str(getattr(settings, name, "") or "").rstrip("/")
+    return f"{settings.TELEGRAM_API_URL}/bot{settings.TELEGRAM_BOT_TOKEN}/{method}"
 
 
 CHECKS: Mapping[str, Probe] = {

@@ -1,0 +1,1 @@
+"""The dashboard of diagnostics, inside the staff's pages (D13)."""

@@ -1,0 +1,111 @@
+"""The dashboard's tabs, as pages of the staff's site (D13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from uuid import UUID
+
+from django.db import Error, connection
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from copilot.errors import InvalidRequest, NotFound, Unavailable
+from diagnostics import findings, metrics, snapshot, timeline
+from diagnostics.dashboard import limits, listing, overview
+from diagnostics.dashboard.staffing import person, sees_email, show, staff_only, url_of
+from diagnostics.dashboard.tabs import BY_SLUG, STORY, Kind, Tab
+from diagnostics.templatetags.diagnostics import figure
+
+Source = Callable[[HttpRequest, Tab], listing.Context]
+TABLES: Mapping[Kind, tuple[str, Source]] = {
+    "executions": ("_executions.html", listing.executions),
+    "workers": ("_workers.html", listing.workers),
+    "schedules": ("_schedules.html", listing.schedules),
+    "audit": ("_audit.html", listing.audit),
+    "limits": ("_limits.html", limits.look),
+}
+
+
+@staff_only()
+@require_safe
+def first_page(request: HttpRequest) -> HttpResponse:
+    span = request.GET.get("range", "1h")
+    if span not in overview.RANGES:
+        raise Http404
+    seen = snapshot.take()
+    found = findings.evaluate(seen)
+    return show(
+        request,
+        BY_SLUG[""],
+        "_overview.html",
+        {
+            "verdict": overview.verdict(found, seen.summary),
+            "findings": [_with_link(finding) for finding in found],
+            "cards": [
+                {**asdict(card), "link": url_of(card.tab) if card.tab else ""}
+                for card in overview.cards(seen.summary)
+            ],
+            "charts": _charts(span),
+            "ranges": [
+                {"name": name, "words": words, "chosen": name == span}
+                for name, (words, _) in overview.RANGES.items()
+            ],
+            "probes": metrics.probed(),
+            "degraded": seen.summary.degraded,
+            "taken_at": seen.summary.taken_at,
+        },
+    )
+
+
+def _with_link(finding: findings.Finding) -> dict[str, object]:
+    slug = overview.WHERE.get(finding.code, "")
+    figures = [figure(name, number) for name, number in finding.numbers.items()]
+    return {**asdict(finding), "figures": figures, "link": url_of(slug) if slug else ""}
+
+
+def _charts(span: str) -> list[object]:
+    try:
+        return list(overview.drawn(span, timezone.now()))
+    except Error:  # the page says already that Postgres does not answer
+        connection.close()
+        return []
+
+
+@staff_only()
+@require_safe
+def execution(request: HttpRequest, execution_id: UUID) -> HttpResponse:
+    """One execution: what happened to it, and what was repaired."""
+    try:
+        told = timeline.story(execution_id, see_email=sees_email(request))
+    except NotFound:
+        raise Http404 from None
+    may_see_users = person(request).has_perm("auth.view_user")
+    context = {
+        "item": listing.item(told.execution, may_see_users=may_see_users),
+        "timeline": told.timeline,
+        "items": told.audit,
+    }
+    return show(request, STORY, "_story.html", context)
+
+
+@staff_only()
+@require_safe
+def table(request: HttpRequest, slug: str) -> HttpResponse:
+    tab = BY_SLUG.get(slug)
+    if tab is None or tab.kind not in TABLES:
+        raise Http404
+    template, source = TABLES[tab.kind]
+    try:
+        context, status = source(request, tab), 200
+    except InvalidRequest as refusal:
+        context, status = (
+            {"problem": refusal.message, "filters": listing.fields(tab, request.GET), "filtered": True},
+            400,
+        )
+    except (Error, Unavailable) as problem:
+        connection.close()
+        context, status = {"problem": f"A server does not answer ({type(problem).__name__})."}, 503
+    status = int(str(context.pop("status", status)))
+    return show(request, tab, template, context, status=status)

@@ -1,0 +1,129 @@
+"""Who may look, who may act, and how a tab is shown: as a page, or as the part of it that renews itself (D13, D14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
+from django.conf import settings
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+
+from diagnostics import snapshot
+from diagnostics.api.doors import LOGIN_LIFE, REPAIR, SEE_EMAIL, VIEW, actor_of
+from diagnostics.audit import Actor
+from diagnostics.dashboard.tabs import TABS, Tab
+from diagnostics.findings import Summary
+
+RESET = "diagnostics.reset_usage"
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+
+
+def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
+    """Strangers are asked to log in, others told no, both before any work; whoever acts has logged in today."""
+
+    def guarded(view: View[P]) -> View[P]:
+        @never_cache
+        @wraps(view)
+        def guard(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+            if not request.user.is_authenticated:
+                return redirect_to_login(request.get_full_path(), reverse("admin:login"))
+            if not (
+                request.user.is_active
+                and request.user.is_staff
+                and request.user.has_perms([VIEW, permission])
+            ):
+                raise PermissionDenied
+            if request.method == "POST" and logged_in_for(request) > LOGIN_LIFE:
+                return redirect_to_login(request.get_full_path(), reverse("admin:login"))
+            return view(request, *args, **kwargs)
+
+        return guard
+
+    return guarded
+
+
+def logged_in_for(request: HttpRequest) -> timedelta:
+    last = person(request).last_login
+    return timezone.now() - last if last is not None else timedelta.max
+
+
+def person(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)  # nobody else was let in
+    return request.user
+
+
+def actor(request: HttpRequest) -> Actor:
+    return actor_of(person(request), request.META.get("REMOTE_ADDR", ""))
+
+
+def sees_email(request: HttpRequest) -> bool:
+    return person(request).has_perm(SEE_EMAIL)
+
+
+def may_repair(request: HttpRequest) -> bool:
+    return person(request).has_perm(REPAIR)
+
+
+# --- showing -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabShown:
+    slug: str
+    title: str
+    url: str
+    tone: str
+    count: int | None
+
+
+def show(
+    request: HttpRequest, tab: Tab, template: str, context: Mapping[str, object], *, status: int = 200
+) -> HttpResponse:
+    """The whole page, or only what it shows, for the script that renews it or opens it in a dialog."""
+    inner = f"admin/diagnostics/{template}"
+    shared = {"tab": tab, "may_repair": may_repair(request), **context}
+    if is_fragment(request):
+        return render(request, inner, shared, status=status)
+    frame = {
+        **admin.site.each_context(request),
+        "title": f"{tab.title} · Diagnostics",
+        "tabs": tabs_shown(snapshot.summary()),
+        "template": inner,
+        "refresh_seconds": settings.DIAG_REFRESH_SECONDS,
+        **shared,
+    }
+    return render(request, "admin/diagnostics/frame.html", frame, status=status)
+
+
+def is_fragment(request: HttpRequest) -> bool:
+    return "X-Fragment" in request.headers
+
+
+def tabs_shown(summary: Summary) -> list[TabShown]:
+    return [
+        TabShown(
+            slug=tab.slug, title=tab.title, url=url_of(tab.slug), tone=tab.tone, count=_count(tab, summary)
+        )
+        for tab in TABS
+    ]
+
+
+def url_of(slug: str) -> str:
+    return reverse("diagnostics:tab", args=[slug]) if slug else reverse("diagnostics:overview")
+
+
+def _count(tab: Tab, summary: Summary) -> int | None:
+    known = [number for name in tab.counts if (number := getattr(summary, name)) is not None]
+    return sum(known) if known else None

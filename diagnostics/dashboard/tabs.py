@@ -1,0 +1,217 @@
+"""The tabs of the dashboard and what may be done in each: one table (D13)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["overview", "executions", "workers", "schedules", "limits", "audit"]
+Tone = Literal["", "warning", "critical"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """As people are asked about it; what it does is the repairs' business."""
+
+    name: str
+    title: str
+    short: str = ""
+    warning: str
+    destructive: bool = True
+    all_of: str = ""  # the condition whose executions it takes, all of them
+
+
+STOP = Action(
+    name="stop",
+    title="Stop",
+    short="Stop",
+    warning="The answer ends here, with what is there; its owner sees that it was stopped. Sub-agents stop too.",
+)
+REQUEUE = Action(
+    name="requeue",
+    title="Requeue",
+    short="Requeue",
+    warning="The same turn is sent to a worker again. Running it may cost its owner money; limits are checked at the start.",
+    destructive=False,
+)
+CLEANUP = Action(
+    name="cleanup_orphaned",
+    title="End as failed",
+    short="End",
+    warning="The execution ends as failed; its owner sees a notice with Retry. What it cost so far stays charged.",
+)
+STOP_ALL_LONG = Action(
+    name="stop_all_long_running", title="Stop all", warning=STOP.warning, all_of="long_running"
+)
+REQUEUE_ALL = Action(
+    name="requeue_all_stuck",
+    title="Requeue all",
+    warning=REQUEUE.warning,
+    destructive=False,
+    all_of="stuck_queued",
+)
+CLEANUP_ALL = Action(
+    name="cleanup_all_orphaned", title="End all as failed", warning=CLEANUP.warning, all_of="orphaned"
+)
+CLEANUP_ALL_STUCK = Action(
+    name="cleanup_all_stuck_queued",
+    title="End all as failed",
+    warning="They end as never started; nothing is charged, and their owners see a notice with Retry.",
+    all_of="stuck_queued",
+)
+DISABLE_SCHEDULES = Action(
+    name="cleanup_orphaned_schedules",
+    title="Switch off",
+    short="Switch off",
+    warning="The schedule stays, switched off, with the reason; its owner is told.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tab:
+    slug: str
+    title: str
+    kind: Kind
+    about: str = ""
+    empty: str = "Nothing here."
+    noun: str = "execution"
+    condition: str = ""
+    counts: tuple[str, ...] = ()  # the figures of the summary beside its title, added up
+    tone: Tone = ""  # when there is anything in it
+    actions: tuple[Action, ...] = ()
+    all_actions: tuple[Action, ...] = ()
+    shows_failure: bool = False
+    shows_problem: bool = False
+    live: bool = True  # renews itself
+
+
+TABS: tuple[Tab, ...] = (
+    Tab(slug="", title="Overview", kind="overview"),
+    Tab(
+        slug="running",
+        title="Running",
+        kind="executions",
+        condition="running",
+        counts=("running",),
+        about="A worker has them now. “Live” means that its beat names this very run.",
+        empty="Nothing runs at the moment.",
+        actions=(STOP,),
+    ),
+    Tab(
+        slug="queued",
+        title="Queued",
+        kind="executions",
+        condition="queued",
+        counts=("queued",),
+        about="Waiting for a worker. Seconds are normal; minutes mean too few workers, or none.",
+        empty="Nobody waits for a worker.",
+        actions=(REQUEUE, STOP),
+    ),
+    Tab(
+        slug="waiting",
+        title="Waiting",
+        kind="executions",
+        condition="waiting",
+        counts=("waiting",),
+        about="Waiting for a person to approve something. No worker is held; days are normal.",
+        empty="Nobody is waited for.",
+        actions=(STOP,),
+    ),
+    Tab(
+        slug="orphaned",
+        title="Orphaned",
+        kind="executions",
+        condition="orphaned",
+        counts=("orphaned_running", "orphaned_queued"),
+        tone="critical",
+        about="Nobody runs them: their worker is dead, or they never started within a day. "
+        "The reaper takes over what is provably dead within seconds; what stays here needs a decision.",
+        empty="Every execution has somebody who runs it.",
+        actions=(CLEANUP,),
+        all_actions=(CLEANUP_ALL,),
+    ),
+    Tab(
+        slug="failed",
+        title="Failed",
+        kind="executions",
+        condition="failed",
+        counts=("failed_1h",),
+        about="Ended as failed in the last hours. Their owners saw a notice; there is nothing to repair here.",
+        empty="Nothing failed in this time.",
+        shows_failure=True,
+    ),
+    Tab(
+        slug="long-running",
+        title="Long-running",
+        kind="executions",
+        condition="long_running",
+        counts=("long_running_24h",),
+        tone="warning",
+        about="Live, and running for more than a day: a limit has failed to end them.",
+        empty="Nothing runs for longer than it may.",
+        actions=(STOP,),
+        all_actions=(STOP_ALL_LONG,),
+    ),
+    Tab(
+        slug="stuck-queued",
+        title="Stuck queued",
+        kind="executions",
+        condition="stuck_queued",
+        counts=("stuck_queued",),
+        tone="warning",
+        about="Queued for more than an hour and never started. See first whether workers are there, then requeue.",
+        empty="Nothing is stuck.",
+        actions=(REQUEUE, STOP),
+        all_actions=(REQUEUE_ALL, CLEANUP_ALL_STUCK),
+    ),
+    Tab(
+        slug="invalid",
+        title="Invalid",
+        kind="executions",
+        condition="invalid",
+        counts=("invalid_total",),
+        tone="critical",
+        about="Rows that contradict themselves. They are read here and repaired by nobody: "
+        "open the turn's page, and look for its id in the logs.",
+        empty="No row contradicts itself.",
+        shows_problem=True,
+    ),
+    Tab(
+        slug="workers",
+        title="Workers",
+        kind="workers",
+        about="Processes that run turns, by their beat and by their answer to Celery.",
+        empty="No worker has been seen for a day.",
+    ),
+    Tab(
+        slug="schedules",
+        title="Schedules",
+        kind="schedules",
+        noun="schedule",
+        about="What people had scheduled, the next first.",
+        empty="Nobody has scheduled anything.",
+    ),
+    Tab(
+        slug="orphaned-schedules",
+        title="Orphaned schedules",
+        kind="schedules",
+        noun="schedule",
+        condition="orphaned",
+        tone="warning",
+        about="They can no longer run: their agent, owner, credential or time is gone.",
+        empty="Every schedule can run.",
+        actions=(DISABLE_SCHEDULES,),
+    ),
+    Tab(slug="limits", title="Limits", kind="limits", live=False),
+    Tab(
+        slug="audit",
+        title="Audit",
+        kind="audit",
+        noun="entry",
+        about="Every repair, tried, refused or done; nobody can change this list.",
+        empty="Nothing has been repaired yet.",
+    ),
+)
+STORY = Tab(slug="execution", title="Execution", kind="executions")  # of one; it has no place among the tabs
+BY_SLUG = {tab.slug: tab for tab in TABS}
+ACTIONS = {action.name: action for tab in TABS for action in (*tab.actions, *tab.all_actions)}

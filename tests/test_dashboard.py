@@ -1,0 +1,385 @@
+"""The dashboard: what staff see first, what they may do, and that nothing is done unasked (D13, D20)."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+from billing import accounts, counters, plans, pricing, usage
+from billing.models import UsageWindow
+from config.servers import free_port
+from copilot.models import Agent, AgentVersion, Turn
+from diagnostics import inventory, snapshot, timetable
+from diagnostics.dashboard import charts, overview
+from diagnostics.dashboard.tabs import TABS
+from diagnostics.findings import Finding, Summary
+from diagnostics.models import MetricSample, RepairAudit
+from tests import make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+HOME = "/admin/diagnostics/"
+FRAGMENT = {"X-Fragment": "1"}
+NAUGHTY = '<img src=x onerror="alert(1)">'
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch):
+    """Nobody is asked over Celery, and nothing is remembered from another test."""
+    monkeypatch.setattr(inventory, "ask_celery", list)
+    for part in (snapshot, inventory, timetable):
+        part.forget()
+
+
+def staff(*rights: str) -> Client:
+    grace = make.grace()
+    User.objects.filter(pk=grace.pk).update(is_superuser=False)
+    grace.user_permissions.set(
+        Permission.objects.filter(content_type__app_label="diagnostics", codename__in=rights)
+    )
+    client = Client()
+    client.force_login(grace, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def grace() -> Client:
+    return staff("view", "repair", "reset_usage", "see_email")
+
+
+def stuck(hours: float = 2) -> Turn:
+    turn = make.turn(make.session(make.user(f"owner-{Turn.objects.count()}")))
+    long_ago = timezone.now() - timedelta(hours=hours)
+    Turn.objects.filter(pk=turn.pk).update(queued_at=long_ago, created_at=long_ago, dispatched_at=long_ago)
+    return turn
+
+
+def text(client: Client, path: str, **headers: str) -> str:
+    answer = client.get(path, headers=headers)
+    assert answer.status_code == 200, path
+    return answer.content.decode()
+
+
+# --- who may -----------------------------------------------------------------------------------------
+
+
+def test_strangers_log_in_others_are_refused_and_viewers_see_no_buttons():
+    """A-D14.3, D13"""
+    stuck()
+    assert Client().get(HOME)["Location"].startswith("/admin/login/")
+    assert staff().get(HOME).status_code == 403
+    viewer = staff("view")
+    page = text(viewer, f"{HOME}stuck-queued/")
+    assert 'name="ids"' not in page
+    assert "Requeue" not in page
+    assert viewer.post(f"{HOME}confirm/", {"tab": "stuck-queued", "action": "requeue"}).status_code == 403
+    assert viewer.post(f"{HOME}limits/apply/", {"user": "1", "reason": "because"}).status_code == 403
+
+
+def test_every_tab_opens_as_a_page_and_as_a_fragment(grace: Client):
+    """D13: with a policy that lets no script or style in from elsewhere"""
+    stuck()
+    for tab in TABS:
+        path = f"{HOME}{tab.slug}/" if tab.slug else HOME
+        page = grace.get(path)
+        assert page.status_code == 200, tab.slug
+        assert page["Cache-Control"].startswith("max-age=0")
+        assert "'unsafe-inline'" not in page["Content-Security-Policy"]
+        whole = page.content.decode()
+        assert not re.search(r"<script(?![^>]*\bsrc=)[^>]*>|\sstyle=|\son\w+=", whole), tab.slug
+        part = text(grace, path, **FRAGMENT)
+        assert "<html" not in part
+        assert tab.empty in part or tab.kind in ("overview", "limits") or "<table" in part
+    assert grace.get(f"{HOME}nonsense/").status_code == 404
+    assert grace.get(f"{HOME}running/", {"page": "0"}).status_code == 400
+    assert grace.get(f"{HOME}running/", {"order": "password"}).status_code == 400
+
+
+# --- seeing ------------------------------------------------------------------------------------------
+
+
+def test_the_first_line_says_what_is_wrong_and_what_may_be_done(grace: Client):
+    """D13: in ten seconds, at three in the morning"""
+    turn = stuck()
+    page = text(grace, HOME)
+    assert "Act now: No worker takes turns" in page
+    assert "Executions that wait for a worker for too long" in page
+    assert str(turn.pk)[:8] in page
+    assert f"{HOME}stuck-queued/" in page
+    assert overview.verdict([], Summary(taken_at=timezone.now())).words == "All is well"
+
+
+def test_what_people_name_their_agents_is_text(grace: Client):
+    """A-D13.3"""
+    turn = stuck()
+    agent = Agent.objects.create(owner=turn.session.owner, name=NAUGHTY)
+    version = AgentVersion.objects.create(agent=agent, number=1, name=NAUGHTY, instructions="x")
+    turn.session.agent_version = version
+    turn.session.save()
+    page = text(grace, f"{HOME}queued/")
+    assert NAUGHTY not in page
+    assert "&lt;img src=x onerror=" in page
+
+
+def test_filters_stand_in_the_address_and_pages_keep_them(grace: Client):
+    """D13, D5"""
+    mine, other = stuck(), stuck()
+    page = text(grace, f"{HOME}queued/?user={mine.session.owner_id}&page=1")
+    assert str(mine.pk) in page
+    assert str(other.pk) not in page
+    refused = grace.get(f"{HOME}queued/", {"created_from": "yesterday"})
+    assert refused.status_code == 400
+    assert "created_from" in refused.content.decode()
+
+
+def test_a_source_that_does_not_answer_leaves_its_figures_out(grace: Client, monkeypatch):
+    """D13, D4: unknown is not zero"""
+    monkeypatch.setattr(snapshot, "summary", lambda: Summary(taken_at=timezone.now(), degraded=("postgres",)))
+    page = text(grace, HOME)
+    assert "did not answer" in page
+    assert "Act now" in page
+    assert '<b class="dx-card-value">?</b>' in page
+
+
+def test_the_record_of_repairs_names_who_what_and_why(grace: Client):
+    """D8, D13"""
+    turn = stuck()
+    grace.post(
+        f"{HOME}apply/",
+        {
+            "tab": "stuck-queued",
+            "action": "requeue",
+            "ids": [str(turn.pk)],
+            "reason": "lost its task",
+            "confirm": "yes",
+        },
+    )
+    page = text(grace, f"{HOME}audit/?action=requeue")
+    assert "lost its task" in page
+    assert "grace" in page
+
+
+def test_one_execution_tells_its_story(grace: Client):
+    """D8, D14: with the repairs that were tried"""
+    turn = stuck()
+    assert "Nobody has tried to repair it" in text(grace, f"{HOME}execution/{turn.pk}/")
+    grace.post(f"{HOME}confirm/", {"tab": "queued", "one": f"requeue:{turn.pk}"})
+    page = text(grace, f"{HOME}execution/{turn.pk}/")
+    assert "looked at before acting" in page
+    assert f"/admin/copilot/turn/{turn.pk}/change/" in page
+    assert grace.get(f"{HOME}execution/{uuid.uuid4()}/").status_code == 404
+
+
+# --- acting ------------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_stopped_without_javascript(grace: Client):
+    """A-D13.4: list, confirm page, result page"""
+    turn = stuck()
+    page = text(grace, f"{HOME}stuck-queued/")
+    assert f'value="stop:{turn.pk}"' in page
+    asked = grace.post(
+        f"{HOME}confirm/", {"tab": "stuck-queued", "one": f"stop:{turn.pk}", "back": f"{HOME}stuck-queued/"}
+    )
+    shown = asked.content.decode()
+    assert "<html" in shown
+    assert "<b>1</b> execution will be changed" in shown
+    assert 'name="reason" required' in shown
+    turn.refresh_from_db()
+    assert turn.status == "queued"
+    done = grace.post(
+        f"{HOME}apply/",
+        {
+            "tab": "stuck-queued",
+            "action": "stop",
+            "ids": [str(turn.pk)],
+            "reason": "asked for by its owner",
+            "back": f"{HOME}stuck-queued/",
+        },
+    )
+    assert "Stop: 1 changed" in done.content.decode()
+    turn.refresh_from_db()
+    assert turn.status == "cancelled"
+    assert RepairAudit.objects.filter(action="stop", outcome="done", actor="grace").count() == 1
+
+
+def test_nothing_happens_without_a_reason_and_many_need_their_number(grace: Client):
+    """D13: above twenty the count is typed"""
+    turns = [stuck() for _ in range(21)]
+    look = grace.post(
+        f"{HOME}confirm/", {"tab": "stuck-queued", "action": "requeue_all_stuck"}, headers=FRAGMENT
+    )
+    shown = look.content.decode()
+    assert "<b>21</b> executions will be changed" in shown
+    assert "This concerns 21 owners" in shown
+    assert shown.count("<tr>") == 5
+    preview = re.search(r'name="preview_id" value="([0-9a-f-]{36})"', shown)
+    assert preview is not None
+    fields = {
+        "tab": "stuck-queued",
+        "action": "requeue_all_stuck",
+        "preview_id": preview[1],
+        "reason": "after the outage",
+    }
+    refused = grace.post(f"{HOME}apply/", fields, headers=FRAGMENT).content.decode()
+    assert "Type 21 to confirm" in refused
+    assert not RepairAudit.objects.filter(outcome="done").exists()
+    done = grace.post(f"{HOME}apply/", {**fields, "count": "21"}, headers=FRAGMENT).content.decode()
+    assert "21 changed" in done
+    assert Turn.objects.filter(pk__in=[turn.pk for turn in turns], dispatch_count__gt=0).count() == 21
+
+
+def test_what_is_left_alone_says_why(grace: Client):
+    """D8, D13"""
+    ended = make.turn(make.session(make.ada()), status="succeeded")
+    asked = grace.post(
+        f"{HOME}confirm/", {"tab": "orphaned", "action": "cleanup_orphaned", "ids": [str(ended.pk)]}
+    )
+    shown = asked.content.decode()
+    assert "Nothing here can be changed now" in shown
+    assert "is succeeded" in shown
+    assert 'name="reason"' not in shown
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tab": "invalid", "action": "stop"},
+        {"tab": "running", "action": "requeue"},
+        {"tab": "x", "action": "stop"},
+    ],
+)
+def test_an_action_is_offered_in_its_tabs_alone(grace: Client, fields):
+    """A-D5.2: nothing repairs what contradicts itself"""
+    assert grace.post(f"{HOME}confirm/", fields).status_code == 404
+
+
+def test_back_leads_nowhere_else(grace: Client):
+    turn = stuck()
+    asked = grace.post(
+        f"{HOME}confirm/", {"tab": "queued", "one": f"stop:{turn.pk}", "back": "https://evil.example/"}
+    )
+    assert "evil.example" not in asked.content.decode()
+
+
+# --- limits ------------------------------------------------------------------------------------------
+
+
+def cost(user: User) -> usage.UsageCall:
+    return usage.UsageCall(
+        call_id=uuid.uuid4(), user_id=user.pk, occurred_at=timezone.now(), provider="acme", model="glow-1",
+        tokens=pricing.Tokens(input=5), reported="0.5",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def ada() -> User:
+    ada = make.ada()
+    accounts.get_or_create(ada.pk)
+    usage.record(cost(ada))
+    UsageWindow.objects.filter(account__user=ada, kind="WEEK").update(used_microdollars=3_000_000)
+    return ada
+
+
+def used(user: User) -> dict[str, int]:
+    rows = UsageWindow.objects.filter(account__user=user)
+    return dict(rows.values_list("kind", "used_microdollars"))
+
+
+def reset(client: Client, user: User, *, weekly: bool) -> str:
+    fields = {"user": str(user.pk), "weekly": "yes" if weekly else "no", "reason": "our outage"}
+    answer = client.post(f"{HOME}limits/apply/", fields, headers=FRAGMENT)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_a_reset_of_the_day_leaves_the_week(grace: Client, ada: User):
+    """A-D20.1"""
+    assert used(ada) == {"DAY": 500_000, "WEEK": 3_000_000}
+    assert "$0.000000 (0) today and $3.000000 (3,000,000) this week" in reset(grace, ada, weekly=False)
+    assert used(ada) == {"DAY": 0, "WEEK": 3_000_000}
+    assert "$0.000000 (0) today and $0.000000 (0) this week" in reset(grace, ada, weekly=True)
+    assert used(ada) == {"DAY": 0, "WEEK": 0}
+    first = RepairAudit.objects.filter(action="reset_usage").earliest("at")
+    assert first.result["before"] == {
+        "daily_used_microdollars": 500_000,
+        "weekly_used_microdollars": 3_000_000,
+    }
+    assert first.result["after"]["daily_used_microdollars"] == 0
+
+
+def test_a_reset_stands_while_redis_is_away_and_heals_with_it(grace: Client, ada: User, settings):
+    """A-D20.2"""
+    there = settings.REDIS_URL
+    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
+    assert "Redis is away: the change stands" in reset(grace, ada, weekly=False)
+    assert used(ada) == {"DAY": 0, "WEEK": 3_000_000}
+    settings.REDIS_URL = there
+    usage.publish_recent()
+    now = timezone.now()
+    seen = counters.read(ada.pk, plans.day_of(now), plans.week_of(now))
+    assert seen.daily is None or seen.daily.used_microdollars == 0
+
+
+def test_what_a_running_turn_costs_after_the_reset_counts_once(grace: Client, ada: User):
+    """A-D20.3"""
+    reset(grace, ada, weekly=True)
+    late = cost(ada)
+    usage.record(late)
+    usage.record(late)  # its worker was not sure
+    assert used(ada) == {"DAY": 500_000, "WEEK": 500_000}
+
+
+def test_limits_are_looked_up_by_one_of_two_names(grace: Client, ada: User):
+    """D20: by id or e-mail, whatever its case"""
+    page = text(grace, f"{HOME}limits/?email={ada.email.upper()}")
+    assert "$0.500000 (500,000)" in page
+    assert "acme glow-1" in page
+    assert "The limit comes from the tier." in page
+    assert grace.get(f"{HOME}limits/", {"user": ada.pk, "email": ada.email}).status_code == 400
+    assert grace.get(f"{HOME}limits/", {"user": "", "email": ""}).status_code == 400
+    assert grace.get(f"{HOME}limits/", {"email": "nobody@example.com"}).status_code == 404
+
+
+def test_who_may_look_may_not_reset(ada: User):
+    """A-D20.4"""
+    viewer = staff("view")
+    page = text(viewer, f"{HOME}limits/?user={ada.pk}")
+    assert "$0.500000 (500,000)" in page
+    assert "Reset the day" not in page
+    assert viewer.post(f"{HOME}limits/apply/", {"user": ada.pk, "reason": "because"}).status_code == 403
+
+
+# --- pictures ----------------------------------------------------------------------------------------
+
+
+def test_charts_are_drawn_from_samples_with_gaps_where_nobody_measured(grace: Client):
+    """D13"""
+    now = timezone.now()
+    MetricSample.objects.bulk_create(
+        MetricSample(taken_at=now - timedelta(minutes=minute), name="failed_1h", value=minute)
+        for minute in (*range(1, 20), *range(40, 55))
+    )
+    page = text(grace, HOME)
+    path = re.search(r'<path class="dx-line dx-line-1" d="(M[^"]+M[^"]+)">', page)
+    assert path is not None, "two pieces, for there is a gap"
+    assert "Failed in the hour before: now turns 1" in page
+    assert grace.get(HOME, {"range": "1y"}).status_code == 404
+
+
+@pytest.mark.parametrize(("most", "top"), [(0, 1), (0.3, 0.5), (7, 10), (11, 20), (240, 250), (9000, 10000)])
+def test_a_scale_ends_at_a_number_people_like(most: float, top: float):
+    assert charts._round_up(most) == pytest.approx(top)
+
+
+def test_the_gravest_finding_is_the_verdict():
+    quiet = Summary(taken_at=timezone.now())
+    warning = Finding(code="w", severity="warning", title="Slow")
+    critical = Finding(code="c", severity="critical", title="Dead")
+    assert overview.verdict([critical, warning], quiet).words == "Act now: Dead"
+    assert overview.verdict([warning, warning], quiet).words == "Have a look: Slow, and 1 more"
