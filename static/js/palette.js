@@ -6,6 +6,8 @@ import { clock } from "./rows.js";
 
 const PATIENCE = 120; // milliseconds after a key before the server is asked
 const RECENT = 7;
+const AGAIN = 3000; // … and asked once more when it found nothing: what was just said is found a little later
+const TRIES = 5;
 
 export class Palette {
   constructor() {
@@ -41,7 +43,8 @@ export class Palette {
     this.timer = setTimeout(() => this.#ask(text), PATIENCE);
   }
 
-  async #ask(text) {
+  async #ask(text, tries = TRIES) {
+    if (!this.dialog.open) return;
     this.asking = new AbortController();
     try {
       const found = await call("GET", `/search?q=${encodeURIComponent(text)}`, undefined, { signal: this.asking.signal });
@@ -49,6 +52,8 @@ export class Palette {
         ["chats", found.sessions.map((one) => option(`/chat/${one.id}/`, marked(one.title || this.#words("untitled"), text), one))],
         ["messages", found.messages.map((one) => message(one, this.#words("untitled")))],
       ]);
+      const nothing = !found.sessions.length && !found.messages.length;
+      if (nothing && tries) this.timer = setTimeout(() => this.#ask(text, tries - 1), AGAIN);
     } catch (problem) {
       if (problem.name !== "AbortError") this.#say(problem.message);
     }
