@@ -365,6 +365,62 @@ def test_switching_it_on_needs_consent_a_card_and_payments(stripe: Fake) -> None
     assert payments.erase(ada.pk) == 0
 
 
+def test_the_chosen_card_is_charged_else_the_newest(stripe: Fake) -> None:
+    """B10.4: the customer's default card, else the newest saved one; none at all switches it off."""
+    account = automatic_for_ada(stripe)
+    (customer,) = stripe.all("customer")
+    old = stripe.all("payment_method")[0]["id"]
+    stripe.advance(seconds=60)
+    newest = stripe.save_card(customer["id"])
+    payments.top_up_if_low(account.pk)
+    customer["invoice_settings"]["default_payment_method"] = old
+    settle(stripe)
+    ledger.spend(account.user_id, 900, key="tool:1")
+    payments.top_up_if_low(account.pk)
+    assert [one["payment_method"] for one in stripe.all("payment_intent")] == [old, newest]
+    settle(stripe)
+    ledger.spend(account.user_id, 1_000, key="tool:2")
+    for card in (old, newest):
+        del stripe.world.objects[card]
+    customer["invoice_settings"]["default_payment_method"] = None
+    payments.top_up_if_low(account.pk)
+    assert payments.settings_of(account.user_id).disabled_reason == "no_saved_card"
+
+
+def test_a_charge_that_is_not_what_was_agreed_is_reviewed(stripe: Fake) -> None:
+    """B10.2: for automatic top-ups too; and what Stripe refuses for good is given up."""
+    account = automatic_for_ada(stripe)
+    payments.top_up_if_low(account.pk)
+    stripe.all("payment_intent")[0]["amount_received"] = 1
+    settle(stripe)
+    assert (TopUp.objects.get().state, money()) == (State.REVIEW, (0, 0))
+    stripe.faults.add("unauthorised", "POST", "/v1/payment_intents")
+    payments.top_up_if_low(account.pk)
+    assert payments.settings_of(account.user_id).disabled_reason == "refused"
+
+
+def test_an_outcome_that_nobody_can_learn_is_given_up_and_credited_if_it_was_paid(stripe: Fake) -> None:
+    """B10.3: after a day Stripe forgets the key, so it is not tried again; money that came is credited all the same."""
+    account = automatic_for_ada(stripe)
+    stripe.faults.add("reset_after", "POST", "/v1/payment_intents", times=3)
+    payments.top_up_if_low(account.pk)
+    held = stripe.webhooks.take()
+    TopUp.objects.update(created_at=timezone.now() - automatic.GIVEN_UP_AFTER - timedelta(minutes=1))
+    payments.retry_stuck()
+    assert TopUp.objects.get().state == State.FAILED
+    stripe.webhooks.deliver(held)
+    apply_received()
+    assert (TopUp.objects.get().state, money()) == (State.PAID, (1_000, 0))
+    with override_settings(STRIPE_SECRET_KEY=""):
+        assert payments.retry_stuck() == 0
+    assert payments.erase(account.user_id) == 0
+    payments.configure(
+        account.user_id, payments.Wish(enabled=True, threshold_cents=500, amount_cents=500, consent=True)
+    )
+    assert payments.erase(account.user_id) == 1
+    assert not payments.settings_of(account.user_id).enabled
+
+
 # --- over REST ------------------------------------------------------------------------------------------
 
 
@@ -414,3 +470,16 @@ def test_stuck_top_ups_are_asked_about(stripe: Fake) -> None:
     states = [TopUp.objects.get(pk=one.pk).state for one in (paid, left, never)]
     assert states == [State.PAID, State.EXPIRED, State.EXPIRED]
     assert money() == (1_000, 0)
+
+
+def test_an_automatic_charge_that_nobody_told_of_is_asked_about(stripe: Fake) -> None:
+    """B14.7: and while Stripe does not answer it stays open."""
+    account = automatic_for_ada(stripe)
+    payments.top_up_if_low(account.pk)
+    stripe.webhooks.take()  # lost
+    TopUp.objects.update(created_at=timezone.now() - timedelta(hours=3))
+    stripe.faults.add("error", "GET", "/v1/payment_intents", times=3)
+    payments.ask_about_open_ones()
+    assert TopUp.objects.get().state == State.OPEN
+    payments.ask_about_open_ones()
+    assert (TopUp.objects.get().state, money()) == (State.PAID, (1_000, 0))

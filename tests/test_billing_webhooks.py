@@ -15,7 +15,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from billing import accounts, effects, gateway, inbox, payments
-from billing.models import Account, LedgerEntry, StripeEvent, TierPolicy, TopUp
+from billing.models import Account, LedgerEntry, PlanChange, StripeEvent, TierPolicy, TopUp
 from billing.webhooks import MOST_BYTES
 from tests import make, stripe_fake
 from tests.engine import together
@@ -279,3 +279,92 @@ def test_a_deleted_customer_is_forgotten(stripe: Fake) -> None:
     account.refresh_from_db()
     assert account.stripe_customer_id is None
     assert StripeEvent.objects.get(event_id="evt_1").state == State.DONE
+
+
+@pytest.mark.django_db
+def test_a_plan_follows_what_stripe_says_of_it(stripe: Fake) -> None:
+    """B14.5: a checkout that was paid syncs, one that was not ends its change; the end of a trial and a failed renewal are told."""
+    price = stripe.price(1_000)
+    TierPolicy.objects.filter(tier="PRO").update(stripe_price_id=price)
+    account = accounts.get_or_create(make.ada().pk)
+    deadline = gateway.in_task()
+
+    def opened(trial_days: int) -> gateway.CheckoutSession:
+        change = PlanChange.objects.create(account=account, kind="CHECKOUT", from_tier="FREE", to_tier="PRO")
+        purchase = gateway.PlanPurchase(
+            customer_id=accounts.ensure_customer(account, deadline),
+            price_id=price,
+            user_id=account.user_id,
+            plan_change_id=str(change.pk),
+            trial_days=trial_days,
+            success_url="https://x",
+            cancel_url="https://x",
+        )
+        session = gateway.sell_plan(deadline, purchase, key=f"plan:{change.pk}:checkout")
+        PlanChange.objects.filter(pk=change.pk).update(checkout_session_id=session.id)
+        return session
+
+    opened(0)
+    stripe.advance(seconds=3_700)
+    settle(stripe)
+    assert PlanChange.objects.get().state == PlanChange.State.FAILED
+    assert stripe.pay(opened(14).id)
+    settle(stripe)
+    account.refresh_from_db()
+    assert (account.tier, account.subscription.status) == ("PRO", "trialing")
+    stripe.advance(days=12)
+    settle(stripe)
+    stripe.card("decline")
+    stripe.advance(days=3)
+    settle(stripe)
+    account = Account.objects.get(pk=account.pk)
+    assert account.subscription.status == "past_due"
+    assert sorted(account.notices.values_list("kind", flat=True)) == ["payment_failed", "trial_ends"]
+
+
+@pytest.mark.django_db
+def test_a_worker_that_lost_its_claim_leaves_nothing(stripe: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B14.3: one winner; what the slow one did is undone, and the event stays with the other."""
+
+    def slow(event: inbox.Claimed, deadline: gateway.Deadline) -> bool:
+        accounts.get_or_create(make.bob().pk)
+        StripeEvent.objects.filter(pk=event.pk).update(attempts=2)
+        return True
+
+    body = event("customer.deleted", id="cus_1")
+    post_webhook(body, signed(body, SECRET))
+    monkeypatch.setitem(effects.EFFECTS, "customer.deleted", slow)
+    apply_received()
+    assert not Account.objects.exists()
+    assert StripeEvent.objects.get().state == State.PROCESSING
+
+
+@pytest.mark.django_db
+def test_what_cannot_work_is_for_staff_at_once(stripe: Fake, caplog: pytest.LogCaptureFixture) -> None:
+    """B14.3: a refusal of Stripe's is not repeated; an event that kills its workers is taken from them."""
+    bought(stripe)
+    stripe.webhooks.deliver()
+    row = StripeEvent.objects.get(type="checkout.session.completed")
+    stripe.faults.add("unauthorised", "GET", "/v1/checkout")
+    assert effects.apply(row.pk) is None
+    row.refresh_from_db()
+    assert (row.state, row.last_error) == (State.FAILED, "GatewayRefusal")
+    assert "billing_alert kind=event_failed" in caplog.text
+    StripeEvent.objects.filter(pk=row.pk).update(
+        state=State.PROCESSING, claimed_until=timezone.now(), attempts=inbox.MOST_ATTEMPTS
+    )
+    effects.apply(row.pk)
+    row.refresh_from_db()
+    assert (row.state, balance()) == (State.FAILED, (0, 0))
+    assert inbox.oldest_waiting_seconds() > 0  # the others of that purchase
+
+
+@pytest.mark.django_db
+def test_what_was_said_is_forgotten_after_half_a_year(stripe: Fake) -> None:
+    """B3.2: payloads are emptied after 180 days, the row stays; it cannot be replayed any more."""
+    post_webhook(event(), signed(event(), SECRET))
+    assert inbox.empty_old_payloads() == 0
+    StripeEvent.objects.update(received_at=timezone.now() - inbox.PAYLOAD_KEPT)
+    assert inbox.empty_old_payloads() == 1
+    row = StripeEvent.objects.get()
+    assert (row.payload, inbox.replay([row.pk])) == (None, [])

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import stripe
+from django.core.management import call_command
 from stripe import InvalidRequestError, StripeClient
 
+from billing.management.commands.fake_stripe import Command
+from billing.models import TierPolicy
 from tests import stripe_fake
+from tests.engine import until
 from tests.stripe_fake import Fake
 from tests.stripe_fake.shapes import Drift, check
 from tests.stripe_fake.world import Rule
@@ -206,3 +218,85 @@ def test_an_object_that_stripe_would_not_send_is_noticed(fake: Fake) -> None:
     del missing["created"]
     with pytest.raises(Drift):
         check(missing)
+
+
+@pytest.mark.django_db
+def test_the_command_sells_plans_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B20.2: for development: plans without a price get one, the site's variables are printed, state outlives a stop."""
+    state, seen, said = tmp_path / "state.json", [], io.StringIO()
+
+    def clicked_through(_: object) -> None:
+        address = re.findall(r"STRIPE_API_BASE=(\S+)", said.getvalue())[-1]
+        client = StripeClient(stripe_fake.SECRET_KEY, base_addresses={"api": address})
+        seen.append(len(client.v1.prices.retrieve("price_fake_pro").id))
+        customer = client.v1.customers.create({"email": "ada@example.com"})
+        portal = client.v1.billing_portal.sessions.create(
+            {"customer": customer.id, "return_url": "https://x"}
+        )
+        for page in (portal.url, f"{address}/control/panel"):
+            with urllib.request.urlopen(page) as answer:
+                assert b"stand-in for Stripe" in answer.read()
+        with urllib.request.urlopen(f"{address}/control/panel/month", data=b"") as answer:
+            assert answer.status == 200
+
+    monkeypatch.setattr(Command, "_until_interrupted", clicked_through)
+    for _ in range(2):
+        call_command("fake_stripe", port=0, site="http://127.0.0.1:1", state=state, stdout=said)
+    assert len(seen) == 2
+    assert TierPolicy.objects.get(tier="PRO").stripe_price_id == "price_fake_pro"
+    customers = [
+        one for one in json.loads(state.read_text())["objects"].values() if one["object"] == "customer"
+    ]
+    assert len(customers) == 2
+
+
+def test_pages_of_the_stand_in_do_what_their_buttons_say(fake: Fake) -> None:
+    """B20.2: a person pays an invoice that was declined, and ends and keeps a plan in the portal."""
+    client = client_of(fake)
+    subscription = subscribed(fake, client)
+    fake.card("decline")
+    fake.advance(days=30)
+    assert client.v1.subscriptions.retrieve(subscription.id).status == "past_due"
+    invoice = fake.all("invoice")[0]
+
+    def press(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"{fake.address}{path}", data=b"") as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as problem:
+            return problem.code
+
+    assert press(f"/i/{invoice['id']}/decline") == 402
+    assert press(f"/i/{invoice['id']}/pay") == 200
+    assert client.v1.subscriptions.retrieve(subscription.id).status == "active"
+    portal = client.v1.billing_portal.sessions.create({"customer": subscription.customer})
+    assert press(f"/p/{portal.id}/end") == 200
+    assert client.v1.subscriptions.retrieve(subscription.id).cancel_at_period_end
+    assert press(f"/p/{portal.id}/keep") == 200
+    assert not client.v1.subscriptions.retrieve(subscription.id).cancel_at_period_end
+    assert press("/nowhere") == 404
+
+
+def test_a_postman_brings_everything_and_tries_again(fake: Fake) -> None:
+    """B20.2: signed webhooks go to a running site by themselves; what is refused comes again."""
+    came: list[tuple[str, bytes]] = []
+
+    class Door(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            came.append((self.headers["Stripe-Signature"], body))
+            self.send_response(500 if len(came) == 1 else 200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Door) as door:
+        threading.Thread(target=door.serve_forever, args=(0.02,), daemon=True).start()
+        with fake.delivering_to(f"http://127.0.0.1:{door.server_address[1]}"):
+            client_of(fake).v1.customers.create({})
+            until(lambda: len(came) == 2)
+        door.shutdown()
+    assert came[0][1] == came[1][1]
+    assert stripe.WebhookSignature.verify_header(came[1][1], came[1][0], stripe_fake.WEBHOOK_SECRET)

@@ -12,7 +12,6 @@ from billing.gateway.charging import (
     get_charges_intent_id,
     get_dispute,
     get_intent,
-    get_refund,
     list_refunds,
     refund,
 )
@@ -90,7 +89,6 @@ __all__ = [
     "get_intent",
     "get_invoice",
     "get_price",
-    "get_refund",
     "get_schedule",
     "get_subscription",
     "in_request",

@@ -59,14 +59,6 @@ def refund(deadline: Deadline, intent_id: str, *, amount_cents: int, key: str) -
         return reading.refund_of(made)
 
 
-def get_refund(deadline: Deadline, refund_id: str) -> Refund | None:
-    try:
-        with calling("refund_get", deadline) as call:
-            return reading.refund_of(call.client.v1.refunds.retrieve(refund_id, {}, call.options()))
-    except GatewayMissing:
-        return None
-
-
 def get_dispute(deadline: Deadline, dispute_id: str) -> Dispute | None:
     try:
         with calling("dispute_get", deadline) as call:

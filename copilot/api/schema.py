@@ -38,7 +38,7 @@ class Error:
 REFUSALS = {
     400: "The request is malformed; `code` says how.",
     401: "No credentials, or bad ones.",
-    402: "Not enough credits.",
+    402: "Not enough credits, a declined card, or an overdue payment.",
     403: "Not allowed: a missing scope, CSRF, an inactive account, or a tier that the plan does not include.",
     404: "Unknown, deleted or somebody else's.",
     405: "Method not allowed.",
@@ -48,6 +48,7 @@ REFUSALS = {
     413: "Too many bytes.",
     415: "This media type is not understood here.",
     429: "Too many requests; see `Retry-After`.",
+    502: "The payment service did not do what was asked.",
     503: "Unavailable for a moment; see `Retry-After`.",
     504: "A server went away in the midst: it is not known whether the request was carried out.",
 }
