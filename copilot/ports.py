@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 from uuid import UUID
 
+from copilot.context import Arrival
 from copilot.permissions import Permissions
 
 
@@ -40,6 +41,7 @@ class Said:
     run_id: str | None = None
     author: str = ""
     parent: Parent | None = None
+    arrival: Arrival = field(default_factory=Arrival)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,7 @@ class SessionView:
     created_at: str
     active_at: str
     parent_id: str | None = None
+    platform: str = ""  # the chat platform it began on (L15)
 
 
 # --- sessions ----------------------------------------------------------------------------------------
@@ -121,6 +122,7 @@ def session_view(session: Session, state: SessionState | None = None) -> Session
         created_at=instant(session.created_at),
         active_at=instant(session.active_at),
         parent_id=str(session.parent_id) if session.parent_id else None,
+        platform=session.platform,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
+import msgspec
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
@@ -15,6 +16,7 @@ from django.db.models.functions import Now
 from copilot import cron, presets, schemas
 from copilot import timetable as timetable  # diagnostics reads it here
 from copilot.commands import checked_text
+from copilot.context import Arrival
 from copilot.errors import Conflict, InvalidRequest, NotFound
 from copilot.events import JSON
 from copilot.models import AgentVersion, Schedule, ScheduleRun, Session
@@ -42,6 +44,7 @@ class Asked:
     inputs: Mapping[str, JSON] = field(default_factory=dict)
     name: str = ""
     session_id: UUID | None = None
+    arrival: Arrival = field(default_factory=Arrival)  # where its runs answer besides the session (L16)
 
 
 # --- people ------------------------------------------------------------------------------------------
@@ -68,6 +71,7 @@ def create(owner_id: int, asked: Asked, permissions: Permissions) -> Schedule:
             cron=line.line,
             timezone=asked.timezone,
             permissions=permissions.to_json(),
+            arrival=msgspec.to_builtins(asked.arrival) if asked.arrival.reply else {},
             next_run=line.next(datetime.now(UTC)),
         )
 

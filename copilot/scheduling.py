@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
+import msgspec
+
 from copilot import history, presets, queries, schedules, sessions
+from copilot.context import Arrival
 from copilot.errors import Refused, TooMany, Unavailable
 from copilot.live import stream
 from copilot.live.client import RedisDown
@@ -74,6 +77,7 @@ def _say(schedule: Schedule, run: ScheduleRun) -> Heard:
                 tier=version.tier if version is not None else "",
                 run_id=_run_id(run),
                 author=schedule.name,
+                arrival=msgspec.convert(schedule.arrival, Arrival),
             )
         )
     except Refused:

@@ -18,15 +18,16 @@ from aiohttp.abc import AbstractResolver
 from django.core import mail
 from django.utils import timezone
 
-from copilot.models import Session, Turn
+from copilot import scheduling
+from copilot.models import Approval, Schedule, Session, Turn
 from copilot.providers.scripted import Call, Text
 from linking import deliveries, ports
 from linking.deliveries import endpoints, sending
 from linking.deliveries.posting import Posted, Poster
-from linking.models import Delivery, DeliveryEndpoint
+from linking.models import Delivery, DeliveryEndpoint, PlatformConversation
 from tests import make
 from tests.bots import Caller, caller, link_ada
-from tests.engine import Errand, add_tools, ended, lease_of, told, until
+from tests.engine import Errand, add_tools, cue, ended, lease_of, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.rest import JSON, code_of
@@ -352,3 +353,61 @@ def test_a_bot_without_the_right_to_answer_is_not_asked(bot, model):
     assert "ask_user" not in {tool.name for tool in model.requests[-1].tools}
     ended(UUID(bot.say("k2").json()["turn_id"]))
     assert "ask_user" in {tool.name for tool in model.requests[-1].tools}
+
+
+def test_two_chats_in_one_worker_get_each_their_own_news(bot, secret, model, monkeypatch):
+    """A-L16.2: turns of different chats interleaved; each late message lands in its own chat"""
+    model.will(Text("For one."), cue(1))
+    one = bot.say("k1", text="One").json()
+    model.reaches(1)
+    model.will(Text("For two."), cue(2))
+    two = bot.say("k2", container_id="dm-2", thread_id="t", text="Two").json()
+    model.reaches(2)
+    model.give(2)
+    ended(UUID(two["turn_id"]))
+    model.give(1)
+    ended(UUID(one["turn_id"]))
+    until(lambda: Delivery.objects.count() == 2)
+    receiver = Receiver()
+    sending.send_due(receiver)
+    bodies = {body["text"]: body for _, raw in receiver.came if (body := msgspec.json.decode(raw))}
+    assert (bodies["For one."]["container_id"], bodies["For one."]["turn_id"]) == ("dm-1", one["turn_id"])
+    assert (bodies["For two."]["container_id"], bodies["For two."]["thread_id"]) == ("dm-2", "t")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_what_is_promised_for_later_comes_to_the_same_chat_or_is_not_promised(bot, model, request, on):
+    """A-L16.1: without an endpoint no schedule is made, and the model is told why in the same turn"""
+    if on:
+        request.getfixturevalue("secret")
+    asked = {"prompt": "Water?", "cron": "0 9 * * *", "timezone": "UTC", "session": "this"}
+    model.will(Call("schedule_task", asked))
+    model.will(Text("Done."))
+    answer = bot.say("k1", text="Remind me").json()
+    until(lambda: Approval.objects.filter(turn=answer["turn_id"], state="requested").exists())
+    approval = Approval.objects.get(turn=answer["turn_id"])
+    until(lambda: lease_of(Session.objects.get(pk=answer["session_id"])) == {})
+    bot.post(f"approvals/{approval.pk}/decide", {"platform_user_id": "ada-1", "decision": "approve"})
+    ended(UUID(answer["turn_id"]))
+    if not on:
+        assert not Schedule.objects.exists()
+        assert "delivery_unsupported" in model.said_to()
+        return
+    run = start_due(Schedule.objects.get())
+    until(lambda: Delivery.objects.filter(turn_id=run).exists())
+    body = msgspec.json.decode(Delivery.objects.get(turn_id=run).body)
+    assert (body["container_id"], body["text"]) == ("dm-1", "Aye.")
+    PlatformConversation.objects.update(closed_at=timezone.now())
+    again = start_due(Schedule.objects.get())
+    ended(again)
+    assert not Delivery.objects.filter(turn_id=again).exists()  # the place was closed: it stays on the web
+
+
+def start_due(schedule: Schedule) -> UUID:
+    """Its next run, now; the turn it became."""
+    Schedule.objects.update(next_run=timezone.now() - timedelta(seconds=1))
+    before = set(Turn.objects.values_list("pk", flat=True))
+    scheduling.tick()
+    [turn_id] = set(Turn.objects.values_list("pk", flat=True)) - before
+    ended(turn_id)
+    return turn_id

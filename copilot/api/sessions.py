@@ -80,6 +80,7 @@ class OpenSession:
     created_at: str
     active_at: str
     parent_id: str | None
+    platform: str
     cursor: str
     personality: int | None
     instructions: str
@@ -104,6 +105,7 @@ def opened(session: Session) -> OpenSession:
         created_at=view.created_at,
         active_at=view.active_at,
         parent_id=view.parent_id,
+        platform=view.platform,
         cursor=stream.last_cursor(view.id),
         personality=session.personality_id,
         instructions=session.instructions,

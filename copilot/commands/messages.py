@@ -69,9 +69,9 @@ class SendMessage:
     @property
     def of_owner(self) -> bool:
         """Whether the session's owner speaks: no other member of a channel, and no schedule, goal or turn (A11.8)."""
-        if self.arrival.reply is not None:
-            return self.arrival.reply.of_payer
-        return not self.author and self.origin not in SPOKEN_FOR
+        if self.origin in SPOKEN_FOR:
+            return False
+        return not self.author if self.arrival.reply is None else self.arrival.reply.of_payer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,6 +99,7 @@ def say(said: Said) -> Heard:
             run_id=said.run_id,
             author=said.author,
             parent=said.parent,
+            arrival=said.arrival,
         )
     )
     return Heard(message_id=outcome.message_id, turn_id=outcome.turn_id, queued=isinstance(outcome, Queued))

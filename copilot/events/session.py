@@ -49,6 +49,7 @@ class SessionChanged:
     deleted: bool = False
     child: bool = False  # of another session: lists leave it out (A21)
     auto_approve: AutoApproveView | None = None  # only when it was changed
+    platform: str = ""  # the chat platform it began on; empty where nothing but its state has changed (L15)
     kind: Literal["session.changed"] = "session.changed"
 
 

@@ -90,6 +90,11 @@ class Schedule(models.Model):
     cron = models.CharField(max_length=100)
     timezone = models.CharField(max_length=64)
     permissions: models.JSONField[PermissionsJSON, PermissionsJSON] = models.JSONField()
+    arrival = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Where it was asked for, if its runs answer there too (L16).",
+    )
     next_run = models.DateTimeField(null=True, blank=True, help_text="Nothing once it is off.")
     failures = models.PositiveSmallIntegerField(default=0, help_text="In a row; five switch it off.")
     disabled_reason = models.CharField(max_length=200, blank=True)

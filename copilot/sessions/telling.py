@@ -72,6 +72,7 @@ def publish_change(session: Session, *, titled: bool = False, allowed: bool = Fa
         deleted=session.deleted_at is not None,
         child=session.depth > 0,
         auto_approve=auto_approve_of(session) if allowed else None,
+        platform=session.platform,
     )
     happened: list[tuple[Event, str | None]] = [(change, None)]
     if titled:

@@ -172,6 +172,8 @@ def report(context: TurnContext, prompt: Prompt, outcome: Outcome, *, poll: str)
         "tokens": {"input": outcome.usage.input, "output": outcome.usage.output},
     }
     turn = Turn.objects.get(pk=outcome.turn_id)
+    if outcome.status in ("queued", "running") and not context.channel.async_delivery:
+        told["delivery_unsupported"] = True
     if outcome.status == "queued":
         return told | {"note": _note(context, poll)}
     told["elapsed_seconds"] = _elapsed(turn)

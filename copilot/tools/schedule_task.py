@@ -10,11 +10,17 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 from copilot import cron, schedules
 from copilot.bridge import in_thread
 from copilot.commands import LIMITS
+from copilot.context import Arrival
 from copilot.errors import InvalidRequest
 from copilot.redaction import redact
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 
 WHERE = {"this": "This conversation.", "new": "A new conversation for every run, named after the task."}
+
+NO_NEWS_HERE = (
+    "Nothing was scheduled: this chat cannot be told of anything later. Schedule it in a new conversation, "
+    "and say that its results are found on the web; or do what can be done now."
+)
 
 
 class ScheduleTask(Arguments):
@@ -42,6 +48,9 @@ class ScheduleTask(Arguments):
 
 async def schedule_task(arguments: ScheduleTask, invocation: Invocation) -> ToolOutput:
     context = invocation.context
+    here = arguments.session == "this"
+    if here and context.reply is not None and not context.channel.async_delivery:
+        return ToolOutput(value={"delivery_unsupported": True, "error": NO_NEWS_HERE}, success=False)
     asked = schedules.Asked(
         prompt=redact(arguments.prompt),
         agent_id=arguments.agent_id,
@@ -49,7 +58,8 @@ async def schedule_task(arguments: ScheduleTask, invocation: Invocation) -> Tool
         cron=arguments.cron,
         timezone=arguments.timezone,
         name=arguments.name,
-        session_id=UUID(context.session_id) if arguments.session == "this" else None,
+        session_id=UUID(context.session_id) if here else None,
+        arrival=context.arrival if here else Arrival(),
     )
     made = await in_thread(schedules.create, context.user_id, asked, context.permissions)
     return ToolOutput(

@@ -37,7 +37,7 @@ export class Sidebar {
   }
 
   /** A `session.changed` or `title.changed` of any of the user's sessions. */
-  changed({ session_id: id, title, state, deleted, archived, child, pinned }) {
+  changed({ session_id: id, title, state, deleted, archived, child, pinned, platform }) {
     let item = this.#item(id);
     if (deleted || archived) return this.#remove(item);
     if (!item) {
@@ -46,6 +46,7 @@ export class Sidebar {
     }
     if (pinned !== undefined) this.#pin(item, pinned);
     if (title !== undefined && !item.querySelector("input")) fill(item, "title", title || _("New chat"));
+    if (platform) fill(item, "platform", platform.charAt(0).toUpperCase() + platform.slice(1));
     if (state === undefined) return;
     if (state === "running" && item.dataset.state !== "running") this.#toTop(item);
     item.dataset.state = state;

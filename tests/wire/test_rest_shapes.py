@@ -26,6 +26,7 @@ def test_sessions():
         "archived": False,
         "created_at": TIME,
         "active_at": TIME,
+        "platform": "",
         "parent_id": None,
     }
     opened = {"cursor": CURSOR, "personality": None, "instructions": "", "allowed_tools": None}
