@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from uuid import UUID
 
 import pytest
@@ -11,6 +13,7 @@ from copilot.models import Session, Turn
 from copilot.providers.scripted import Call, Reasoning, Text
 from linking import links
 from linking.bot_api import reading, streams
+from linking.bot_api.sight import Sight
 from linking.models import BotKey
 from linking.reduction import KINDS
 from tests import make
@@ -180,17 +183,14 @@ def test_two_hundred_idle_streams_ask_nothing(bot, model, monkeypatch):
     looks: list[object] = []
 
     async def idle() -> None:
-        from linking.bot_api.sight import Sight
+        async def read() -> bytes:
+            sight = Sight(bot.bot, UUID(answer["session_id"]))
+            async with aclosing(reading._frames(sight, answer["cursor"], streams.Held(row))) as frames:
+                while b"listening" not in await anext(frames):
+                    pass
+                return await anext(frames)
 
-        sights = [Sight(bot.bot, UUID(answer["session_id"])) for _ in range(200)]
-        made = [reading._frames(sight, answer["cursor"], streams.Held(row)) for sight in sights]
-        for one in made:
-            block = await anext(one)
-            while b"listening" not in block:
-                block = await anext(one)
-        for one in made:
-            looks.append(await anext(one))
-            await one.aclose()
+        looks.extend(await asyncio.gather(*(read() for _ in range(200))))
 
     async_to_sync(idle)()
     assert set(looks) == {b": keep-alive\n\n"}

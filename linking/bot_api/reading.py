@@ -34,6 +34,7 @@ KEEP_ALIVE_SECONDS = 15.0  # also when the key is looked at again (L10)
 SESSION_STREAM_SECONDS = 600.0  # a client comes back with its cursor
 LONGEST_WAIT_SECONDS = 25
 MOST_EVENTS = 500
+ASK_ROWS_SECONDS = 60.0  # an ending comes by the log; should it have been lost with Redis, the rows know it
 ENDING_SECONDS = 2.0  # a row says that a turn is over a moment before its ending is in the log
 LAST_EVENT_ID = OpenApiParameter(
     "Last-Event-ID",
@@ -236,24 +237,35 @@ async def _live(sight: Sight, feed: readers.Feed, held: Held, ends_at: float) ->
     clock = asyncio.get_running_loop().time
     over = await _is_over(sight)
     look_at = clock() + (ENDING_SECONDS if over else KEEP_ALIVE_SECONDS)
+    ask_at = clock() + ASK_ROWS_SECONDS
+    while True:
+        frames, ended = await _next(sight, feed, look_at)
+        yield frames or b": keep-alive\n\n"
+        if ended:
+            return
+        if clock() < look_at:
+            continue
+        if over or (sight.turn_id is None and clock() >= ends_at):
+            return
+        if not await readers.in_thread(held.may_go_on):
+            yield b"event: closed\ndata: {}\n\n"
+            return
+        if clock() >= ask_at:
+            over, ask_at = await _is_over(sight), clock() + ASK_ROWS_SECONDS
+        look_at = clock() + (ENDING_SECONDS if over else KEEP_ALIVE_SECONDS)
+
+
+async def _next(sight: Sight, feed: readers.Feed, deadline: float) -> tuple[bytes, bool]:
+    """The next frames that there is anything to tell by; none when the time is up. Nothing that was taken is lost."""
     while True:
         try:
-            async with asyncio.timeout_at(look_at):
-                frames, ended = await _told(sight, await anext(feed))
-            if frames:
-                yield frames
-            if ended:
-                return
+            async with asyncio.timeout_at(deadline):
+                batch = await anext(feed)
         except TimeoutError:
-            yield b": keep-alive\n\n"
-        if clock() >= look_at:
-            if over or (sight.turn_id is None and clock() >= ends_at):
-                return
-            if not await readers.in_thread(held.may_go_on):
-                yield b"event: closed\ndata: {}\n\n"
-                return
-            over = await _is_over(sight)
-            look_at = clock() + (ENDING_SECONDS if over else KEEP_ALIVE_SECONDS)
+            return b"", False
+        frames, ended = await _told(sight, batch)
+        if frames:
+            return frames, ended
 
 
 def frame_of(told: Told) -> bytes:
