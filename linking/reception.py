@@ -15,7 +15,7 @@ from copilot import turns
 from copilot.commands import as_uuid
 from copilot.context import Channel
 from copilot.errors import Conflict, Forbidden, NotFound, OutcomeUnknown, Refused, Unavailable
-from linking import conversations, inbound, links, mails, outbound, pace, platforms, wording
+from linking import attaching, conversations, inbound, links, mails, outbound, pace, platforms, wording
 from linking.conversations import Bot, Where
 from linking.errors import MessageRefused, NotLinked, NotServerAdmin
 from linking.inbound import Accepted, Asked, Decided, IncomingMessage
@@ -71,9 +71,13 @@ class _Talk:
             return self._obey(command)
         if self.place.scope == "server" and self.said.text.startswith("/"):
             return "ignored"  # somebody else's command
-        message = self._message()
         if self.said.mentioned:
             outbound.show_typing(self.bot.platform, self.to)
+        try:
+            attachments = attaching.attached(self.where, self.said)
+        except NotLinked:
+            return self._prompt()
+        message = self._message(attachments)
         if self.said.reply_token:
             outbound.keep_reply_token(self.bot.platform, message.run_id, self.said.reply_token)
         try:
@@ -88,13 +92,14 @@ class _Talk:
             self.tell(refused.message)
             return "refused"
 
-    def _message(self) -> IncomingMessage:
+    def _message(self, attachments: tuple[str, ...]) -> IncomingMessage:
         able = platforms.adapter_class(self.bot.platform).supports_async_delivery
         return IncomingMessage(
             key=self.key,
             where=self.where,
             user_id=self.said.speaker.user_id,
             text=self.said.text,
+            attachments=attachments,
             channel=Channel(async_delivery=able, interactive=True),
             display_name=self.said.speaker.name,
             role_ids=self.said.speaker.role_ids,

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 
 from copilot.errors import Unavailable
@@ -22,11 +23,11 @@ from tests.engine import said, until
 from tests.platform_chats import ScriptedChat, chatting, handled
 
 
-def linked(*users: str) -> None:
-    """These chat accounts are Ada's."""
+def linked(*users: str, owner: User | None = None) -> None:
+    """These chat accounts are Ada's, or somebody else's."""
     for user in users:
         asked = TokenRequest(platform="scripted", bot_account="scripted-bot", subject_id=user)
-        links.confirm_user(make.ada(), links.create_user_token(asked).token)
+        links.confirm_user(owner or make.ada(), links.create_user_token(asked).token)
 
 
 @pytest.fixture

@@ -135,3 +135,12 @@ def test_a_forgetful_adapter_fails_the_systems_check(monkeypatch):
     monkeypatch.setattr(platforms, "adapter_class", lambda platform: half)
     with pytest.raises(SystemCheckError, match="supports_async_delivery"):
         call_command("check")
+
+
+def test_the_addresses_of_the_doors_are_printed(settings, monkeypatch, capsys):
+    """A-L18.3: of those that are on"""
+    with chatting(settings, monkeypatch, telegram=telegram.Telegram()):
+        call_command("platform_doors")
+    told = capsys.readouterr().out
+    assert told.startswith("telegram: http")
+    assert "slack" not in told

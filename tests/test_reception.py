@@ -6,22 +6,23 @@ import json
 import logging
 from io import StringIO
 
+import msgspec
 import pytest
 from django.core import mail
 
 from config import logs
-from copilot.models import Turn
+from copilot.models import Message, Turn
 from copilot.providers.scripted import Text
 from linking import conversations, links
 from linking.conversations import Bot, Where
 from linking.links import TokenRequest
 from linking.models import PlatformConversation, PlatformLink, PlatformUpdate
 from linking.platforms import scripted
-from linking.platforms.base import Incoming, Moved, Place, Removed, Said, Speaker
+from linking.platforms.base import Incoming, Moved, Place, Removed, Said, SentFile, Speaker
 from tests import make
+from tests.engine import cue, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
-from tests.engine import until
 from tests.platform_chats import ScriptedChat, SlackChat, TelegramChat, chatting, handled
 from tests.platform_fakes import recorded, slack, telegram
 from tests.test_inbox import linked
@@ -188,3 +189,46 @@ def test_no_id_no_token_and_no_word_comes_into_a_log(rig, model, settings, monke
     for secret in (fake.token, "very-secret", chat.container, "private words", "confidence", "poison", token):
         assert secret not in written, secret
     assert door.split("/")[3] not in written
+
+
+def test_a_file_in_a_direct_message_goes_with_it(chat: ScriptedChat, model):
+    """A-L25.1: kept like any upload, in its conversation alone; in servers nothing is kept"""
+    linked("42")
+    said = chat.incoming("Look at this", 1)
+    sent = SentFile(reference="the boat's papers", name="papers.txt", size=17, type="text/plain")
+    huge = SentFile(reference="x", name="film.mp4", size=21 * 2**20)
+    with_files = msgspec.structs.replace(said, what=msgspec.structs.replace(said.what, files=(sent, huge)))
+    chat.knock(*chat._signed(with_files))
+    until(lambda: "Aye." in chat.texts())
+    [message] = Message.objects.filter(kind="user")
+    assert [one["name"] for one in message.attachments] == ["papers.txt"]
+    assert "papers.txt" in model.said_to()
+
+
+def test_a_turn_that_was_stopped_before_it_said_anything_says_so(chat: ScriptedChat, model):
+    """A-L19.2: nobody is left with a sign of life alone"""
+    linked("42")
+    model.will(cue(1), Text("never"))
+    chat.say("Hello")
+    model.reaches(1)
+    chat.say("/stop")
+    until(
+        lambda: len([text for text in chat.texts() if "Stopped" in text]) == 2
+    )  # the command's, and the turn's
+
+
+def test_members_of_a_linked_server_talk_within_its_rules(chat: ScriptedChat, model):
+    """A-L8.4: who is not called stays out of it, a cap of nothing is said once, and the owner pays"""
+    link = claimed("scripted", "server-1")
+    Server(mentioned=False).say("just talking")
+    bob = Server()
+    bob.say("Hello?")
+    until(lambda: bob.texts() == ["Aye."])
+    assert Turn.objects.get().session.owner == make.ada()
+    links.change_server(make.ada().pk, link.pk, {"daily_cap_microdollars": 0})
+    for number in (901, 902):
+        bob.say("More?", number=number)
+    until(handled)
+    [_, refusal] = bob.shown()
+    assert "limit for this server" in refusal.text
+    assert Turn.objects.count() == 1

@@ -12,7 +12,7 @@ from copilot.queries import readers
 from linking.outbound import records
 from linking.outbound.delivering import Delivery, Ended
 from linking.outbound.pages import pages_of, whole_answer
-from linking.outbound.progress import Progress, cards_of
+from linking.outbound.progress import STOPPED, Progress, cards_of
 from linking.outbound.records import Errand
 from linking.platforms.base import Adapter
 
@@ -45,7 +45,7 @@ class _Carriage:
         loop = asyncio.get_running_loop()
         self._clock = loop.time
         self._token_until = loop.time() + records.REPLY_TOKEN_SECONDS
-        self._typed = float("-inf")
+        self._typed = self._heard = float("-inf")
 
     async def run(self) -> None:
         while True:
@@ -69,11 +69,13 @@ class _Carriage:
             progress.ask(card)
         if standing is None or standing.is_over:
             progress.standing = "over"
+            progress.ending = STOPPED if standing is not None and standing.status == "cancelled" else ""
         elif standing.status == "waiting":
             progress.standing = "waiting"
         elif standing.status == "running":
             progress.standing = "working"
         self._progress = progress
+        self._heard = self._clock()
         return cursor
 
     async def _follow(self, feed: readers.Feed) -> bool:
@@ -93,14 +95,14 @@ class _Carriage:
         wait = LOOK_AGAIN_SECONDS if shown else max(self._delivery.pace.seconds_left(), 0.01)
         if self._types():
             wait = min(wait, max(self._typed + self._adapter.typing_ttl * 0.8 - self._clock(), 0.01))
-        waiting = not shown or self._types()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 while True:
                     batch = await anext(feed)
+                    self._heard = self._clock()
                     if self._take(batch) and (shown or self._progress.standing != "working"):
                         return True
-        return waiting
+        return self._clock() - self._heard < LOOK_AGAIN_SECONDS
 
     def _take(self, batch: list[readers.Entry]) -> bool:
         changed = False

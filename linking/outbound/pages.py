@@ -71,8 +71,6 @@ def _with_status(pages: list[Page], progress: Progress, adapter: Adapter) -> lis
         silent = adapter.supports_typing and not progress.tool
         return [] if silent or progress.standing == "queued" else [Page(f"*{status or WORKING}*")]
     last = pages[-1]
-    if progress.standing == "over":
-        return [*pages, Page(progress.ending)] if progress.ending else pages
     if not status or last.card is not None:
         return pages
     return [*pages[:-1], Page(f"{last.text}\n\n*{status}*")]

@@ -35,6 +35,7 @@ from copilot.turns import Asked
 Standing = Literal["queued", "working", "waiting", "over"]
 SHOWN_ARGUMENTS = 6
 ARGUMENT_CHARACTERS = 120
+STOPPED = "*Stopped.*"
 OPEN = ("requested", "open")
 HOW_IT_WENT = {
     "running": "Approved",
@@ -77,7 +78,7 @@ class Progress:
 
     standing: Standing = "queued"
     tool: str = ""  # what is being used just now
-    ending: str = ""  # words about an ending that was no success
+    ending: str = ""  # words for an ending that left none
     cards: dict[str, Card] = field(default_factory=dict)  # by call
     _rows: dict[str, _Row] = field(default_factory=dict)
 
@@ -126,7 +127,9 @@ class Progress:
                 self.tool = ""
             case TurnPaused():
                 self.standing = "waiting"
-            case TurnSucceeded() | TurnFailed() | TurnCancelled():
+            case TurnCancelled():
+                self.standing, self.ending = "over", STOPPED
+            case TurnSucceeded() | TurnFailed():
                 self.standing = "over"
             case _:
                 return False

@@ -48,6 +48,7 @@ PRIMARY, DANGER, LINK = 1, 4, 5  # styles of buttons
 UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, TOKEN_EXPIRED = 10008, 10015, 10062, 50027
 T = TypeVar("T")
 
+LOOK_THERE = "I have written to you privately."
 NOBODY: dict[str, JSON] = {"parse": []}
 
 
@@ -145,6 +146,8 @@ class Discord(Adapter):
             return
         opened = await self._call("POST", "/users/@me/channels", {"recipient_id": user_id})
         await self.send(Address(scope="dm", container_id=str(opened["id"])), message)
+        if to.reply_token:  # what was promised in public must not stay open
+            await self._reply(to, Outgoing(body=self.render(LOOK_THERE), opens=True))
 
     async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
         """The door has put the press off already; words go to the presser alone."""

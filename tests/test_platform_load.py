@@ -1,0 +1,88 @@
+"""Many chats at once, and servers that go away meanwhile: nothing is lost or doubled (L27)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from copilot.models import Message
+from copilot.providers.scripted import Text
+from linking import tasks
+from linking.models import PlatformUpdate
+from tests import make
+from tests.cuts import redis_away
+from tests.engine import cue, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.platform_chats import ScriptedChat, chatting, handled
+from tests.test_inbox import linked
+
+CHATS = 100
+SECONDS = 60
+
+
+@pytest.fixture
+def chat(rig, settings, monkeypatch):
+    with chatting(settings, monkeypatch):
+        linked("42")
+        yield ScriptedChat()
+
+
+def test_while_redis_is_away_doors_store_and_afterwards_everybody_is_answered_once(
+    chat: ScriptedChat, model, rig
+):
+    """A-L27.2"""
+    model.will(Text("One, "), cue(1), Text("still here."))
+    chat.say("first")
+    until(lambda: chat.texts() == ["One, "])
+    with redis_away():
+        assert chat.say("second", number=2).status_code == 200
+        assert PlatformUpdate.objects.filter(done_at=None).count() == 1
+    model.give(1)
+    until(lambda: chat.texts()[0] == "One, still here.")
+    PlatformUpdate.objects.filter(done_at=None).update(received_at="2026-01-01T00:00:00Z")
+    tasks.sweep()
+    until(handled)
+    until(lambda: chat.texts() == ["One, still here.", "Aye."])
+    assert Message.objects.filter(kind="user").count() == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_chats_of_a_message_a_second(chat: ScriptedChat, model, rig, monkeypatch):
+    """A-L27.1: for a minute; every message is heard and answered once"""
+    work = ThreadPoolExecutor(8)
+    monkeypatch.setattr(tasks, "send_update", lambda update_id: work.submit(_handle, update_id))
+    model.otherwise = lambda request: [Text("Noted.")]
+    users = [f"u{number}" for number in range(CHATS)]
+    for user in users:  # each with an account of their own: an account's pace is limited
+        linked(user, owner=make.user(user))
+    chats = [ScriptedChat(f"room-{user}", user) for user in users]
+    start = threading.Barrier(CHATS)
+
+    def talk(one: ScriptedChat) -> None:
+        start.wait(60)
+        for line in range(SECONDS):
+            began = time.monotonic()
+            assert one.say(f"line {line}", number=line).status_code == 200
+            time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+        connection.close()
+
+    with work, ThreadPoolExecutor(CHATS) as people:
+        list(people.map(talk, chats))
+        until(handled, 300)
+    said = Message.objects.filter(kind="user", sequence__isnull=False)
+    until(lambda: said.count() == CHATS * SECONDS, 300)
+    until(lambda: all(one.texts().count("Noted.") == SECONDS for one in chats), 300)
+    assert said.values("session", "content").distinct().count() == said.count()
+
+
+def _handle(update_id: int) -> None:
+    try:
+        tasks.handle_update(update_id)
+    finally:
+        connection.close()
