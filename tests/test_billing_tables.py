@@ -11,6 +11,8 @@ from django.apps import apps
 from django.db import DatabaseError, IntegrityError, connection, models, transaction
 
 from billing import plans, pricing, queries, usage
+from billing.api import top_ups
+from billing.gateway import checkouts, shapes
 from billing.models import (
     Account,
     AutoTopUp,
@@ -22,6 +24,7 @@ from billing.models import (
     TopUp,
     UsageReset,
 )
+from billing.payments import automatic, buying
 from tests import make
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -145,7 +148,7 @@ def test_money_is_whole_and_names_its_unit():
 
 
 def _dataclass_fields():
-    for module in (plans, pricing, queries, usage):
+    for module in (plans, pricing, queries, usage, shapes, checkouts, buying, automatic, top_ups):
         for value in vars(module).values():
             if dataclasses.is_dataclass(value) and value.__module__ == module.__name__:
                 for field in dataclasses.fields(value):
