@@ -19,6 +19,7 @@ from diagnostics.conditions import Moment
 from diagnostics.findings import MOST_IDS, Snapshot, Summary
 from diagnostics.reading import one_moment
 from diagnostics.shared import Shared
+from linking import queries as linking
 
 CACHE_SECONDS = 5.0
 BROKER_SECONDS = 1.5  # longer, and its figures are left out
@@ -131,12 +132,15 @@ def _from_postgres() -> dict[str, object]:
             ids = {name: _some_ids(name, moment) for name in SHOWN}
             ids["stranded_pending"] = tuple(str(one) for one in counting.stranded_sessions()[:MOST_IDS])
             ticked = timetable.last_tick_at()
+            waiting = linking.backlogs()
         return {
             "ids": ids,
             "workers": present.workers(),
             "scheduler_silent_seconds": (now - ticked).total_seconds() if ticked else None,
             "orphaned_schedules": timetable.summary().orphaned_total,
             "queue_depths": samples.recent("queued", 5),
+            "update_backlog": waiting.updates_waiting,
+            "delivery_backlog": waiting.deliveries_waiting,
         }
     except Error:
         connection.close()

@@ -17,6 +17,7 @@ from linking.errors import LinkNotFound, LinkTokenExpired, NotAuthorised
 from linking.models import (
     BotRunner,
     CapReservation,
+    Delivery,
     LinkToken,
     LinkUsage,
     PlatformLink,
@@ -217,3 +218,23 @@ def oldest_waiting_update_at() -> datetime | None:
     """Since when the oldest unhandled update waits; None when none does."""
     waiting = PlatformUpdate.objects.filter(done_at=None).order_by("id")
     return waiting.values_list("received_at", flat=True).first()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlogs:
+    """What waits between the platforms and us, and what nobody will try again."""
+
+    updates_waiting: int
+    deliveries_waiting: int
+    deliveries_failed: int
+
+
+def backlogs() -> Backlogs:
+    sent = Delivery.objects.filter(Q(state="waiting") | Q(state="failed")).aggregate(
+        waiting=Count("pk", filter=Q(state="waiting")), failed=Count("pk", filter=Q(state="failed"))
+    )
+    return Backlogs(
+        updates_waiting=PlatformUpdate.objects.filter(done_at=None).count(),
+        deliveries_waiting=sent["waiting"],
+        deliveries_failed=sent["failed"],
+    )

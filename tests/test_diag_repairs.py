@@ -10,10 +10,10 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from copilot import dispatch
-from copilot.errors import Conflict, InvalidRequest, Refused
+from copilot.errors import Conflict, InvalidRequest, Refused, Unavailable
 from copilot.live import beats, keys
 from copilot.live.client import blocking
-from copilot.models import Message, Turn
+from copilot.models import Message, Turn, WorkerBeat
 from copilot.providers.scripted import Text
 from diagnostics import conditions, repairs
 from diagnostics.models import RepairAudit, RepairPreview
@@ -460,6 +460,41 @@ def test_a_turn_that_lives_again_is_left_alone(monkeypatch):
     monkeypatch.setattr(conditions, "judged", judged_then_taken)
     assert reasons(ask("cleanup_orphaned", [taken])) == {str(taken.pk): "not_orphaned"}
     assert states(taken) == ["queued"]
+
+
+def test_a_worker_that_wakes_after_the_repair_writes_nothing_more(rig, model):
+    """A-D9.4: it was frozen, its beats were gone, and its turn was cleaned up"""
+    session = make.session()
+    model.will(Text("Half"), cue(1), Text(" and more"))
+    turn_id = start(session)
+    model.reaches(1)
+    rig.worker.freeze()
+    blocking().delete(keys.beat(rig.worker.name))
+    long_ago = timezone.now() - H
+    Turn.objects.filter(pk=turn_id).update(started_at=long_ago, begun_at=long_ago)
+    WorkerBeat.objects.update(beat_at=long_ago)
+    assert ask("cleanup_orphaned", [turn_id]).changed == 1
+    model.give(1)
+    rig.worker.wake()
+    until(lambda: not rig.worker.running())
+    assert endings(session.pk, turn_id) == ["turn.failed"]
+    assert "and more" not in "".join(
+        Message.objects.filter(session=session).values_list("content", flat=True)
+    )
+
+
+def test_on_a_database_that_takes_no_writes_nothing_is_half_done():
+    """A-D8.1: the service is unavailable, the executions as they were"""
+    turn = dead()
+    grace()
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+        try:
+            with pytest.raises(Unavailable):
+                ask("cleanup_orphaned", [turn])
+        finally:
+            cursor.execute("SET default_transaction_read_only = off")
+    assert states(turn) == ["running"]
 
 
 def test_live_turns_are_never_touched_by_a_repair_of_dead_ones():

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from django.db import OperationalError
 
-from copilot import evidence
+from copilot import evidence, inventory
 from copilot.live import beats, keys
 from copilot.live.client import blocking
 from copilot.models import Turn, WorkerBeat
 from copilot.providers.scripted import Text
 from diagnostics import tasks as reaper
+from diagnostics.findings import evaluate
+from diagnostics.models import RepairAudit
 from tests import make
 from tests.engine import cue, ended, endings, quiet, start, status, together, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.test_diag_findings import seen
 
 
 def running(number, worker="gone", *, beating=()):
@@ -26,6 +30,10 @@ def running(number, worker="gone", *, beating=()):
 
 def beat(turns, worker="gone"):
     beats.write(worker, [(str(turn.pk), turn.fence) for turn in turns], life_seconds=6)
+
+
+def _unreadable():
+    raise OperationalError("gone")
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +120,58 @@ class TestJudging:
             turn.refresh_from_db()
             assert turn.attempts == 2
             Turn.objects.filter(pk=turn.pk).delete()
+
+    def test_a_takeover_is_recorded_with_what_it_found_and_left(self):
+        """A-D10.3, D8: actor `reaper`, one row for all of a look, after it is done"""
+        turns = running(3)
+        assert reaper.probe() == 3
+        assert reaper.probe() == 0
+        audit = RepairAudit.objects.get()
+        assert (audit.actor, audit.admin_id, audit.action, audit.outcome) == (
+            "reaper",
+            None,
+            "take_over",
+            "done",
+        )
+        assert set(audit.ids) == {turn.pk for turn in turns}
+        assert {change["id"]: change["before"]["fence"] for change in audit.changes} == {
+            str(turn.pk): turn.fence for turn in turns
+        }
+        assert {change["after"]["status"] for change in audit.changes} == {"queued"}
+
+    def test_whatever_else_it_repairs_is_recorded_too(self):
+        """D8, D10: a stop overridden, a task sent again, and that only once"""
+        stopped = make.turn(make.session(), "running", worker="w")
+        sent = make.turn(make.session(), "queued")
+        long_ago = "2026-01-01T00:00:00Z"
+        Turn.objects.filter(pk=stopped.pk).update(stop_requested_at=long_ago, begun_at=make.timezone.now())
+        Turn.objects.filter(pk=sent.pk).update(dispatch_count=1)
+        for _ in range(2):
+            Turn.objects.filter(pk=sent.pk).update(dispatched_at=long_ago)
+            reaper.sweep()
+        found = {audit.action: audit.ids for audit in RepairAudit.objects.all()}
+        assert found == {"override_stop": [stopped.pk], "send_again": [sent.pk]}
+        assert RepairAudit.objects.count() == 2
+
+    def test_all_that_died_meanwhile_is_handled_in_one_pass(self):
+        """A-D10.8: after the reaper itself was away, which is told while it lasts"""
+        beats.note_sweep()
+        blocking().pexpire(keys.REAPER, (beats.SWEEP_MEMORY_SECONDS - 61) * 1000)
+        silent = inventory.reaper_silent_seconds()
+        assert [one.code for one in evaluate(seen(reaper_silent_seconds=silent))] == ["reaper_silent"]
+        running(9)
+        reaper.reap()
+        assert not Turn.objects.filter(status="running").exists()
+        assert (inventory.reaper_silent_seconds() or 0) < 30
+
+    def test_a_blind_reaper_says_so(self, monkeypatch):
+        """D10: Postgres cannot be read, nobody is judged"""
+        monkeypatch.setattr(reaper, "_alone", _unreadable)
+        reaper.reap()
+        assert inventory.reaper_was_blind()
+        monkeypatch.undo()
+        reaper.sweep()
+        assert not inventory.reaper_was_blind()
 
     def test_only_one_sweep_runs_at_a_time(self):
         """D10: an advisory lock"""

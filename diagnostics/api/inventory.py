@@ -13,11 +13,17 @@ from rest_framework.request import Request
 from diagnostics import findings, inventory, lists, samples, snapshot, timeline, timetable
 from diagnostics.api.doors import Door, Query, answer, operation, query_of
 from diagnostics.probes import running, servers
+from linking import queries as linking
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
+    """Processes of ours: workers, the clock, and those that fetch from chat platforms."""
+
     results: tuple[findings.Worker, ...]
+    scheduler_ticked_at: datetime | None
+    runners: list[linking.RunnerFacts]
+    backlogs: linking.Backlogs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,15 @@ class Probes:
     results: list[Probed]
 
 
+ASKED = {
+    **servers.READINESS,
+    "broker": servers.broker,
+    "reaper": servers.reaper,
+    "mail": servers.mail,
+    "clock": servers.clock,
+}  # those that leave nothing behind: the storage is written to by the doctor alone
+
+
 class WantedSamples(Query):
     metric: Literal[samples.NAMES]  # type: ignore[valid-type]
     range: Literal["1h", "24h", "7d"] = "1h"
@@ -63,7 +78,14 @@ class WantedSchedules(Query):
 class DiagnosticsWorkersView(Door):
     @operation("Worker processes", answers={200: Workers})
     def get(self, request: Request) -> HttpResponse:
-        return answer(Workers(results=inventory.workers()))
+        return answer(
+            Workers(
+                results=inventory.workers(),
+                scheduler_ticked_at=timetable.last_tick_at(),
+                runners=linking.runners(),
+                backlogs=linking.backlogs(),
+            )
+        )
 
 
 class DiagnosticsLeasesView(Door):
@@ -100,7 +122,7 @@ class DiagnosticsFindingsView(Door):
 class DiagnosticsProbesView(Door):
     @operation("Ask every server one question", answers={200: Probes})
     def get(self, request: Request) -> HttpResponse:
-        asked = running.without_echo(running.run(servers.READINESS))
+        asked = running.without_echo(running.run(ASKED))
         shown = [
             Probed(
                 name=result.name,

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.db import connection
+from django.db import InternalError, connection
 from django.db.models.functions import Now
 
-from copilot.errors import Conflict, NotFound, Refused
+from copilot.errors import Conflict, NotFound, Refused, Unavailable
 from diagnostics import audit, reading, snapshot
 from diagnostics.audit import Actor, Change, Entry, Outcome
 from diagnostics.models import RepairAudit, RepairPreview
@@ -49,14 +49,21 @@ def perform(actor: Actor, name: str, fields: object, *, key: str = "") -> Result
     action = ACTIONS.get(name)
     if action is None:
         raise NotFound
+    try:
+        return _refusable(actor, action, fields, key)
+    except InternalError as problem:  # a database that takes no writes, such as a standby
+        raise Unavailable from problem
+
+
+def _refusable(actor: Actor, action: actions.Action, fields: object, key: str) -> Result:
     began = time.monotonic()
     try:
-        asked = asking.read(name, fields, takes_ids=action.takes_ids, takes_all=action.takes_all)
+        asked = asking.read(action.name, fields, takes_ids=action.takes_ids, takes_all=action.takes_all)
         with _one_at_a_time(actor, key):
             return _repeated(actor, asked, key) or _perform(actor, action, asked, began, key)
     except Refused as refusal:
         entry = Entry(
-            action=name,
+            action=action.name,
             outcome=Outcome.REFUSED,
             reason=_reason_in(fields),
             result={"code": refusal.code, "message": refusal.message},

@@ -23,3 +23,17 @@ def test_a_minute_of_faults_loses_nothing(redis):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_each_condition_is_seen_with_real_processes():
+    """D3, D10, D22: produced by killing and freezing them, named by diagnostics, mended by the reaper or a worker"""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.conditions"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
