@@ -25,15 +25,18 @@ def hit(name: str, who: str, *, limit: int, seconds: int, clock: Clock = time.ti
     now = clock()
     number = int(now // seconds)
     gone = now / seconds - number
+    wait = max(1, int(seconds * (1 - gone)) + 1)
+    earlier, present = (f"{name}:{who}:{one}" for one in (number - 1, number))
     try:
-        before = int(caches["shared"].get(f"{name}:{who}:{number - 1}") or 0)
-        if int(caches["shared"].get(f"{name}:{who}:{number}") or 0) + before * (1 - gone) >= limit:
-            return max(1, int(seconds * (1 - gone)) + 1)
-        count = _counted(f"{name}:{who}:{number}", 2 * seconds)
+        counts = caches["shared"].get_many([earlier, present])
+        weighed = int(counts.get(earlier, 0)) * (1 - gone)
+        if int(counts.get(present, 0)) + weighed >= limit:
+            return wait
+        count = _counted(present, 2 * seconds)
     except Unavailable:
         log.warning("the count of %s is unreachable: letting it through", name)
         return None
-    return max(1, int(seconds * (1 - gone)) + 1) if count + before * (1 - gone) > limit else None
+    return wait if count + weighed > limit else None
 
 
 def first(name: str, who: str, *, seconds: int) -> bool:

@@ -32,6 +32,7 @@ class SharedCache(RedisCache):
 
     add = _named(RedisCache.add)
     get = _named(RedisCache.get)
+    get_many = _named(RedisCache.get_many)
     set = _named(RedisCache.set)
     incr = _named(RedisCache.incr)
     delete = _named(RedisCache.delete)

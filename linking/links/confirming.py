@@ -72,8 +72,11 @@ def _all_or_nothing() -> Iterator[None]:
 
 
 def _use(user: User, token: str, kind: Kind) -> LinkToken:
-    """Steps 2 to 6, in their order: the first that fails decides, and the token stays as it was."""
-    row = queries.token_by_digest(digest(token))
+    """Steps 2 to 6, in their order: the first that fails decides, and the token stays as it was.
+
+    Of two at once the second waits for the first, and finds the token used rather than its subject linked.
+    """
+    row = LinkToken.objects.select_for_update().filter(digest=digest(token)).first()
     if row is None:
         raise LinkNotFound
     if row.kind != kind:

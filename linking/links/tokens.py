@@ -98,8 +98,9 @@ def _create(kind: Kind, asked: TokenRequest) -> NewToken:
         if queries.is_linked(kind, asked.platform, asked.subject_id):
             raise LinkAlreadyExists
         _check_rate(kind, asked)
-        owning.remove_dead(kind, asked.platform, asked.subject_id)
+        # Tokens before links, as a confirmation holds them: the two wait for each other, never in a circle.
         _of_subject(kind, asked).filter(used_at=None, superseded_at=None).update(superseded_at=Now())
+        owning.remove_dead(kind, asked.platform, asked.subject_id)
         row = LinkToken.objects.create(
             digest=digest(token),
             kind=kind,
