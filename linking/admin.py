@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from copilot.commands import as_uuid
 from copilot.errors import Refused
 from linking import links
 from linking.models import (
@@ -41,7 +42,19 @@ else:
 class ViewOnly(AnyAdmin):
     """What code alone writes is looked at here, even by superusers."""
 
-    show_full_result_count = False
+    show_full_result_count = False  # counting a large table costs more than it tells
+    found_by_id: tuple[str, ...] = ()  # columns that a whole id is looked up in, by their indexes
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        key = as_uuid(search_term.strip().lower())
+        if key is None or not self.found_by_id:
+            return super().get_search_results(request, queryset, search_term)
+        found = Q()
+        for column in self.found_by_id:
+            found |= Q(**{column: key})
+        return queryset.filter(found), False
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -187,6 +200,7 @@ class PlatformLinkAdmin(ViewOnly):
     list_filter = ["platform", "state"]
     list_select_related = ["owner"]
     search_fields = ["=owner__username", "=owner__email", "=server_id"]
+    found_by_id = ("id",)
     ordering = ["-created_at"]
 
 
@@ -196,6 +210,7 @@ class PlatformUserLinkAdmin(ViewOnly):
     list_filter = ["platform"]
     list_select_related = ["user"]
     search_fields = ["=user__username", "=user__email", "=platform_user_id"]
+    found_by_id = ("id",)
     ordering = ["-created_at"]
 
 
@@ -212,6 +227,8 @@ class LinkTokenAdmin(ViewOnly):
         "used_by",
     ]
     list_filter = ["platform", "kind"]
+    search_fields = ["=subject_id", "=used_by__username", "=used_by__email"]
+    found_by_id = ("id",)
     list_select_related = ["used_by"]
     exclude = ["digest"]
     ordering = ["-created_at"]
@@ -221,7 +238,8 @@ class LinkTokenAdmin(ViewOnly):
 class PlatformConversationAdmin(ViewOnly):
     list_display = ["id", "platform", "scope", "session_id", "opened_at", "last_message_at", "closed_at"]
     list_filter = ["platform", "scope"]
-    search_fields = ["=id", "=session__id"]
+    search_fields = ["=session__owner__username", "=session__owner__email"]
+    found_by_id = ("id", "session_id")
     ordering = ["-last_message_at"]
 
 
@@ -246,7 +264,8 @@ class StartedTurnAdmin(ViewOnly):
 class LinkUsageAdmin(ViewOnly):
     list_display = ["day", "link_id", "spent_microdollars", "reserved_microdollars"]
     fields = ["day", "link_id", "spent_microdollars", "reserved_microdollars"]
-    search_fields = ["=link_id"]
+    search_fields = ["=link__owner__username", "=link__owner__email"]
+    found_by_id = ("link_id",)
     ordering = ["-day"]
 
 
@@ -261,7 +280,8 @@ class CapReservationAdmin(ViewOnly):
         "settled_at",
     ]
     exclude = ["member", "link"]
-    search_fields = ["=run_id", "=link_id"]
+    search_fields = ["=run_id"]
+    found_by_id = ("id", "link_id", "session_id")
     ordering = ["-created_at"]
 
 
@@ -274,6 +294,9 @@ class BotRunnerAdmin(ViewOnly):
 @admin.register(OutboundMessage)
 class OutboundMessageAdmin(ViewOnly):
     list_display = ["id", "conversation_id", "turn_id", "part", "final", "created_at"]
+    exclude = ["text_hash"]
+    search_fields = ["=platform_message_id"]
+    found_by_id = ("turn_id", "conversation_id")
     ordering = ["-id"]
 
 
@@ -295,5 +318,7 @@ class DeliveryEndpointAdmin(ViewOnly):
 class DeliveryAdmin(ViewOnly):
     list_display = ["id", "endpoint_id", "event", "state", "attempts", "last_status", "created_at"]
     list_filter = ["state", "event"]
+    search_fields = ["=event_key"]
+    found_by_id = ("id", "turn_id", "conversation_id")
     exclude = ["body"]
     ordering = ["-created_at"]

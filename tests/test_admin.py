@@ -19,7 +19,9 @@ from django.utils import timezone
 
 from billing import accounts, policies, queries
 from copilot.models import Session, Share, Turn
-from tests import make
+from linking import links
+from linking.models import LinkToken, PlatformConversation
+from tests import chats, make
 
 pytestmark = pytest.mark.django_db
 OURS = ("copilot", "billing", "linking", "diagnostics")
@@ -37,6 +39,9 @@ LEADS = (
 GIVEN: dict[str, object] = {  # what the database's own rules ask for
     "UsageRecord.cost_source": "UNKNOWN",
     "UsageReset.kind": "STAFF",
+    "Button.answer": "approve",
+    "DeliveryEndpoint.url": "https://example.com/",
+    "DeliveryEndpoint.disabled_reason": "",
 }
 _numbers = itertools.count(1)
 
@@ -128,12 +133,26 @@ def share(session: Session) -> Share:
     )
 
 
+def link_token() -> LinkToken:
+    made = chats.server_token(f"server-{next(_numbers)}")
+    return LinkToken.objects.get(digest=links.digest(made.token))
+
+
+def platform_conversation() -> PlatformConversation:
+    number = next(_numbers)
+    return chats.conversation(
+        chats.server_link(person(), server_id=f"server-{number}"), container=f"channel-{number}"
+    )
+
+
 MADE: dict[str, Callable[[], models.Model]] = {
     "User": person,
     "Session": lambda: make.session(person()),
     "Turn": turn,
     "Message": lambda: make.message(Session.objects.order_by("?").first() or make.session(person())),
     "Share": lambda: share(make.session(person())),
+    "LinkToken": link_token,
+    "PlatformConversation": platform_conversation,
     "Account": lambda: accounts.get_or_create(person().pk),
 }
 
