@@ -16,7 +16,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
-from billing import accounts, ledger, plans, policies, subscriptions, usage
+from billing import accounts, gateway, ledger, plans, policies, queries, subscriptions, usage
+from billing.errors import Refused
 from billing.models import TIER_CHOICES, Account, PlanChange, Subscription, UsageReset, UsageWindow
 from billing.showing import dollars, dollars_of_cents
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # Django's own classes take no parameters when they run
 else:
     UserAccountAdmin, AccountModelForm, Rows = admin.ModelAdmin, forms.ModelForm, admin.TabularInline
 
+SYNC_SECONDS = 10.0  # for each account; staff wait for it
 LAST = 10  # of each kind of row on an account's page
 
 
@@ -147,13 +149,13 @@ class AccountAdmin(UserAccountAdmin):
     search_fields = ["user__email", "user__username", "=user__id", "=stripe_customer_id"]
     readonly_fields = [
         "user", "tier", "granted_tier", "day_use", "week_use", "balance", "debt", "stripe_customer_id",
-        "trial_used_at", "created_at",
+        "trial_used_at", "pending_change", "created_at",
     ]  # fmt: skip
     fields = [
         "daily_limit_override_microdollars", "weekly_limit_override_microdollars", "reason", *readonly_fields
     ]  # fmt: skip
     inlines = [SubscriptionSeen, ResetsSeen, PlanChangesSeen]
-    actions = ["set_tier", "set_overrides", "reset_day", "reset_day_and_week", "grant_credits"]
+    actions = ["set_tier", "set_overrides", "reset_day", "reset_day_and_week", "grant_credits", "sync_now"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Account]:
         now = timezone.now()
@@ -190,6 +192,14 @@ class AccountAdmin(UserAccountAdmin):
     @admin.display(description="grace until")
     def grace(self, account: Account) -> datetime | None:
         return account.subscription.grace_until if hasattr(account, "subscription") else None
+
+    @admin.display(description="pending change")
+    def pending_change(self, account: Account) -> str:
+        """Asked at Stripe, like the user's own page."""
+        status = queries.subscription(account.user_id)
+        if status.pending_unknown:
+            return "could not be looked up"
+        return f"{status.pending_tier} on {status.pending_tier_effective_at}" if status.pending_tier else "-"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -271,6 +281,18 @@ class AccountAdmin(UserAccountAdmin):
             return f"Granted {given['cents']} cents. {given['reason']}"
 
         return self._asked(request, chosen, GrantForm, act)
+
+    @admin.action(description="Sync from Stripe now", permissions=["change"])
+    def sync_now(self, request: HttpRequest, chosen: QuerySet[Account]) -> None:
+        """What Stripe says of them at this moment; nothing is asked, for nothing is decided here."""
+        for account in chosen:
+            try:
+                subscriptions.sync(account.pk, deadline=gateway.in_request(SYNC_SECONDS))
+            except Refused as problem:
+                self.message_user(request, f"{account.user}: {problem.message}", messages.ERROR)
+            else:
+                self.log_change(request, account, "Synced from Stripe.")
+                self.message_user(request, f"{account.user} is as Stripe has it.", messages.SUCCESS)
 
     def _asked(
         self,

@@ -1,66 +1,30 @@
-"""Staff pages of billing: policy and tiers are written here; the ledger, use and plans are only looked at."""
+"""Staff pages of billing: the ledger, use and plans are only looked at here; what is written stands beside."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
 from django.contrib import admin
-from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.forms import ModelForm
 from django.http import HttpRequest
 
 from billing import account_admin as account_admin  # registers the pages of accounts
-from billing import catalogue_admin as catalogue_admin  # … and of prices
-from billing import payment_admin as payment_admin  # … and of what came from Stripe
-from billing import policies, pricing
+from billing import catalogue_admin as catalogue_admin  # … of prices
+from billing import payment_admin as payment_admin  # … of what came from Stripe
+from billing import policy_admin as policy_admin  # … and of policy and tiers
+from billing import pricing
 from billing.models import (
     LedgerAllocation,
     LedgerEntry,
-    LimitPolicy,
+    MonthlyUsage,
     PlanChange,
-    TierPolicy,
     UsageRecord,
     UsageReset,
     UsageWindow,
 )
-from billing.showing import AnyAdmin, ViewOnly, dollars, dollars_of_cents
+from billing.showing import ViewOnly, dollars, dollars_of_cents
 
 USER_SEARCH = ["=account__user__username", "=account__user__email"]
-
-
-class PolicyAdmin(AnyAdmin):
-    """Rows that are always there: changed, never added or deleted; this process acts on a change at once."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def save_model(self, request: HttpRequest, obj: Model, form: ModelForm[Model], change: bool) -> None:
-        super().save_model(request, obj, form, change)
-        transaction.on_commit(policies.forget)
-
-
-@admin.register(LimitPolicy)
-class LimitPolicyAdmin(PolicyAdmin):
-    list_display = ["__str__", "daily_base", "weekly_base", "unknown_cost", "payments_enabled"]
-
-    @admin.display(description="daily base")
-    def daily_base(self, row: LimitPolicy) -> str:
-        return dollars(row.daily_base_microdollars)
-
-    @admin.display(description="weekly base")
-    def weekly_base(self, row: LimitPolicy) -> str:
-        return dollars(row.weekly_base_microdollars)
-
-
-@admin.register(TierPolicy)
-class TierPolicyAdmin(PolicyAdmin):
-    list_display = ["tier", "multiplier", "monthly_cents", "trial_days", "selectable"]
-    readonly_fields = ["tier"]
-    ordering = ["multiplier"]
 
 
 class BySource(admin.SimpleListFilter):
@@ -101,6 +65,21 @@ class UsageRecordAdmin(ViewOnly):
     @admin.display(ordering="cost_microdollars")
     def cost(self, record: UsageRecord) -> str:
         return dollars(record.cost_microdollars)
+
+
+@admin.register(MonthlyUsage)
+class MonthlyUsageAdmin(ViewOnly):
+    list_display = ["month", "user", "provider", "model", "calls", "cost"]
+    list_select_related = ["account__user"]
+    search_fields = USER_SEARCH
+    ordering = ["-month", "id"]
+
+    @admin.display(empty_value="the platform")
+    def user(self, row: MonthlyUsage) -> str | None:
+        return row.account.user.get_username() if row.account else None
+
+    def cost(self, row: MonthlyUsage) -> str:
+        return dollars(row.cost_microdollars)
 
 
 @admin.register(UsageWindow)

@@ -7,7 +7,18 @@ from datetime import timedelta
 
 from celery import shared_task
 
-from billing import effects, inbox, ledger, mails, metrics, payments, policies, subscriptions, usage
+from billing import (
+    effects,
+    expiring,
+    inbox,
+    ledger,
+    mails,
+    metrics,
+    payments,
+    policies,
+    subscriptions,
+    usage,
+)
 
 logger = logging.getLogger(__name__)
 SHORT_WAIT = timedelta(minutes=1)
@@ -29,8 +40,15 @@ def verify_windows() -> None:
 
 @shared_task(name="billing.tasks.expire_credits", ignore_result=True, time_limit=600)
 def expire_credits() -> None:
-    """Every hour: credit whose time is over (B9.5)."""
+    """Every hour: credit whose time is over, and a word to those whose credit is next (B9.5)."""
     ledger.expire_due()
+    expiring.tell_ahead()
+
+
+@shared_task(name="billing.tasks.fold_usage", ignore_result=True, time_limit=3_600)
+def fold_usage() -> None:
+    """Every night: records older than 400 days become sums of their month (B3.2)."""
+    usage.fold_old()
 
 
 @shared_task(name="billing.tasks.check_drift", ignore_result=True, time_limit=5)

@@ -138,13 +138,12 @@ CACHES = {
 CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = "default"
-# Whoever waits for Stripe or a mail server is elsewhere: the worker of maintenance runs one thing at a time, recovery too.
+# What waits for Stripe or a mail server, or takes long, is elsewhere: maintenance is one thing at a time, recovery too.
 CELERY_TASK_ROUTES = {
     "copilot.tasks.run_turn": {"queue": "turns"},
     "copilot.tasks.answer_aside": {"queue": "turns"},
     "diagnostics.tasks.*": {"queue": "maintenance"},
     "billing.tasks.publish_windows": {"queue": "maintenance"},
-    "billing.tasks.verify_windows": {"queue": "maintenance"},
     "billing.tasks.expire_credits": {"queue": "maintenance"},
     "linking.tasks.tend": {"queue": "maintenance"},
     "linking.tasks.deliver": {"queue": "maintenance"},
@@ -222,6 +221,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 55},
     },
     "reconcile top-ups": {"task": "billing.tasks.reconcile_top_ups", "schedule": crontab(hour=2, minute=11)},
+    "fold old usage": {"task": "billing.tasks.fold_usage", "schedule": crontab(hour=3, minute=47)},
     "reconcile plans": {"task": "billing.tasks.reconcile", "schedule": crontab(hour=2, minute=41)},
     "verify windows": {"task": "billing.tasks.verify_windows", "schedule": crontab(hour=3, minute=17)},
     "deliver": {"task": "linking.tasks.deliver", "schedule": 5.0, "options": {"expires": 5}},

@@ -6,7 +6,9 @@ import logging
 from datetime import timedelta
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.core import mail
+from django.urls import reverse
 from django.utils import timezone
 
 from billing import gateway, mails, queries, subscriptions, tasks
@@ -419,3 +421,50 @@ def test_erasing_says_when_somebody_would_go_on_paying(shop, settings):
         subscriptions.erase(shop.user.pk)
     Subscription.objects.update(status="canceled")
     subscriptions.erase(shop.user.pk)
+
+
+# --- staff pages ----------------------------------------------------------------------------------------
+
+
+def test_staff_sync_an_account_and_see_what_is_to_come(shop):
+    """B18.1, B18.c1: the action follows Stripe and leaves its line; a Stripe that is away is told."""
+    shop.fake.subscribe(shop.customer(), shop.prices["BUSINESS"])
+    staff, page = person(make.grace()), reverse("admin:billing_account_changelist")
+    asked = {"action": "sync_now", "_selected_action": [shop.account.pk]}
+    staff.post(page, asked)
+    assert shop.tier == "BUSINESS"
+    assert LogEntry.objects.get().change_message == "Synced from Stripe."
+    shop.ask("PRO")
+    own = staff.get(reverse("admin:billing_account_change", args=[shop.account.pk])).content.decode()
+    assert "PRO on " in own
+    shop.fake.faults.add("error", times=9)
+    assert "contact support" in staff.post(page, asked, follow=True).content.decode()
+    assert LogEntry.objects.count() == 1
+
+
+def test_a_price_is_looked_up_before_it_is_believed(shop):
+    """B18.3: recurring, monthly, active, our currency; the plan then costs what it says, and a price in use stays."""
+    row = TierPolicy.objects.get(tier="PRO")
+    page, staff = reverse("admin:billing_tierpolicy_change", args=[row.pk]), person(make.grace())
+
+    def save(price):
+        given = {
+            "multiplier": 5,
+            "stripe_price_id": price,
+            "monthly_cents": 1,
+            "trial_days": 0,
+            "selectable": "on",
+        }
+        return staff.post(page, given, follow=True).content.decode()
+
+    assert "Stripe has no such price." in save("price_nowhere")
+    assert "no price of one amount a month" in save(shop.fake.price(500, interval="year"))
+    assert "This price is in eur" in save(shop.fake.price(500, currency="eur"))
+    assert "Limits now: FREE $1.000000" in save(shop.fake.price(2_500))
+    row.refresh_from_db()
+    assert row.monthly_cents == 2_500
+    shop.prices["PRO"] = row.stripe_price_id
+    shop.subscribe("PRO")
+    assert "1 subscriptions are paid by" in save(shop.fake.price(3_000))
+    shop.fake.faults.add("error", times=9)
+    assert "contact support" in save(row.stripe_price_id)

@@ -6,7 +6,7 @@ from billing.models.notices import BillingNotice
 from billing.models.payments import AutoTopUp, TopUp
 from billing.models.policies import ONLY_POLICY, LimitPolicy, ModelPrice, TierPolicy
 from billing.models.subscriptions import PlanChange, StripeEvent, Subscription
-from billing.models.usage import UsageRecord, UsageReset, UsageWindow
+from billing.models.usage import MonthlyUsage, UsageRecord, UsageReset, UsageWindow
 
 __all__ = [
     "ONLY_POLICY",
@@ -18,6 +18,7 @@ __all__ = [
     "LedgerEntry",
     "LimitPolicy",
     "ModelPrice",
+    "MonthlyUsage",
     "PlanChange",
     "StripeEvent",
     "Subscription",

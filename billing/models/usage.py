@@ -89,6 +89,46 @@ class UsageRecord(models.Model):
         return f"{self.model} call {self.call_id}"
 
 
+class MonthlyUsage(models.Model):
+    """What is left of records after their time: sums of a month; `billing.usage` alone writes it (B3.2)."""
+
+    account = models.ForeignKey(
+        Account,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="monthly_usage",
+        db_index=False,  # the unique index begins with it
+    )
+    month = models.DateField(help_text="Its first day.")
+    provider = models.CharField(max_length=32)
+    model = models.CharField(max_length=128)
+    calls = models.BigIntegerField()
+    input_tokens = models.BigIntegerField()
+    output_tokens = models.BigIntegerField()
+    cache_read_tokens = models.BigIntegerField()
+    cache_write_5m_tokens = models.BigIntegerField()
+    cache_write_1h_tokens = models.BigIntegerField()
+    cost_microdollars = models.BigIntegerField()
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name_plural = "monthly usage"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["account", "month", "provider", "model"],
+                name="one_sum_per_account_month_and_model",
+                nulls_distinct=False,
+            ),
+            models.CheckConstraint(
+                condition=Q(cost_microdollars__gte=0, calls__gt=0), name="a_sum_is_of_something"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} in {self.month:%Y-%m}"
+
+
 class UsageWindow(models.Model):
     """How much of a day's or week's limit is used; `billing.usage` alone writes it."""
 

@@ -7,9 +7,10 @@ from billing.subscriptions.grace import lapse_overdue, renewal_failed
 from billing.subscriptions.granting import check_drift, set_tier
 from billing.subscriptions.portals import portal
 from billing.subscriptions.previews import Price, preview
-from billing.subscriptions.syncing import reconcile, sync
+from billing.subscriptions.syncing import ENDED, reconcile, sync
 
 __all__ = [
+    "ENDED",
     "Price",
     "Ways",
     "Wish",

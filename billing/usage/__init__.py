@@ -1,6 +1,7 @@
-"""Use: recording it, bounding it, forgiving it; the only writer of UsageRecord, UsageWindow and UsageReset."""
+"""Use: recording it, bounding it, forgiving it; the only writer of UsageRecord, UsageWindow, UsageReset and MonthlyUsage."""
 
 from billing.policies import holds_money
+from billing.usage.folding import fold_old
 from billing.usage.limits import admit, check, renew, settle
 from billing.usage.recording import Recorded, UsageCall, record
 from billing.usage.resets import Reset, reset, staff_reset
@@ -14,6 +15,7 @@ __all__ = [
     "admit",
     "broken",
     "check",
+    "fold_old",
     "holds_money",
     "publish_recent",
     "record",

@@ -13,6 +13,7 @@ from billing import counters, plans, queries
 from billing.counters import Amount, Copy
 from billing.models import UsageWindow
 from billing.queries import Standing
+from billing.usage.folding import KEPT
 
 RECENTLY = timedelta(minutes=10)  # a failed publishing is repeated this long (B5.6)
 BATCH = 500
@@ -137,7 +138,7 @@ _BROKEN = f"""
     ) AS due (account_id, kind, starts_on, known)
     LEFT JOIN LATERAL ({RECOMPUTED}) AS lost ON true
     LEFT JOIN billing_usagewindow AS counted USING (account_id, kind, starts_on)
-    WHERE counted.used_microdollars IS DISTINCT FROM coalesce(lost.used_microdollars, 0)
+    WHERE counted.used_microdollars IS DISTINCT FROM coalesce(lost.used_microdollars, 0) AND due.starts_on > %s
     ORDER BY due.account_id, due.kind, due.starts_on
 """  # noqa: S608 - constants alone
 _REPAIR = f"""
@@ -153,8 +154,9 @@ _REPAIR = f"""
 
 
 def broken() -> Iterator[Broken]:
+    """Of windows whose records are all still there; older ones cannot be judged any more (B3.2)."""
     with connection.cursor() as cursor:
-        cursor.execute(_BROKEN)
+        cursor.execute(_BROKEN, [(timezone.now() - KEPT).date()])
         rows = cursor.fetchall()
     for account_id, kind, starts_on, used, right in rows:
         yield Broken(
