@@ -270,7 +270,7 @@ class OpenHold:
 
     hold_id: str
     microdollars: int
-    seconds_left: float
+    seconds_left: int
 
 
 @_named
@@ -284,8 +284,9 @@ def open_holds(user_id: int) -> list[OpenHold]:
     for name, value in held.items():
         amount, ends = (int(word) for word in _words(value))
         if ends > seconds * 1000:
-            left = round(ends / 1000 - seconds, 1)
-            found.append(OpenHold(hold_id=bytes(name).decode(), microdollars=amount, seconds_left=left))
+            [hold_id] = _words(name)
+            left = (ends - seconds * 1000) // 1000
+            found.append(OpenHold(hold_id=hold_id, microdollars=amount, seconds_left=left))
     return found
 
 
