@@ -20,6 +20,7 @@ from django.db.models import F, Min, QuerySet
 from django.db.models.functions import Now
 
 from copilot.errors import Conflict, OutcomeUnknown, Unavailable
+from linking import metrics
 from linking.models import PlatformUpdate
 from linking.platforms.base import Away, Busy, Incoming
 
@@ -153,7 +154,8 @@ def _read(update: PlatformUpdate) -> Incoming:
 def _finish(update: PlatformUpdate, outcome: str) -> None:
     """The payload goes; the keys stay, so that it counts once."""
     rows = PlatformUpdate.objects.filter(pk=update.pk, done_at=None)
-    rows.update(done_at=Now(), outcome=outcome, payload=None)
+    if rows.update(done_at=Now(), outcome=outcome, payload=None):
+        metrics.platform_updates.labels(update.platform, outcome).inc()
     if outcome == "unlinked":  # nothing but its keys and kind is kept of strangers (L25)
         PlatformUpdate.objects.filter(pk=update.pk).update(container_id="", thread_id="")
 

@@ -12,7 +12,7 @@ from django.db import connection
 from copilot.errors import Unavailable
 from copilot.models import Message, Turn
 from copilot.providers.scripted import Text
-from linking import inbox, links, tasks
+from linking import inbox, links, metrics, tasks
 from linking.links import TokenRequest
 from linking.models import PlatformUpdate
 from linking.platforms.base import Incoming
@@ -115,7 +115,7 @@ def test_an_update_that_nobody_was_told_of_is_found_by_the_sweep(chat: ScriptedC
 
 
 def test_a_poison_update_fails_alone_and_does_not_block_its_chat(chat: ScriptedChat, monkeypatch):
-    """A-L18.4: three tries, then it is marked, and the next one goes on"""
+    """A-L18.4: three tries, then it is marked and counted, and the next one goes on"""
     tried: list[str] = []
 
     def handle(platform: str, bot_account: str, incoming: Incoming) -> str:
@@ -125,7 +125,9 @@ def test_a_poison_update_fails_alone_and_does_not_block_its_chat(chat: ScriptedC
         return "started"
 
     poison, good = stored(chat, "poison", 1), stored(chat, "good", 2)
+    counted = metrics.platform_updates.labels("scripted", "failed")._value.get()
     inbox.work_off(good, handle)
+    assert metrics.platform_updates.labels("scripted", "failed")._value.get() == counted + 1
     assert tried == ["c1.1"] * 3 + ["c1.2"]
     outcomes = dict(PlatformUpdate.objects.values_list("pk", "outcome"))
     assert outcomes == {poison: "failed", good: "started"}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from copilot.queries import readers
-from linking import conversations
+from linking import conversations, metrics
 from linking.outbound import records
 from linking.outbound.pace import Pace
 from linking.outbound.pages import Page
@@ -80,9 +80,11 @@ class Delivery:
         try:
             await self._once(part, page, message, wanted, keep=False)
         except Busy as problem:
+            self._count("busy")
             self.pace.was_refused(problem.retry_after_seconds)
             return False
         except Away:
+            self._count("away")
             self.pace.was_refused(FIRST_PAUSE_SECONDS)
             return False
         return True
@@ -95,8 +97,10 @@ class Delivery:
                 await self._once(part, page, message, wanted, keep=True)
                 return
             except Busy as problem:
+                self._count("busy")
                 self.pace.was_refused(problem.retry_after_seconds)
             except Away as problem:
+                self._count("away")
                 log.info("turn %s: %s; trying again", self.errand.turn_id, problem)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -111,9 +115,11 @@ class Delivery:
                 message_id = await self._send(part, page, message)
                 keep = True
         except Unreachable as problem:
+            self._count("unreachable")
             await readers.in_thread(conversations.mark_unreachable, self.errand.conversation_id)
             raise Ended from problem
         except CallRefused as problem:
+            self._count("refused")
             log.warning("turn %s: %s; its answer stays on the web", self.errand.turn_id, problem)
             raise Ended from problem
         self.pace.went_out()
@@ -142,6 +148,9 @@ class Delivery:
             except MessageGone:
                 continue
         return await self._adapter.send(replace(self._address(), reply_token=""), replace(message, nonce=""))
+
+    def _count(self, problem: str) -> None:
+        metrics.platform_refusals.labels(self.errand.platform, problem).inc()
 
     def _address(self) -> Address:
         return self.errand.address

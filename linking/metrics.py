@@ -1,0 +1,16 @@
+"""What linking counts for Prometheus; every label comes from a closed set, and none names a person or a place (L25)."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter
+
+platform_updates = Counter(
+    "pilothouse_platform_updates_total",
+    "Updates of chat platforms by how they went; failed ones were tried three times and left.",
+    ["platform", "outcome"],
+)
+platform_refusals = Counter(
+    "pilothouse_platform_refusals_total",
+    "Messages that a platform did not take at once: busy, away, gone, unreachable or refused.",
+    ["platform", "problem"],
+)

@@ -1,0 +1,89 @@
+"""In servers our bots answer who calls them, where they were called (L21–L23)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.core.cache import caches
+
+from copilot.models import Turn
+from linking import links
+from linking.links import TokenRequest
+from linking.models import PlatformUpdate
+from tests import make
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.engine import until
+from tests.platform_chats import DiscordChat, SlackChat, TelegramChat, chatting, handled
+from tests.platform_fakes import discord, recorded, slack, telegram
+
+
+def claimed(platform: str, server_id: str) -> None:
+    asked = TokenRequest(platform=platform, bot_account="b", subject_id=server_id, subject_name="Boats")
+    links.confirm_server(make.ada(), links.create_server_token(asked, requester_is_admin=True).token)
+
+
+@pytest.fixture
+def fakes(rig, settings, monkeypatch):
+    caches["shared"].clear()
+    servers = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
+    with servers["telegram"].running(), servers["discord"].running(), servers["slack"].running():
+        with chatting(settings, monkeypatch, **servers):
+            yield servers
+        assert all(fake.refused == [] for fake in servers.values())
+
+
+def test_a_mention_in_a_slack_channel_is_answered_in_its_own_thread(fakes):
+    """A-L23.2: app_mention and message of one post are one turn; two posts are two threads"""
+    claimed("slack", "T1")
+    chat = SlackChat(fakes["slack"])
+    for kind, event_id, ts in (
+        ("app_mention", "Ev1", "100.5"),
+        ("message", "Ev2", "100.5"),
+        ("app_mention", "Ev3", "200.7"),
+        ("message", "Ev4", "300.9"),
+    ):
+        text = "<@UBOT> hello" if ts != "300.9" else "not for the bot"
+        body = json.dumps(recorded.slack_event(kind=kind, text=text, event_id=event_id, ts=ts)).encode()
+        assert chat.knock(body, recorded.slack_headers(body, "shh")).status_code == 200
+    until(handled)
+    until(lambda: [one.markup for one in fakes["slack"].shown("C1")] == ["Aye.", "Aye."])
+    assert {one.thread_ts for one in fakes["slack"].shown("C1")} == {"100.5", "200.7"}
+    assert Turn.objects.count() == 2
+
+
+def test_a_telegram_group_hears_the_bot_where_it_calls_it_by_name(fakes):
+    """A-L21.2: the name is asked for once; the topic and the answered message are kept"""
+    claimed("telegram", "-100500")
+    fake = fakes["telegram"]
+    chat = TelegramChat(fake)
+    for number, text in ((1, "@PilotBot hello"), (2, "@OtherBot hello"), (3, "@PilotBot again")):
+        update = recorded.telegram_group_message(text=text, offset=0, update_id=number, message_id=number)
+        assert chat.knock(*chat._signed(update)).status_code == 200
+        until(handled)
+    until(lambda: [one.text for one in fake.shown("-100500")] == ["Aye.", "Aye."])
+    assert [(one.thread_id, one.reply_to) for one in fake.shown("-100500")] == [("3", "1"), ("3", "3")]
+    assert fake.calls.count("getMe") == 1
+    assert Turn.objects.count() == 2
+
+
+def test_a_discord_server_is_answered_by_the_promised_reply_and_linked_in_private(fakes):
+    """A-L22.2: an ephemeral link, a public answer, and nothing left open"""
+    fake = fakes["discord"]
+    chat = DiscordChat(fake)
+
+    def command(name: str, words: str, number: str) -> None:
+        body, headers = chat._signed(recorded.discord_command(name, words, interaction_id=number))
+        assert chat.knock(body, headers).status_code == 200
+        until(handled)
+
+    command("ask", "hello?", "1")  # of a stranger: told privately, and the promised reply says so
+    assert [one.content for one in fake.shown("600")] == ["I have written to you privately."]
+    command("link", "", "2")
+    url = chat.button("Connect")
+    links.confirm_server(make.ada(), url.rsplit("/", 1)[1])
+    command("ask", "hello!", "3")
+    until(lambda: "Aye." in chat.texts())
+    assert next(call for call in fake.calls if "interaction-token-3" in call).startswith("PATCH")
+    assert PlatformUpdate.objects.filter(outcome="started").count() == 1
