@@ -113,8 +113,10 @@ def test_a_place_of_the_wrong_scope_is_refused_by_the_table_itself(linked):
     """A-L15.1: an open conversation has the link of its scope"""
     payer = conversations.payer_of(CHANNEL, "ada-d")
     assert isinstance(payer, Payer)
-    with pytest.raises(IntegrityError):
+    with pytest.raises(NotLinked) as refused:
         conversations.open_for(replace(DM, platform="discord"), payer)
+    assert isinstance(refused.value.__cause__, IntegrityError)
+    assert not Session.objects.exists()
 
 
 # --- a key counts once (L12) -------------------------------------------------------------------------
