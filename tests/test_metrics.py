@@ -149,7 +149,7 @@ def test_what_the_system_is_like_is_told_from_the_remembered_summary(client: Cli
         "executions executions_ended_total turn_seconds queue_wait_seconds first_event_seconds turn_recoveries_total "
         "broker_depth orphaned stuck_queued cancel_backlog workers websocket_connections http_requests_total "
         "http_request_seconds provider_calls_total provider_seconds tool_calls_total cost_microdollars_total "
-        "share_hits_total probe_ok build_info"
+        "share_hits_total bot_updates_total deliveries_total probe_ok build_info"
     )
     missing = [
         name for name in families.split() if f"# TYPE pilothouse_{name.removesuffix('_total')}" not in told

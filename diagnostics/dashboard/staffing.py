@@ -94,13 +94,14 @@ def show(
     """The whole page, or only what it shows, for the script that renews it or opens it in a dialog."""
     inner = f"admin/diagnostics/{template}"
     shared = {"tab": tab, "may_repair": may_repair(request), **context}
-    if is_fragment(request):
+    if is_fragment(request) and request.method == "POST":
         return render(request, inner, shared, status=status)
+    shared |= {"tabs": tabs_shown(snapshot.summary()), "template": inner}
+    if is_fragment(request):
+        return render(request, "admin/diagnostics/renewed.html", shared, status=status)
     frame = {
         **admin.site.each_context(request),
         "title": f"{tab.title} · Diagnostics",
-        "tabs": tabs_shown(snapshot.summary()),
-        "template": inner,
         "refresh_seconds": settings.DIAG_REFRESH_SECONDS,
         **shared,
     }

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from copilot import queries
 from copilot.errors import NotFound
 from copilot.sealing import Unreadable
-from linking import mails
+from linking import mails, metrics
 from linking.conversations import Bot
 from linking.deliveries import backoff, signing
 from linking.deliveries.endpoints import secrets_of
@@ -116,6 +116,7 @@ def _mark(one: _Due, posted: Posted) -> None:
     mine = Delivery.objects.filter(pk=one.delivery_id, state=Delivery.State.WAITING)
     if posted.status is not None and 200 <= posted.status < 300:
         mine.update(state=Delivery.State.DELIVERED, finished_at=Now(), **said)
+        metrics.deliveries.labels("delivered").inc()
         DeliveryEndpoint.objects.filter(pk=one.endpoint_id).exclude(failures=0).update(failures=0)
         return
     again = backoff.may_be_tried_again(posted.status)
@@ -124,6 +125,7 @@ def _mark(one: _Due, posted: Posted) -> None:
         mine.update(state=Delivery.State.FAILED, finished_at=Now(), **said)
     else:
         mine.update(next_try_at=Now() + timedelta(seconds=delay), **said)
+    metrics.deliveries.labels("failed" if delay is None else "again").inc()
     _count_failure(one.endpoint_id, posted.status)
 
 

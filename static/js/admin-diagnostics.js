@@ -73,6 +73,9 @@ async function renew() {
     const filtering = live.querySelector(".dx-filterbox")?.open;
     const scroll = [window.scrollX, window.scrollY, live.querySelector(".dx-scroll")?.scrollLeft ?? 0];
     live.innerHTML = text;
+    const tabs = live.querySelector("template");
+    root.querySelector(".dx-tabs").replaceChildren(...tabs.content.firstElementChild.children);
+    tabs.remove();
     for (const box of rows()) box.checked = kept.has(box.value);
     const filters = live.querySelector(".dx-filterbox");
     if (filters && filtering) filters.open = true;
@@ -140,6 +143,7 @@ async function apply(form, button) {
   dialog.close();
   toast(text);
   for (const box of chosen()) box.checked = false;
+  showSelection();
   await renew();
 }
 

@@ -124,6 +124,7 @@ def test_a_stuck_turn_is_found_looked_at_requeued_and_runs(grace: Visitor, store
     dialog.get_by_label("Reason").fill("their task was lost")
     dialog.get_by_role("button", name="Requeue").click()
     expect(page.locator("#dx-toasts")).to_contain_text("Requeue: 3 changed")
+    expect(page.locator(".dx-tabs a", has_text="Stuck queued").locator(".dx-count")).to_have_text("1")
     picture(page, "toast-light")
     for _ in range(100):
         if sum(stored(lambda one=one: status(one)) == "succeeded" for one in ids) == 3:
