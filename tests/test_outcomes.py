@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from django.utils import timezone
 
-from copilot import outcomes
+from copilot import outcomes, readers
 from copilot.bridge import in_thread
 from copilot.commands import SendMessage
 from copilot.errors import NotFound, Unavailable
@@ -172,7 +172,7 @@ async def test_the_waiter_always_unsubscribes(ada, turn):
 async def test_not_being_able_to_subscribe_is_an_error_of_its_own(ada, turn, monkeypatch, settings):
     """T10: never "running"."""
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    monkeypatch.setattr(outcomes, "TAIL", tail.Tail())
+    monkeypatch.setattr(readers, "TAIL", tail.Tail())
     with pytest.raises(Unavailable):
         await outcomes.wait(ada.pk, turn.pk, timeout_seconds=30)
 

@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from config import otel
 from config.servers import free_port
-from copilot import recovery, traces, workers
+from copilot import evidence, recovery, traces
 from copilot.models import Turn
 from copilot.providers.scripted import Call, Text
 from tests import make
@@ -110,7 +110,7 @@ def test_a_turn_taken_over_stands_in_the_same_trace_and_names_the_run_it_goes_on
     fence = Turn.objects.get(pk=turn_id).fence
     rig.worker.kill()
     rig.start_worker()
-    [suspect] = workers.suspects()
+    [suspect] = evidence.suspects()
     assert recovery.take_over(suspect)
     ended(turn_id)
     until(lambda: collector.flush() and collector.named("turn") and collector.named("request"))
