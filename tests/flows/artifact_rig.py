@@ -142,7 +142,7 @@ def reading(
     context = browser.new_context(**options)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     visitor = Visitor(site, context, f"{name}@example.com", True)
-    reader = Reader(visitor, visitor.log_in(), session_id, stored)
+    reader = Reader(visitor, visitor.sign_in(), session_id, stored)
     yield reader
     context.close()
     assert not reader.complaints(), reader.complaints()
