@@ -252,7 +252,7 @@ def test_the_chat_works_on_a_phone(visit: Callable[..., Visitor]) -> None:
 
 def test_without_a_script_one_can_log_in_read_and_send(visit: Callable[..., Visitor]) -> None:
     """E5: a form post and a refresh."""
-    page = visit(java_script_enabled=False).log_in()
+    page = visit(java_script_enabled=False).sign_in()
     page.locator("#text").fill("Hello from a plain form")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(bubbles(page)).to_have_text(["Hello from a plain form"])

@@ -44,6 +44,15 @@ def _promote(email: str) -> None:
     User.objects.filter(email=email).update(is_staff=True, is_superuser=True)
 
 
+def _failed_turn(email: str) -> None:
+    """A list with a row is wider than an empty one."""
+    from django.contrib.auth.models import User
+
+    from tests import make
+
+    make.turn(make.session(User.objects.get(email=email)), "failed")
+
+
 def lost_turns(email: str, number: int) -> list[str]:
     """Turns that are queued for two hours, because the message that should have woken a worker was lost."""
     from django.contrib.auth.models import User
@@ -154,6 +163,7 @@ def test_every_tab_is_usable_on_a_phone_and_by_a_screen_reader(
 
     grace = visit(viewport={"width": 390, "height": 844}, color_scheme=scheme)
     stored(lambda: _promote(grace.email))
+    stored(lambda: _failed_turn(grace.email))
     grace.log_in()
     page = grace.tab("/admin/diagnostics/")
     for tab in TABS:

@@ -93,6 +93,6 @@ def test_an_account_is_given_up_and_kept_by_coming_back(ada: Visitor) -> None:
     page.goto(ada.site.url + "/chat/")
     expect(page).to_have_url(re.compile("/accounts/login/"))
     page.close()
-    page = ada.log_in()
+    page = ada.sign_in()
     expect(page.locator("#sessions .session")).to_have_count(1)
     ada.complaints = [one for one in ada.complaints if "400" not in one]
