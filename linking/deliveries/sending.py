@@ -70,7 +70,7 @@ def _claim() -> list[_Due]:
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, {"held": HELD_SECONDS, "in_order": IN_ORDER_ATTEMPTS, "batch": BATCH})
         ids = [row[0] for row in cursor.fetchall()]
-    rows = Delivery.objects.filter(pk__in=ids).select_related("endpoint")
+    rows = Delivery.objects.filter(pk__in=ids).order_by("number").select_related("endpoint")
     return [due for row in rows if (due := _due(row)) is not None]
 
 
