@@ -21,7 +21,7 @@ run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
 test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4)
 	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own.
 	@$(BIN)/pytest -n $(WORKERS) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ]
-	@$(BIN)/pytest -n 2 --dist loadfile -m "browser and not slow" $(ARGS) || [ $$? = 5 ]
+	@$(BIN)/pytest -n 3 --dist loadfile -m "browser and not slow" $(ARGS) || [ $$? = 5 ]
 
 check: venv ## format, lint, types, import contracts
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run .venv/bin/ruff format ."; exit 1; }
