@@ -170,7 +170,7 @@ def publish_changes() -> int:
 
 
 def _load_rules() -> Rules:
-    """An unreadable policy is the default one, never no limit at all (B6.3)."""
+    """An unreadable policy is the default one, never no limit at all (B6.3); while the database is away, the last that was read."""
     try:
         row = LimitPolicy.objects.get(pk=ONLY_POLICY)
         terms = {
@@ -182,8 +182,9 @@ def _load_rules() -> Rules:
         overrides = _load_overrides()
     except (AnyDatabaseError, LimitPolicy.DoesNotExist) as problem:
         if _complaint.due():
-            logger.error("The limit policy cannot be read, its defaults apply: %s", type(problem).__name__)
-        return Rules(policy=plans.Policy(), terms={})
+            logger.error("The limit policy cannot be read: %s", type(problem).__name__)
+        known = None if isinstance(problem, LimitPolicy.DoesNotExist) else _rules.last_known()
+        return known or Rules(policy=plans.Policy(), terms={})
     policy = plans.Policy(**{field.name: getattr(row, field.name) for field in fields(plans.Policy)})
     return Rules(policy=policy, terms=terms, overrides=overrides)
 

@@ -12,12 +12,13 @@ from decimal import Decimal
 
 import pytest
 from django.apps import apps
-from django.db import models
+from django.db import OperationalError, models
 from hypothesis import given
 from hypothesis import strategies as st
 
 import billing
-from billing import plans
+from billing import plans, policies
+from billing.models import LimitPolicy
 
 MONEY_WORDS = re.compile(
     r"cost|price|limit_|base|balance|debt|amount|used|override|hold|ceiling|per_million|monthly"
@@ -127,3 +128,19 @@ def test_b20_5_the_percentage_is_in_range_monotone_and_full_exactly_when_exhaust
     assert later is not None
     assert 0.0 <= percent <= later <= 100.0
     assert (percent == 100.0) == (used >= limit) == plans.is_exhausted(used, limit)
+
+
+def test_a_database_that_is_away_for_a_moment_changes_no_policy(db, monkeypatch):
+    """B6.3: what was read stands; what was never read is the default, never no limit"""
+    LimitPolicy.objects.update(daily_base_microdollars=0)
+    policies.forget()
+    assert policies.rules().policy.daily_base_microdollars == 0
+
+    def away(**fields):
+        raise OperationalError
+
+    monkeypatch.setattr(LimitPolicy.objects, "get", away)
+    assert policies._rules.read().policy.daily_base_microdollars == 0
+    policies.forget()
+    assert policies.rules().policy == plans.Policy()
+    policies.forget()
