@@ -8,7 +8,6 @@ from typing import Literal
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -19,6 +18,7 @@ from billing import plans, queries, redirects, subscriptions
 from billing.errors import Refused
 from billing.queries import PlanOffer, PlanState
 from billing.subscriptions import Ways, Wish
+from billing.visitors import user_id_of
 
 Wanted = Literal["", "keep", "checkout", "upgrade", "downgrade", "cancel"]
 
@@ -33,16 +33,11 @@ class Card:
     held: bool  # something is to come already: first decide about that
 
 
-def _user_id(request: HttpRequest) -> int:
-    assert isinstance(request.user, User)
-    return request.user.pk
-
-
 @login_required
 @never_cache
 @require_safe
 def plan_page(request: HttpRequest) -> HttpResponse:
-    user_id = _user_id(request)
+    user_id = user_id_of(request)
     state = queries.plan_state(user_id)
     offers = [offer for offer in queries.plan_offers() if offer.selectable or offer.tier == state.status.tier]
     cards = [_card(offer, state) for offer in offers]
@@ -99,7 +94,7 @@ def change(request: HttpRequest) -> HttpResponse:
     if tier not in plans.ASKABLE:
         return redirect("billing_plan")
     try:
-        status = subscriptions.change(_user_id(request), Wish(tier=tier, ways=own_ways()))
+        status = subscriptions.change(user_id_of(request), Wish(tier=tier, ways=own_ways()))
     except Refused as refusal:
         messages.error(request, refusal.message)
         return redirect("billing_plan")
@@ -120,7 +115,7 @@ def own_ways() -> Ways:
 def portal(request: HttpRequest) -> HttpResponse:
     """Cards and invoices are looked after at Stripe (B15.3)."""
     try:
-        url = subscriptions.portal(_user_id(request), return_url=redirects.plan_page())
+        url = subscriptions.portal(user_id_of(request), return_url=redirects.plan_page())
     except Refused as refusal:
         messages.error(request, refusal.message)
         return redirect("billing_plan")

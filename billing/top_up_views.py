@@ -6,7 +6,6 @@ from decimal import Decimal, InvalidOperation
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -14,6 +13,7 @@ from django.views.decorators.http import require_POST
 
 from billing import payments, redirects
 from billing.errors import Refused
+from billing.visitors import user_id_of
 
 MOST_DIGITS = 12
 
@@ -32,7 +32,7 @@ def buy(request: HttpRequest) -> HttpResponse:
     key = request.POST.get("key", "")[:64]
     try:
         top_up = payments.buy(
-            _user_id(request), purchase, key=f"page:{key}:{purchase.amount_cents}" if key else None
+            user_id_of(request), purchase, key=f"page:{key}:{purchase.amount_cents}" if key else None
         )
     except Refused as refusal:
         messages.error(request, refusal.message)
@@ -53,7 +53,7 @@ def automate(request: HttpRequest) -> HttpResponse:
         consent="consent" in request.POST,
     )
     try:
-        payments.configure(_user_id(request), wish)
+        payments.configure(user_id_of(request), wish)
     except Refused as refusal:
         messages.error(request, refusal.message)
     else:
@@ -70,8 +70,3 @@ def cents_of(text: str) -> int:
     except InvalidOperation:
         return 0
     return int(amount) if amount.is_finite() and amount == amount.to_integral_value() and amount > 0 else 0
-
-
-def _user_id(request: HttpRequest) -> int:
-    assert isinstance(request.user, User)
-    return request.user.pk

@@ -10,7 +10,6 @@ from uuid import uuid4
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -22,6 +21,7 @@ from billing import queries, usage
 from billing.errors import RESET_REFUSALS, Refused
 from billing.models import LedgerEntry
 from billing.queries import Filters, Standing, WindowView
+from billing.visitors import user_id_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +32,12 @@ class Bar:
     view: WindowView | None
 
 
-def _user_id(request: HttpRequest) -> int:
-    assert isinstance(request.user, User)
-    return request.user.pk
-
-
 @login_required
 @never_cache
 @require_safe
 def usage_page(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
-    stands = queries.standing(_user_id(request), now)
+    stands = queries.standing(user_id_of(request), now)
     shown = queries.usage_of(stands, now)
     refusal = queries.reset_refusal(stands, now)
     context = {
@@ -77,7 +72,7 @@ def reset(request: HttpRequest) -> HttpResponse:
     """The button of the usage page, for those without a script."""
     key = request.POST.get("key", "")[:128] or None
     try:
-        usage.reset(_user_id(request), key=key)
+        usage.reset(user_id_of(request), key=key)
     except Refused as refusal:
         messages.error(request, refusal.message)
     else:
@@ -89,7 +84,7 @@ def reset(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def history_page(request: HttpRequest) -> HttpResponse:
-    user_id = _user_id(request)
+    user_id = user_id_of(request)
     filters = _filters(request)
     asked = {
         name: value

@@ -1,12 +1,12 @@
-"""Calls that wait for a person, as clients see them (A11.3)."""
+"""Calls and questions that wait for a person, as clients see them (A11.3, A12)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from uuid import UUID
 
-from copilot.events import ApprovalView, AutoApproveView
-from copilot.models import Approval, Session
+from copilot.events import ApprovalView, AutoApproveView, QuestionView, instant
+from copilot.models import Approval, Question, Session
 from copilot.previews import redacted_arguments
 
 
@@ -34,6 +34,23 @@ def approval_views(rows: Iterable[Approval]) -> list[ApprovalView]:
         )
         for row in rows
     ]
+
+
+def open_questions(session_id: UUID) -> list[QuestionView]:
+    rows = Question.objects.filter(session=session_id, outcome=Question.Outcome.OPEN).order_by("created_at")
+    return [question_view(row) for row in rows]
+
+
+def question_view(row: Question) -> QuestionView:
+    return QuestionView(
+        id=str(row.pk),
+        turn_id=str(row.turn_id),
+        call_id=row.call_id,
+        question=row.question,
+        choices=list(row.choices),
+        allow_text=row.allow_text,
+        deadline=instant(row.deadline),
+    )
 
 
 def auto_approve_of(session: Session) -> AutoApproveView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, Literal, TypeVar
@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 from django.db import connection
-from django.db.models import Case, Count, Exists, OuterRef, Q, When
+from django.db.models import Case, Exists, OuterRef, Q, When
 from django.db.models.fields.json import KeyTransform
 
 from copilot import artifacts
@@ -20,24 +20,17 @@ from copilot import inventory as inventory
 from copilot import readers as readers  # other apps read the log here (L13)
 from copilot.awaited import auto_approve_of
 from copilot.awaited import open_approvals as open_approvals
+from copilot.awaited import open_questions as open_questions
 from copilot.commands import LIMITS
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import (
-    AttachmentView,
-    Content,
     MessageView,
-    NoticeContent,
     NoticePosted,
-    QuestionView,
     QueueChanged,
     QueueItem,
-    Role,
-    RowKind,
     SessionSnapshot,
     SessionState,
     Todo,
-    ToolCallContent,
-    ToolResultContent,
     TurnView,
 )
 from copilot.events import instant as instant
@@ -49,8 +42,10 @@ from copilot.logged import ending_is_told as ending_is_told  # workers and the s
 from copilot.logged import present_text as present_text
 from copilot.logged import step_finished as step_finished
 from copilot.models import Approval, Message, Question, Session, Turn
-from copilot.notices import NOTICES
-from copilot.previews import preview_arguments
+from copilot.rowviews import content_of as content_of
+from copilot.rowviews import message_view as message_view
+from copilot.rowviews import notice_content as notice_content
+from copilot.rowviews import with_versions
 from copilot.standing import context_of, goal_of
 
 PAGE_ROWS = 50
@@ -62,7 +57,6 @@ _TURN_MS = Case(
         then=KeyTransform("duration_ms", "turn__summary"),
     )
 )  # of answers alone, and where the ending told it
-_ROLES: dict[str, Role] = {"user": "user", "summary": "summary", "notice": "notice"}
 
 T = TypeVar("T")
 UnfinishedStatus = Literal["queued", "running", "waiting"]
@@ -174,76 +168,6 @@ def _read_cursor(cursor: str) -> tuple[bool, datetime, UUID]:
 # --- messages ----------------------------------------------------------------------------------------
 
 
-def message_view(row: Message, versions: int = 1) -> MessageView:
-    return MessageView(
-        id=str(row.pk),
-        sequence=row.sequence or 0,
-        turn_id=str(row.turn_id) if row.turn_id else None,
-        kind=_kind(row.kind),
-        role=_ROLES.get(row.kind, "assistant"),
-        content=content_of(row),
-        author=row.author,
-        attachments=[msgspec.convert(one, AttachmentView) for one in row.attachments],
-        branch=row.branch,
-        created_at=instant(row.created_at),
-        streaming=row.streaming,
-        mid_turn=row.mid_turn,
-        model=row.model,
-        versions=versions,
-        duration_ms=getattr(row, "turn_ms", None),
-    )
-
-
-def _views(rows: Sequence[Message]) -> list[MessageView]:
-    """With the number of versions of each; only a page that shows some asks for it."""
-    groups = {row.version_of for row in rows if row.version_of is not None}
-    counts: dict[UUID | None, int] = {}
-    if groups:
-        found = Message.objects.filter(version_of__in=groups).exclude(hidden=Message.Hidden.UNDONE)
-        counts = dict(found.values_list("version_of").annotate(Count("pk")))
-    return [message_view(row, counts.get(row.version_of, 1)) for row in rows]
-
-
-def _kind(kind: str) -> RowKind:
-    known: RowKind = msgspec.convert(kind, RowKind)
-    return known
-
-
-def content_of(row: Message) -> Content:
-    """The row's content as people see it; the model's copy of a result stays with us."""
-    match row.kind:
-        case Message.Kind.TOOL_CALL:
-            return ToolCallContent(
-                call_id=row.call_id or "",
-                tool=row.data["tool"],
-                arguments=preview_arguments(row.data.get("arguments") or {}),
-            )
-        case Message.Kind.TOOL_RESULT:
-            fields = {
-                name: row.data[name] for name in ("tool", "success", "preview", "duration_ms", "truncated")
-            }
-            return msgspec.convert(
-                {
-                    "call_id": row.call_id or "",
-                    "file_id": row.data.get("file_id"),
-                    "session_id": row.data.get("session_id"),
-                    **fields,
-                },
-                ToolResultContent,
-            )
-        case Message.Kind.NOTICE:
-            return notice_content(row.data["code"], row.data.get("details", ""))
-        case _:
-            return row.content
-
-
-def notice_content(code: str, details: str = "") -> NoticeContent:
-    notice = NOTICES[code]
-    return NoticeContent(
-        code=code, label=notice.label, hint=notice.hint, action=notice.action, details=details
-    )
-
-
 def notice_posted(row_id: UUID, code: str) -> NoticePosted:
     """The event that tells of a notice whose row stands."""
     [message] = views([row_id])
@@ -267,12 +191,12 @@ def messages_page(
     if before is not None:
         rows = rows.filter(sequence__lt=before)
     newest = list(rows.annotate(turn_ms=_TURN_MS).order_by("-sequence")[: limit + 1])
-    return _views(newest[:limit][::-1]), len(newest) > limit
+    return with_versions(newest[:limit][::-1]), len(newest) > limit
 
 
 def views(message_ids: Iterable[UUID]) -> list[MessageView]:
     rows = list(Message.objects.filter(pk__in=list(message_ids)).order_by("sequence"))
-    return _views(rows)
+    return with_versions(rows)
 
 
 # The version grows with every transaction that this reading sees and an earlier one did not: the newest that
@@ -301,22 +225,6 @@ def queue_now(session_id: UUID) -> QueueChanged:
 
 def queue_items(session_id: UUID) -> list[QueueItem]:
     return queue_now(session_id).items
-
-
-def open_questions(session_id: UUID) -> list[QuestionView]:
-    rows = Question.objects.filter(session=session_id, outcome=Question.Outcome.OPEN).order_by("created_at")
-    return [
-        QuestionView(
-            id=str(row.pk),
-            turn_id=str(row.turn_id),
-            call_id=row.call_id,
-            question=row.question,
-            choices=list(row.choices),
-            allow_text=row.allow_text,
-            deadline=instant(row.deadline),
-        )
-        for row in rows
-    ]
 
 
 def was_approved(turn_id: UUID, call_id: str) -> bool:

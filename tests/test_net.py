@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from copilot.addresses import connecting
 from copilot.tools import net
 from copilot.tools.base import ToolFailed
 
@@ -121,8 +122,8 @@ async def test_a_name_that_changes_is_asked_once_and_the_checked_address_is_used
 async def test_the_socket_itself_refuses_what_a_resolver_let_through() -> None:
     """A24.1: the last look is at the address that is connected to"""
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.1", 80))
-    with pytest.raises(net.NotPublic):
-        net.Client()._socket(info)
+    with pytest.raises(connecting.NotPublic):
+        connecting.WayOut()._socket(info)
 
 
 @pytest.mark.parametrize(

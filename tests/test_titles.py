@@ -18,7 +18,7 @@ from copilot.providers import catalogue, scripted
 from copilot.providers.base import Entry, Request
 from copilot.providers.scripted import Call, Fail, Finish, Reasoning, ScriptItem, Text, Usage
 from tests import make
-from tests.engine import Errand, Model, Rig, add_tools, ended, log_of, start, told
+from tests.engine import Errand, Model, Rig, add_tools, ended, log_of, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 
@@ -89,6 +89,7 @@ def test_the_answer_is_told_before_a_title_is_asked_for(rig, small, session):
     other = make.session()
     ended(start(session, "Which hat?"))
     ended(start(other, "Which coat?"))
+    until(lambda: len(rig.errands) == 2)
     rig.errands.sort(key=lambda errand: errand[1] != session.turns.get().pk)
     before = [view.id for view in queries.sessions_page(session.owner_id).items]
     active_at = Session.objects.get(pk=session.pk).active_at

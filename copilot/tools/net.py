@@ -7,13 +7,12 @@ import socket
 import zlib
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from copilot import addresses
+from copilot.addresses.connecting import NotPublic, ResolverFactory, WayOut
 from copilot.tools.base import ToolFailed
 
 MAX_BYTES = 5 * 1024 * 1024  # of the body, after decompression
@@ -30,8 +29,6 @@ HEADERS = {
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
-AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
@@ -40,33 +37,6 @@ class Fetched:
     content_type: str  # as the server said it, parameters included
     body: bytes = field(repr=False)
     cut: bool  # the body went on beyond the limit
-
-
-class NotPublic(OSError):
-    """An address that must not be reached; an OSError, because that is what a resolver and a socket may raise."""
-
-
-class _Resolver(AbstractResolver):
-    """Every address of a name must be public; the connection is then made to one of exactly these."""
-
-    def __init__(self, inner: AbstractResolver, client: Client) -> None:
-        self._inner = inner
-        self._client = client
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, socket.AF_UNSPEC)
-        for result in found:
-            self._client.check_address(result["host"])
-        return found
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-class ResolverFactory(Protocol):
-    def __call__(self) -> AbstractResolver: ...
 
 
 class Client:
@@ -81,8 +51,7 @@ class Client:
         total_seconds: float = TOTAL_SECONDS,
     ) -> None:
         self._ports = frozenset(ports)
-        self._unchecked = frozenset(unchecked)
-        self._resolver = resolver
+        self._way_out = WayOut(unchecked=unchecked, resolver=resolver)
         self._total_seconds = total_seconds
 
     async def fetch(self, url: str) -> Fetched:
@@ -103,16 +72,12 @@ class Client:
             checked = self._checked(url)
             if addresses.is_numeric(checked.host or ""):
                 return (checked.host or "",)
-            resolver = _Resolver(self._resolver(), self)
+            resolver = self._way_out.resolver()
             found = await resolver.resolve(checked.host or "", checked.port or 0)
         except OSError as problem:
             raise _named(problem) from problem
         await resolver.close()
         return tuple(result["host"] for result in found)
-
-    def check_address(self, address: str) -> None:
-        if address not in self._unchecked and not addresses.is_public(address):
-            raise NotPublic
 
     async def _follow(self, session: aiohttp.ClientSession, url: URL) -> Fetched:
         for _ in range(MAX_REDIRECTS + 1):
@@ -134,19 +99,13 @@ class Client:
             raise ToolFailed(*objection)
         assert url.host is not None  # one without is objected to
         if addresses.is_numeric(url.host):
-            self.check_address(url.host)
+            self._way_out.check(url.host)
         return url.with_fragment(None)
 
     def _session(self) -> aiohttp.ClientSession:
         """No cookies, no credentials, no proxies of the environment; nothing outlives the call (A24.2)."""
-        connector = aiohttp.TCPConnector(
-            resolver=_Resolver(self._resolver(), self),
-            use_dns_cache=False,
-            force_close=True,
-            socket_factory=self._socket,
-        )
         return aiohttp.ClientSession(
-            connector=connector,
+            connector=self._way_out.connector(),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=HEADERS,
             trust_env=False,
@@ -155,12 +114,6 @@ class Client:
             max_line_size=16_384,
             max_field_size=16_384,
         )
-
-    def _socket(self, info: AddressInfo) -> socket.socket:
-        """The last look, at the very address that is connected to: numeric hosts meet no resolver."""
-        family, kind, protocol, _, address = info
-        self.check_address(str(address[0]))
-        return socket.socket(family, kind, protocol)
 
 
 # --- receiving ---------------------------------------------------------------------------------------

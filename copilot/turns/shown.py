@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from copilot import awaited, queries
-from copilot.events import ApprovalView, MessageView, QuestionView, instant
+from copilot.events import ApprovalView, MessageView, QuestionView
 from copilot.models import Approval, Message, Question
 
 
@@ -37,17 +37,5 @@ def asked_in(turn_id: UUID) -> Asked:
     states = [row.state for row in rows]
     return Asked(
         approvals=list(zip(awaited.approval_views(rows), states, strict=True)),
-        questions=[(_view(row), row.outcome) for row in questions],
-    )
-
-
-def _view(row: Question) -> QuestionView:
-    return QuestionView(
-        id=str(row.pk),
-        turn_id=str(row.turn_id),
-        call_id=row.call_id,
-        question=row.question,
-        choices=list(row.choices),
-        allow_text=row.allow_text,
-        deadline=instant(row.deadline),
+        questions=[(awaited.question_view(row), row.outcome) for row in questions],
     )

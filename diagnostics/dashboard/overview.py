@@ -70,6 +70,10 @@ def verdict(findings: Sequence[Finding], summary: Summary) -> Verdict:
 
 
 def cards(summary: Summary) -> list[Card]:
+    return [*_unfinished(summary), *_ended(summary), *_around(summary)]
+
+
+def _unfinished(summary: Summary) -> list[Card]:
     orphans = _sum(summary.orphaned_running, summary.orphaned_queued)
     return [
         Card(
@@ -107,6 +111,11 @@ def cards(summary: Summary) -> list[Card]:
             tab="running",
             tone="warning" if summary.cancel_backlog else "",
         ),
+    ]
+
+
+def _ended(summary: Summary) -> list[Card]:
+    return [
         Card(
             name="Failed, 1 h",
             value=_count(summary.failed_1h),
@@ -128,6 +137,11 @@ def cards(summary: Summary) -> list[Card]:
             value=_milliseconds(summary.first_event_p95_ms),
             more=f"95 %; wait for a worker {_milliseconds(summary.queue_wait_p95_ms)}",
         ),
+    ]
+
+
+def _around(summary: Summary) -> list[Card]:
+    return [
         Card(
             name="In the broker",
             value=_count((summary.broker_depth or {}).get("total"))

@@ -15,18 +15,16 @@ from django.core.files.storage import storages
 from django.core.mail import get_connection
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
-from kombu import Connection, Queue
-from kombu.exceptions import KombuError
 
 from copilot.errors import Unavailable
 from copilot.queries import reaper_silent_seconds, redis_health, workers_seen
+from diagnostics.broker import QUEUES, UNREACHABLE, depths
 from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe, shown
 
 MOST_SKEW_SECONDS = 2.0
 OLDEST_TRANSACTION_SECONDS = 3600
 BEAT_LIFE_SECONDS = 6.0  # D2
 REAPER_SILENT_SECONDS = 20.0  # ten ticks; a sweep that has much to do takes several
-QUEUES = ("turns", "default", "maintenance")
 
 
 # --- Postgres ----------------------------------------------------------------------------------------
@@ -127,26 +125,14 @@ def redis() -> Finding:
 
 def broker() -> Finding:
     try:
-        with current_app.connection_for_read(connect_timeout=1) as link:
-            link.ensure_connection(max_retries=1, timeout=1)
-            depths = {queue: _depth(link, queue) for queue in QUEUES}
-    except (OSError, KombuError) as problem:
+        found = depths()
+    except UNREACHABLE as problem:
         return Finding(
             status="fail",
             detail=f"{type(problem).__name__} at {shown(settings.CELERY_BROKER_URL)}",
             next_step="Is CELERY_BROKER_URL right, and is the server up?",
         )
-    return Finding(detail=", ".join(f"{queue} {depth}" for queue, depth in depths.items()))
-
-
-def _depth(link: Connection, queue: str) -> int:
-    """A queue that nobody has used yet does not exist; a look must not make it."""
-    try:
-        with link.channel() as channel:
-            declared = Queue(queue, channel=channel).queue_declare(passive=True)
-            return int(getattr(declared, "message_count", 0))  # a named tuple, whatever the stubs say
-    except link.channel_errors:
-        return 0
+    return Finding(detail=", ".join(f"{queue} {depth}" for queue, depth in found.by_queue.items()))
 
 
 def channels() -> Finding:

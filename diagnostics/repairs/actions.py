@@ -47,9 +47,21 @@ class Action(ABC):
     def against(self, batch: Batch) -> Reasons:
         """What speaks against changing each, without changing anything."""
 
-    @abstractmethod
     def act(self, batch: Batch) -> Reasons:
         """Change what may be changed; the reasons of the rest."""
+        reasons = dict(self.against(batch))
+        for one in batch.ids:
+            if one in reasons:
+                continue
+            if time.monotonic() > batch.deadline:
+                reasons[one] = "error:timeout"
+            elif (reason := tried(self.change, one, batch)) is not None:
+                reasons[one] = reason
+        return reasons
+
+    def change(self, one: UUID, batch: Batch) -> str | None:
+        """One that nothing speaks against; why it was left alone after all, or None."""
+        raise NotImplementedError
 
     @abstractmethod
     def states(self, ids: Sequence[UUID]) -> States: ...
@@ -101,20 +113,6 @@ class OnExecutions(Action):
     @abstractmethod
     def objection(self, row: executions.Described, moment: Moment, meant: bool) -> str | None:
         """Why this row is left alone, or None."""
-
-    def act(self, batch: Batch) -> Reasons:
-        reasons = dict(self.against(batch))
-        for one in batch.ids:
-            if one in reasons:
-                continue
-            if time.monotonic() > batch.deadline:
-                reasons[one] = "error:timeout"
-            elif (reason := tried(self.change, one, batch)) is not None:
-                reasons[one] = reason
-        return reasons
-
-    def change(self, one: UUID, batch: Batch) -> str | None:
-        raise NotImplementedError
 
     def _meanwhile(self, one: UUID, batch: Batch) -> str:
         """It was to be changed, and the update found something else."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from uuid import UUID
 
 from copilot import recovery
 from copilot.schedules import timetable
 from diagnostics.audit import State
-from diagnostics.repairs.actions import Action, tried
+from diagnostics.repairs.actions import Action
 from diagnostics.repairs.results import Batch, Reasons, States
 
 PREFIX = "Switched off: "
@@ -32,18 +31,7 @@ class CleanUpOrphanedSchedules(Action):
             if one not in found or found[one].next_run is None or timetable.orphan_of(found[one]) is None
         }
 
-    def act(self, batch: Batch) -> Reasons:
-        reasons = dict(self.against(batch))
-        for one in batch.ids:
-            if one in reasons:
-                continue
-            if time.monotonic() > batch.deadline:
-                reasons[one] = "error:timeout"
-            elif (reason := tried(self._switch_off, one, batch)) is not None:
-                reasons[one] = reason
-        return reasons
-
-    def _switch_off(self, one: UUID, batch: Batch) -> str | None:
+    def change(self, one: UUID, batch: Batch) -> str | None:
         """Judged again just before, and by the update only while it is on."""
         schedule = timetable.found([one]).get(one)
         orphan = timetable.orphan_of(schedule) if schedule is not None else None

@@ -19,45 +19,22 @@ def make(
         "in",
         id=invoice_id,
         amount_due=max(amount, 0),
-        amount_overpaid=0,
         amount_paid=0,
         amount_remaining=max(amount, 0),
-        amount_shipping=0,
         attempt_count=0,
         attempted=False,
-        auto_advance=True,
-        automatic_tax={
-            "enabled": False,
-            "disabled_reason": None,
-            "liability": None,
-            "provider": None,
-            "status": None,
-        },
         billing_reason=reason,
-        collection_method="charge_automatically",
         currency=subscription["currency"],
         customer=subscription["customer"],
-        default_tax_rates=[],
-        discounts=[],
         hosted_invoice_url=f"{world.address}/i/{invoice_id}",
-        issuer={"type": "self"},
         lines=listed([], f"/v1/invoices/{invoice_id}/lines"),
-        metadata={},
         parent={
             "type": "subscription_details",
             "quote_details": None,
             "subscription_details": {**details, "subscription_proration_date": proration_date},
         },
-        payment_settings={
-            "default_mandate": None,
-            "payment_method_options": None,
-            "payment_method_types": None,
-        },
         period_start=item["current_period_start"],
         period_end=item["current_period_end"],
-        post_payment_credit_notes_amount=0,
-        pre_payment_credit_notes_amount=0,
-        starting_balance=0,
         status="open",
         status_transitions={
             "finalized_at": world.now,
@@ -67,11 +44,41 @@ def make(
         },
         subtotal=amount,
         total=amount,
+        **_always(),
     )
     subscription["latest_invoice"] = invoice["id"]
     world.emit("invoice.created", invoice)
     world.emit("invoice.finalized", invoice)
     return invoice
+
+
+def _always() -> Obj:
+    """What is the same on every invoice, and made anew for each."""
+    return {
+        "amount_overpaid": 0,
+        "amount_shipping": 0,
+        "auto_advance": True,
+        "automatic_tax": {
+            "enabled": False,
+            "disabled_reason": None,
+            "liability": None,
+            "provider": None,
+            "status": None,
+        },
+        "collection_method": "charge_automatically",
+        "default_tax_rates": [],
+        "discounts": [],
+        "issuer": {"type": "self"},
+        "metadata": {},
+        "payment_settings": {
+            "default_mandate": None,
+            "payment_method_options": None,
+            "payment_method_types": None,
+        },
+        "post_payment_credit_notes_amount": 0,
+        "pre_payment_credit_notes_amount": 0,
+        "starting_balance": 0,
+    }
 
 
 def attempt(world: World, invoice: Obj) -> bool:
