@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Literal
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from django.utils.timezone import now
@@ -16,6 +18,9 @@ from copilot.events import MessageView, ToolCallContent, ToolResultContent, tool
 from copilot.queries import SessionView
 
 State = Literal["", "running", "done", "failed", "cancelled"]
+FILE_URI = re.compile(
+    r"workspace://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:/([^#?]*))?", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,21 +94,32 @@ def _item(
             return Item(
                 template="copilot/_row_thought.html",
                 row=row,
-                html=markdown.render(text),
+                html=markdown.render(text, find_file=_own_file),
                 state="running" if row.streaming else "done",
                 label=thought_label(row, following),
             )
         case "notice":
             return Item(template="copilot/_row_notice.html", row=row)
         case "summary":
-            return Item(template="copilot/_row_summary.html", row=row, html=markdown.render(text))
+            return Item(
+                template="copilot/_row_summary.html", row=row, html=markdown.render(text, find_file=_own_file)
+            )
         case _:
             return Item(
                 template="copilot/_row_answer.html",
                 row=row,
-                html=markdown.render(text),
+                html=markdown.render(text, find_file=_own_file),
                 note=duration(row.duration_ms) if row.duration_ms is not None else "",
             )
+
+
+def _own_file(uri: str) -> markdown.Linked | None:
+    """Where its owner looks at a file that a text names: that page knows whether it is there, so nothing is asked here."""
+    found = FILE_URI.match(uri)
+    if found is None:
+        return None
+    name = unquote(found[2] or "").strip()
+    return markdown.Linked(href=f"/files/{found[1].lower()}/", name=name or _("file"), is_image=False)
 
 
 def _tool(

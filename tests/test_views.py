@@ -48,7 +48,18 @@ def test_an_empty_chat_offers_four_prompts_and_names_the_demo(ada: Client) -> No
     """W1.2, W1.3, A4.6."""
     html = ada.get("/chat/").content.decode()
     assert html.count('data-act="example"') == 4
+    assert 'href="/chat/?example=2"' in html
     assert "Demo, scripted, no AI</option>" in html
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [("1", "Use a tool"), ("5", ""), ("0", ""), ("-1", ""), ("x", "")]
+)
+def test_an_example_clicked_without_a_script_is_ready_to_be_sent(ada: Client, number: str, text: str) -> None:
+    """W1.3: by its number, so that no address puts words into the box"""
+    html = ada.get("/chat/", {"example": number}).content.decode()
+    assert f"autofocus>{text}" in html
+    assert text or "autofocus></textarea>" in html
 
 
 def test_a_chat_is_painted_from_the_snapshot_the_script_goes_on_from(ada: Client) -> None:

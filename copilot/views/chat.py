@@ -44,7 +44,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @require_GET
 def chat(request: HttpRequest) -> HttpResponse:
     """A chat that does not exist yet: it begins with its first message."""
-    return render(request, "copilot/chat.html", _frame(request))
+    return render(request, "copilot/chat.html", _frame(request) | {"draft": _example(request)})
 
 
 @login_required
@@ -234,6 +234,13 @@ def _examples(*, demo: bool) -> list[dict[str, str]]:
         },
         {"title": _("Plan"), "text": _("Plan a weekend in Hamburg and keep a todo list while you do it.")},
     ]
+
+
+def _example(request: HttpRequest) -> str:
+    """The text of an example that was clicked before a script ran, or without one; never a text from the address."""
+    texts = [one["text"] for one in _examples(demo=not catalogue.has_real_model())]
+    numbered = {str(number): text for number, text in enumerate(texts, 1)}
+    return numbered.get(request.GET.get("example", ""), "")
 
 
 def _tries() -> list[dict[str, str]]:

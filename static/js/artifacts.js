@@ -1,5 +1,6 @@
 // What the agent made, in the chat: cards under the calls that made it, a count above, and the panel, fetched when first needed.
 
+import { call } from "./api.js";
 import { byId, clone, delegate, fill, show } from "./dom.js";
 import { labelOf, sizeText } from "./kinds.js";
 import { codeBlock, ownFile } from "./sources.js";
@@ -19,6 +20,7 @@ export class Artifacts {
       "open-artifact": (card) => this.#open(this.#pieces().find((one) => one.key === card.dataset.file), { focus: true }),
       "open-code": (button) => this.#open(this.#block(button), { focus: true }),
     });
+    byId("transcript").addEventListener("click", (event) => this.#follow(event));
     document.addEventListener("keydown", (event) => this.#key(event));
     addEventListener("pagehide", () => this.close()); // a page that comes back from the browser's memory shows none
   }
@@ -83,6 +85,25 @@ export class Artifacts {
     const place = { session: this.session(), message, index: blocks.indexOf(block), language };
     const source = codeBlock({ ...place, text: block.querySelector("code").textContent });
     return { key: `${message}/${place.index}`, name: source.name, type: source.type, size: source.size, source };
+  }
+
+  /** A file named in an answer opens beside it; with a modifier key its page opens in a tab, as any link does. */
+  async #follow(event) {
+    const link = event.target.closest("a.file-link[href]");
+    if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const id = link.getAttribute("href").split("/")[2];
+    try {
+      await this.#open(this.#pieces().find((one) => one.key === id) ?? (await this.#fetched(id)), { focus: true });
+    } catch (problem) {
+      toast(problem.status === 404 ? _("This file was deleted or is not available.") : problem.message);
+    }
+  }
+
+  /** A file that was not made in this chat. */
+  async #fetched(id) {
+    const { name, type, size, created_at } = await call("GET", `/files/${id}`);
+    return { key: id, file_id: id, name, type, size, created_at };
   }
 
   async #open(piece, { focus }) {

@@ -277,7 +277,12 @@ byId("transcript").addEventListener("change", (event) => {
 });
 if (byId("tries")) delegate(byId("tries"), { try: (button) => composer.say(button.dataset.text) });
 byId("share").addEventListener("click", () => share(null));
-delegate(byId("empty"), { example: (button) => composer.put(button.dataset.text) });
+delegate(byId("empty"), {
+  example: (link, event) => {
+    event.preventDefault(); // before this script ran, it is a link to the same page with the text in place
+    composer.put(link.dataset.text);
+  },
+});
 byId("older").addEventListener("click", (event) => {
   event.preventDefault();
   loadOlder();

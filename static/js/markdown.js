@@ -4,6 +4,7 @@ import { Marked } from "../vendor/marked/marked.esm.js";
 import "../vendor/dompurify/purify.min.js";
 import { highlight } from "./highlight.js";
 import { morph } from "./morph.js";
+import { _ } from "./words.js";
 
 const ALLOWED = {
   ALLOWED_TAGS: [
@@ -20,11 +21,33 @@ const SHOWN = ["html", "svg"]; // languages whose blocks the panel can show
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 const escape = (text) => text.replace(/[&<>"']/g, (one) => ESCAPES[one]);
 
+// A file of the reader's own, named by its id; its page is /files/<id>/, and the chat shows it in the panel (S14).
+const FILE = /^workspace:\/\/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:\/([^#?]*))?/i;
+const BARE_FILE = /^workspace:\/\/[^\s<>"'`]*[^\s<>"'`.,:;!?)\]}*_]/;
+
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
+  extensions: [
+    {
+      name: "file",
+      level: "inline",
+      start: (text) => text.indexOf("workspace://"),
+      tokenizer(text) {
+        const raw = !this.lexer.state.inLink && BARE_FILE.exec(text)?.[0];
+        return raw ? { type: "file", raw, href: raw } : undefined;
+      },
+      renderer: ({ href }) => fileLink(href, escape(nameIn(href) || _("file"))),
+    },
+  ],
   renderer: {
     html: ({ text }) => escape(text),
-    image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || "image")}</a>`,
+    link({ href, tokens }) {
+      return href.startsWith("workspace://") && fileLink(href, this.parser.parseInline(tokens));
+    },
+    image({ href, text }) {
+      if (href.startsWith("workspace://")) return fileLink(href, escape(text || nameIn(href) || _("file")));
+      return `<a href="${escape(href)}">${escape(text || "image")}</a>`;
+    },
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
     code: ({ text, lang }) => codeBlock(text, lang),
     table({ header, rows }) {
@@ -35,6 +58,20 @@ marked.use({
     },
   },
 });
+
+/** `label` is HTML. */
+function fileLink(href, label) {
+  const id = FILE.exec(href)?.[1].toLowerCase();
+  return id ? `<a class="file-link" href="/files/${id}/">${label}</a>` : `<a class="missing">${label}</a>`;
+}
+
+function nameIn(href) {
+  try {
+    return decodeURIComponent(FILE.exec(href)?.[2] ?? "").trim();
+  } catch {
+    return "";
+  }
+}
 
 function tableCell(parser, cell, tag) {
   const place = cell.align === "right" || cell.align === "center" ? ` class="${cell.align}"` : "";

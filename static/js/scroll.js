@@ -19,7 +19,8 @@ export class Scroll {
     this.following = true;
     this.pill.hidden = true;
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.box.scrollTo({ top: this.box.scrollHeight, behavior: smooth && !calm ? "smooth" : "instant" });
+    const top = this.box.querySelector(".empty:not([hidden])") ? 0 : this.box.scrollHeight; // what a new chat offers is read from its top
+    this.box.scrollTo({ top, behavior: smooth && !calm ? "smooth" : "instant" });
     this.lastTop = this.box.scrollTop;
   }
 

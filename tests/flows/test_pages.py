@@ -25,10 +25,23 @@ def test_a_stranger_signs_up_and_lands_in_an_empty_chat(visit: Callable[..., Vis
     page.get_by_label("Password").fill("a-long-enough-phrase")
     page.get_by_role("button", name="Create account").click()
     expect(page).to_have_url(re.compile("/chat/$"))
-    expect(page.locator(".examples button")).to_have_count(4)
+    expect(page.locator(".examples a")).to_have_count(4)
     visitor.is_connected(page)
-    page.locator(".examples button").first.click()
+    page.locator(".examples a").first.click()
     expect(page.get_by_label("Message", exact=True)).not_to_have_value("")
+    expect(page).to_have_url(re.compile("/chat/$"))
+
+
+def test_the_open_page_is_in_view_among_the_tabs_of_a_phone(visit: Callable[..., Visitor]) -> None:
+    """W4.1: at once, and after the window became narrow"""
+    visitor = visit(viewport={"width": 390, "height": 780})
+    page = visitor.log_in()
+    for path in ("/billing/plan", "/settings/schedules/", "/accounts/password/change/"):
+        page.goto(visitor.site.url + path)
+        expect(page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=1)
+    page.set_viewport_size({"width": 1280, "height": 780})
+    page.set_viewport_size({"width": 390, "height": 780})
+    expect(page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=1)
 
 
 def test_a_chat_is_renamed_deleted_and_brought_back(ada: Visitor) -> None:

@@ -10,6 +10,7 @@ export async function render(stage, source, { retry, signal }) {
   const prose = element("div", { className: "prose sheet-of-prose" });
   stage.append(prose);
   new GrowingMarkdown(prose).update(text, true);
+  if (!source.page) for (const link of prose.querySelectorAll(".file-link")) link.removeAttribute("href"); // strangers have no such page
   delegate(prose, { "copy-code": copyCode });
 }
 

@@ -1,0 +1,75 @@
+"""Files that an answer names, and papers that the browser shows by itself, in the panel (S14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.flows.artifact_rig import Reader, reading
+from tests.flows.conftest import Site
+
+pytestmark = pytest.mark.browser
+
+PDF = (
+    b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
+    b"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 200 200]>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
+)
+NOBODYS = "00000000-0000-4000-8000-000000000000"
+# The same text as the browser paints it live.
+LIVE = """async (text) => {
+  const {GrowingMarkdown} = await import("/static/js/markdown.js");
+  const box = document.createElement("div");
+  new GrowingMarkdown(box).update(text, true);
+  return [...box.querySelectorAll("a")].map(link => [link.className, link.getAttribute("href"), link.textContent]);
+}"""
+STORED = "links => links.map(link => [link.className, link.getAttribute('href'), link.textContent])"
+
+
+@pytest.fixture(scope="module")
+def reader(site: Site, browser: Browser, django_db_blocker: pytest.FixtureRequest) -> Iterator[Reader]:
+    yield from reading(
+        site, browser, django_db_blocker, "reads-named-files", viewport={"width": 1280, "height": 800}
+    )
+
+
+def test_a_file_named_in_an_answer_opens_beside_it(reader: Reader) -> None:
+    """S14: by link and by bare URI, live and stored alike; what is gone says so, and nothing else is a link"""
+    made = reader.makes("plan.md", "# The plan")
+    text = (
+        f"See [the plan](workspace://{made.upper()}#text/markdown), workspace://{made}/plan%20b.md. "
+        f"![gone](workspace://{NOBODYS}) [bad](workspace://{made}0) `workspace://{made}`"
+    )
+    reader.says(text)
+    reader.load()
+    page, links = reader.page, reader.page.locator(".row.answer .prose").last.locator("a")
+    told = links.evaluate_all(STORED)
+    assert told == [
+        ["file-link", f"/files/{made}/", "the plan"],
+        ["file-link", f"/files/{made}/", "plan b.md"],
+        ["file-link", f"/files/{NOBODYS}/", "gone"],
+        ["missing", None, "bad"],
+    ]
+    assert page.evaluate(LIVE, text) == told
+    links.nth(0).click()
+    expect(reader.stage.get_by_role("heading", name="The plan")).to_be_visible()
+    assert page.url.endswith(f"/chat/{reader.session_id}/")
+    reader.forgives()  # the answer 404 is told in the console too
+    links.nth(2).click()
+    expect(page.locator("#toasts")).to_contain_text("deleted or is not available")
+
+
+def test_a_pdf_is_shown_by_the_browser_from_our_own_route(reader: Reader) -> None:
+    """S14, S7: a frame without sandbox, its bytes inline from the file route, allowed to be framed by us alone"""
+    file_id = reader.makes("paper.pdf", PDF)
+    with reader.page.expect_response(lambda answer: f"{file_id}/download?inline=1" in answer.url) as answered:
+        reader.opens(file_id)
+    frame = reader.stage.locator("iframe")
+    expect(frame).to_have_attribute("src", f"/api/v1/files/{file_id}/download?inline=1")
+    assert frame.get_attribute("sandbox") is None
+    headers = answered.value.headers
+    assert headers["content-type"] == "application/pdf"
+    assert headers["content-disposition"].startswith("inline")
+    assert headers["content-security-policy"] == "frame-ancestors 'self'"
+    expect(reader.panel.get_by_role("link", name="Download")).to_be_visible()
