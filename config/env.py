@@ -43,25 +43,29 @@ def integer(name: str, default: int, *, least: int = 0, most: int | None = None)
     try:
         number = int(value)
     except ValueError:
-        raise ImproperlyConfigured(f"{name} must be a whole number, not {value!r}") from None
-    if number < least:
-        raise ImproperlyConfigured(f"{name} must be at least {least}, not {number}")
-    if most is not None and number > most:
-        raise ImproperlyConfigured(f"{name} must be at most {most}, not {number}")
+        raise _refused(name, "a whole number", value, least, most) from None
+    if number < least or (most is not None and number > most):
+        raise _refused(name, "a whole number", value, least, most)
     return number
 
 
-def seconds(name: str, default: float, *, least: float = 0.0) -> float:
+def seconds(name: str, default: float, *, least: float = 0.0, most: float | None = None) -> float:
     value = os.environ.get(name, "").strip()
     if not value:
         return default
     try:
         number = float(value)
     except ValueError:
-        raise ImproperlyConfigured(f"{name} must be a number of seconds, not {value!r}") from None
-    if not least <= number < float("inf"):
-        raise ImproperlyConfigured(f"{name} must be at least {least} seconds, not {value}")
+        raise _refused(name, "a number of seconds", value, least, most) from None
+    if not least <= number < float("inf") or (most is not None and number > most):
+        raise _refused(name, "a number of seconds", value, least, most)
     return number
+
+
+def _refused(name: str, kind: str, value: str, least: float, most: float | None) -> ImproperlyConfigured:
+    """One line that names the variable, what it may be, and what it is."""
+    range_of = f"of at least {least:,}" if most is None else f"from {least:,} to {most:,}"
+    return ImproperlyConfigured(f"{name} must be {kind} {range_of}, not {value!r}")
 
 
 def size(name: str, default: int, *, least: int = 1) -> int:

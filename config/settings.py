@@ -307,10 +307,30 @@ TURN_MAX_SECONDS = env.seconds("TURN_MAX_SECONDS", 3600, least=1)
 TURN_MAX_ROUNDS = env.integer("TURN_MAX_ROUNDS", 50, least=1)
 TURN_BUDGET_MICRODOLLARS = env.integer("TURN_BUDGET_MICRODOLLARS", 1_000_000)  # 0 = none (A10.4)
 TURN_GRACE_SECONDS = env.seconds("TURN_GRACE_SECONDS", 30)
-MAX_TOOL_WAIT_SECONDS = env.seconds("MAX_TOOL_WAIT_SECONDS", 300, least=1)
+MAX_TOOL_WAIT_SECONDS = env.seconds("MAX_TOOL_WAIT_SECONDS", 300, least=1, most=300)  # longer work is polled
 STREAM_IDLE_SECONDS = 2 * MAX_TOOL_WAIT_SECONDS
-SUB_SESSION_DEPTH = env.integer("SUB_SESSION_DEPTH", 3, least=0)
+SUB_SESSION_DEPTH = env.integer("SUB_SESSION_DEPTH", 3, least=0, most=3)
 SUB_SESSIONS_AT_ONCE = env.integer("SUB_SESSIONS_AT_ONCE", 5, least=1)
+SUB_SESSION_MAX_WAIT_SECONDS = env.integer(
+    "SUB_SESSION_MAX_WAIT_SECONDS", int(MAX_TOOL_WAIT_SECONDS), most=300
+)  # of one call; a longer one is cut to it
+SUB_SESSION_WAIT_SECONDS = env.integer("SUB_SESSION_WAIT_SECONDS", 60, most=300)  # where a call names none
+MESSAGE_CHARACTERS = env.integer(
+    "MESSAGE_CHARACTERS", 64_000, least=100, most=64_000
+)  # at every door; more would not fit into a frame of the socket (T11)
+FOLLOW_UP_CHARACTERS = env.integer("FOLLOW_UP_CHARACTERS", 2_000, least=100, most=64_000)  # shown of one
+FOLLOW_UPS_CHARACTERS = env.integer("FOLLOW_UPS_CHARACTERS", 6_000, least=100, most=1_000_000)  # … of all
+QUESTION_SECONDS = env.integer("QUESTION_SECONDS", 120, least=10, most=300)  # where ask_user names none
+TOOL_CALLS_PER_REPLY = env.integer("TOOL_CALLS_PER_REPLY", 16, least=1, most=100)
+TOOL_CALLS_AT_ONCE = env.integer("TOOL_CALLS_AT_ONCE", 8, least=1, most=100)
+TOOL_OUTPUT_CHARACTERS = env.integer("TOOL_OUTPUT_CHARACTERS", 70_000, least=10_000, most=1_000_000)
+TOOL_GROUP_CHARACTERS = env.integer("TOOL_GROUP_CHARACTERS", 200_000, least=10_000, most=4_000_000)
+LOOP_WINDOW_ROUNDS = env.integer("LOOP_WINDOW_ROUNDS", 10, least=2, most=1_000)  # looked back over (A10.2)
+LOOP_REPEATS = env.integer("LOOP_REPEATS", 5, least=1, most=999)  # more of the same end the turn
+LOOP_WARN_AT = env.integer("LOOP_WARN_AT", 3, least=2, most=999)
+UNUSABLE_CALLS_IN_A_ROW = env.integer("UNUSABLE_CALLS_IN_A_ROW", 5, least=1, most=100)
+COMPACTIONS_PER_TURN = env.integer("COMPACTIONS_PER_TURN", 3, most=20)
+FORCED_COMPACTIONS_PER_TURN = env.integer("FORCED_COMPACTIONS_PER_TURN", 2, most=20)
 HEARTBEAT_SECONDS = env.seconds("HEARTBEAT_SECONDS", 15, least=0.1)
 # How often running turns tell what they take (A19.7); 0 = never. Tests switch it on where they look for it.
 METER_SECONDS = env.seconds("METER_SECONDS", 0 if ENVIRONMENT == "test" else 0.5)
@@ -332,6 +352,10 @@ OPENAI_API = env.choice("OPENAI_API", "chat", ("chat", "responses"))  # response
 ANTHROPIC_API_KEY = env.text("ANTHROPIC_API_KEY")
 ANTHROPIC_BASE_URL = env.text("ANTHROPIC_BASE_URL")
 ANTHROPIC_MODEL = env.text("ANTHROPIC_MODEL")
+MODEL_CONNECT_SECONDS = env.seconds("MODEL_CONNECT_SECONDS", 10, least=0.1, most=300)
+MODEL_FIRST_TOKEN_SECONDS = env.seconds(
+    "MODEL_FIRST_TOKEN_SECONDS", 120, least=1, most=600
+)  # a catalogue entry may name its own
 DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
 REQUIRE_KNOWN_COST = env.flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked (A4.5)
 ALLOW_DEMO_MODEL = env.flag("ALLOW_DEMO_MODEL", ENVIRONMENT != "production")  # a script may answer (A4.6)

@@ -13,6 +13,7 @@ class CopilotConfig(AppConfig):
     def ready(self) -> None:
         from copilot import (  # noqa: F401 - checks register themselves
             checks,
+            commands,
             dispatch,
             offering,
             ports,
@@ -40,3 +41,4 @@ class CopilotConfig(AppConfig):
         if settings.ENVIRONMENT != "test":  # tests say themselves when rows are looked at
             offering.follow()
         caching.configure_from(settings)
+        commands.configure_from(settings)

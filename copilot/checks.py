@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from django.apps import AppConfig
@@ -14,32 +15,137 @@ from django.core.files.storage import FileSystemStorage, InvalidStorageError, St
 from django.utils.module_loading import import_string
 
 from copilot.providers import caching
+from copilot.tools import results
 from copilot.workspace import scanning
 
 _ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """One setting that must not pass another, or what follows if it does."""
+
+    id: str
+    small: str
+    large: str
+    otherwise: str
+    equal: bool = False  # whether both may be the same
+
+
+AGREEMENTS = (
+    Agreement(
+        id="E001",
+        small="TURN_MAX_SECONDS",
+        large="BROKER_VISIBILITY_SECONDS",
+        otherwise="long turns would be delivered twice",
+    ),
+    Agreement(
+        id="E002",
+        small="HEARTBEAT_SECONDS",
+        large="STREAM_IDLE_SECONDS",
+        otherwise="a silent turn would end without a sign of life",
+    ),
+    Agreement(
+        id="E011",
+        small="LOOP_REPEATS",
+        large="LOOP_WINDOW_ROUNDS",
+        otherwise="no turn in circles would ever be ended",
+    ),
+    Agreement(
+        id="E012",
+        small="LOOP_WARN_AT",
+        large="LOOP_REPEATS",
+        otherwise="a turn would be ended before it is warned",
+        equal=True,
+    ),
+    Agreement(
+        id="E013",
+        small="TOOL_OUTPUT_CHARACTERS",
+        large="TOOL_GROUP_CHARACTERS",
+        otherwise="no call could give the model as much",
+        equal=True,
+    ),
+    Agreement(
+        id="E014",
+        small="FOLLOW_UP_CHARACTERS",
+        large="FOLLOW_UPS_CHARACTERS",
+        otherwise="one message would not fit where several should",
+        equal=True,
+    ),
+    Agreement(
+        id="E015",
+        small="FORCED_COMPACTIONS_PER_TURN",
+        large="COMPACTIONS_PER_TURN",
+        otherwise="it could never be reached",
+        equal=True,
+    ),
+    Agreement(
+        id="E016",
+        small="MODEL_CONNECT_SECONDS",
+        large="MODEL_FIRST_TOKEN_SECONDS",
+        otherwise="a model would be given up while it is being reached",
+        equal=True,
+    ),
+    Agreement(
+        id="E017",
+        small="MODEL_FIRST_TOKEN_SECONDS",
+        large="STREAM_IDLE_SECONDS",
+        otherwise="the turn would end before the model is given up",
+    ),
+    Agreement(
+        id="E018",
+        small="QUESTION_SECONDS",
+        large="MAX_TOOL_WAIT_SECONDS",
+        otherwise="no question could wait as long",
+        equal=True,
+    ),
+    Agreement(
+        id="E019",
+        small="SUB_SESSION_WAIT_SECONDS",
+        large="SUB_SESSION_MAX_WAIT_SECONDS",
+        otherwise="no call could wait as long",
+        equal=True,
+    ),
+    Agreement(
+        id="E021",
+        small="SUB_SESSION_MAX_WAIT_SECONDS",
+        large="MAX_TOOL_WAIT_SECONDS",
+        otherwise="no call could wait as long",
+        equal=True,
+    ),
+)
+_EXPLAINED = {"STREAM_IDLE_SECONDS": "twice MAX_TOOL_WAIT_SECONDS"}  # what an administrator can set
+
+
 @register
 def limits_agree(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    found: list[CheckMessage] = []
-    visibility = settings.BROKER_VISIBILITY_SECONDS
-    if visibility <= settings.TURN_MAX_SECONDS:
-        found.append(
-            Error(
-                f"TURN_MAX_SECONDS ({settings.TURN_MAX_SECONDS:g}) must be below the broker's visibility timeout "
-                f"({visibility}), or long turns would be delivered twice.",
-                id="copilot.E001",
-            )
+    return [*filter(None, map(_contradiction, AGREEMENTS)), *_room_for_every_call()]
+
+
+def _contradiction(one: Agreement) -> CheckMessage | None:
+    small, large = getattr(settings, one.small), getattr(settings, one.large)
+    if small < large or (one.equal and small == large):
+        return None
+    relation = "at most" if one.equal else "below"
+    return Error(
+        f"{one.small} ({small:g}) must be {relation} {_EXPLAINED.get(one.large, one.large)} ({large:g}), "
+        f"or {one.otherwise}.",
+        id=f"copilot.{one.id}",
+    )
+
+
+def _room_for_every_call() -> list[CheckMessage]:
+    """However many calls a reply makes, each keeps a part of its output worth reading (A9.6)."""
+    calls, room = settings.TOOL_CALLS_PER_REPLY, settings.TOOL_GROUP_CHARACTERS
+    if calls * results.LEAST_CHARACTERS <= room:
+        return []
+    return [
+        Error(
+            f"TOOL_CALLS_PER_REPLY ({calls}) must leave each call {results.LEAST_CHARACTERS} "
+            f"of TOOL_GROUP_CHARACTERS ({room}), or results would be cut to nothing.",
+            id="copilot.E022",
         )
-    if settings.HEARTBEAT_SECONDS >= settings.STREAM_IDLE_SECONDS:
-        found.append(
-            Error(
-                f"HEARTBEAT_SECONDS ({settings.HEARTBEAT_SECONDS:g}) must be below twice MAX_TOOL_WAIT_SECONDS "
-                f"({settings.STREAM_IDLE_SECONDS:g}), after which a silent turn ends.",
-                id="copilot.E002",
-            )
-        )
-    return found
+    ]
 
 
 @register

@@ -194,6 +194,7 @@ def _from_rows() -> Catalogue | None:
         entries=tuple(entries.values()),
         tiers={tier: usable.get(tier, usable["standard"]) for tier in catalogue.TIERS},
         demo_tokens_per_second=settings.DEMO_TOKENS_PER_SECOND,
+        connect_seconds=settings.MODEL_CONNECT_SECONDS,
     )
 
 
@@ -211,7 +212,7 @@ def _entry(row: ModelEntry) -> Entry | None:
     except sealing.Unreadable:
         log.error("the key of model %s cannot be read: the installation's key was changed", row.pk)
         return None
-    seconds = row.first_token_seconds or Entry.first_token_timeout_seconds
+    seconds = row.first_token_seconds or settings.MODEL_FIRST_TOKEN_SECONDS
     fields = {name: getattr(row, name) for name in (*_COPIED, "version")} | {
         "credential": key or "none",  # local servers want none, the SDKs want one
         "first_token_timeout_seconds": seconds,

@@ -29,7 +29,6 @@ def test_the_limits_are_those_of_the_table():
     """T11"""
     assert (
         commands.Limits(
-            message_characters=64_000,
             attachments=20,
             context_url_characters=2_000,
             context_text_characters=32_000,

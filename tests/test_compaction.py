@@ -15,7 +15,6 @@ from copilot.agent.compaction import Compaction, objection, summary_request
 from copilot.agent.fullness import Fullness, is_due, remembered
 from copilot.agent.parts import Answered, Compacted, CompactionFailed, Failed, NoteMade, NoticeMade
 from copilot.agent.ports import MemoryBudget, MemoryCompactor
-from copilot.agent.shortening import MOST_FORCED, MOST_PER_TURN
 from copilot.events import (
     ContextCompacted,
     ContextCompacting,
@@ -173,7 +172,7 @@ async def test_a_turn_is_shortened_three_times_at_most():
     reciter = Reciter(*(full_round(str(number)) for number in range(5)), say("Done."))
     parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
     assert parts[-1] == Answered()
-    assert len(compactor.tasks) == MOST_PER_TURN
+    assert len(compactor.tasks) == 3
 
 
 async def test_an_overflow_is_shortened_and_sent_again_in_the_same_round():
@@ -193,7 +192,7 @@ async def test_overflow_for_ever_ends_after_two_forced_ones():
     reciter = Reciter(*[[ProviderFailure("context_overflow")] for _ in range(9)])
     parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor))
     assert parts[-1] == Failed(code="context_full")
-    assert len(compactor.tasks) == MOST_FORCED
+    assert len(compactor.tasks) == 2
     assert len(reciter.requests) + len(compactor.tasks) <= 10
     assert_well_ordered(parts)
 

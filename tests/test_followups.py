@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copilot.agent.conversation import append
-from copilot.agent.followups import MOST_PER_BOUNDARY, FollowUp, fitting, render, shortened, stored
+from copilot.agent.followups import ROOM, FollowUp, fitting, render, shortened, stored
 from copilot.providers.base import ModelMessage, UserMessage
 
 
@@ -85,4 +85,4 @@ def test_what_is_taken_is_a_head_that_fits(lengths):
     assert list(taken) == waiting[: len(taken)]
     assert bool(taken) == bool(waiting)
     if len(taken) > 1:
-        assert len(render(taken)) <= MOST_PER_BOUNDARY + 250  # the tags, and a first entry's pointer
+        assert len(render(taken)) <= ROOM.boundary + 250  # the tags, and a first entry's pointer

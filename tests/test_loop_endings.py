@@ -119,7 +119,7 @@ async def test_the_same_round_again_and_again_is_noted_once_and_ended_after_the_
     parts = await play(loop_of(reciter))
     assert len(reciter.requests) == 6
     assert len(of(parts, NoteMade)) == 1
-    assert "three times" in reciter.requests[3].messages[-1].text
+    assert "3 times" in reciter.requests[3].messages[-1].text
     assert parts[-1] == Failed(code="loop_detected")
 
 

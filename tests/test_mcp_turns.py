@@ -17,7 +17,6 @@ from copilot import dispatch, mcp
 from copilot.models import McpServer, Message, WorkspaceFile
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.scripted import Call, Text
-from copilot.tools.results import CALL_CHARACTERS
 from tests import make, mcp_rig
 from tests.engine import Model, Rig, ended, notices, start, status, told, until
 from tests.engine import model_fixture as model_fixture
@@ -110,7 +109,7 @@ def test_a_large_output_is_cut_for_the_model_and_kept_whole(rig: Rig, model: Mod
         ended(start(session))
     row = Message.objects.get(session=session, kind="tool_result")
     assert row.data["truncated"]
-    assert len(row.content) <= CALL_CHARACTERS
+    assert len(row.content) <= 70_000
     whole = WorkspaceFile.objects.get(pk=row.data["file_id"])
     assert whole.size_bytes > 2_000_000
 

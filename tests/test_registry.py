@@ -22,7 +22,6 @@ from copilot.tools import (
     read_file,
     read_tool_result,
     registry,
-    results,
     todos_write,
     web_fetch,
     web_search,
@@ -114,14 +113,14 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ("todos_write", {todos_write.MAX_ITEMS, todos_write.MAX_CHARACTERS}),
         (
             "ask_user",
-            {1000, 8, 200, ask_user.DEFAULT_SECONDS, ask_user.SHORTEST_SECONDS, MAX_TOOL_WAIT_SECONDS},
+            {1000, 8, 200, settings.QUESTION_SECONDS, ask_user.SHORTEST_SECONDS, MAX_TOOL_WAIT_SECONDS},
         ),
         (
             "bash_exec",
             {mirrors.MAX_SAVED, bash_exec.MAX_COMMAND, bash_exec.USUAL_SECONDS, MAX_TOOL_WAIT_SECONDS},
         ),
         ("python_exec", {python_exec.MAX_CODE, python_exec.USUAL_SECONDS, MAX_TOOL_WAIT_SECONDS}),
-        ("web_fetch", {web_fetch.USUAL_CHARACTERS, results.CALL_CHARACTERS, web_fetch.MAX_URL}),
+        ("web_fetch", {web_fetch.USUAL_CHARACTERS, settings.TOOL_OUTPUT_CHARACTERS, web_fetch.MAX_URL}),
         ("web_search", {web_search.USUAL_COUNT, web_search.MAX_COUNT, web_search.MAX_QUERY}),
         ("memory_add", {memories.MAX_CHARACTERS}),
         ("memory_search", {memories.MAX_FOUND, memory_search.MAX_QUERY}),
@@ -129,7 +128,7 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
         ("schedule_task", {cron.SMALLEST_MINUTES, schedules.MAX_ACTIVE, schedules.SHOWN_RUNS}),
         ("list_scheduled_tasks", set()),
         ("cancel_scheduled_task", set()),
-        ("run_sub_session", {32_000, 30_000, 5, 3, 60, 0, MAX_TOOL_WAIT_SECONDS}),
+        ("run_sub_session", {32_000, 30_000, 5, 3, 60, 0, 300}),
         (
             "get_sub_session_result",
             {60, 0, MAX_TOOL_WAIT_SECONDS, 5, get_sub_session_result.PROGRESS_CHARACTERS},
@@ -147,7 +146,9 @@ def test_every_tool_has_its_prose_and_every_prose_its_tool() -> None:
 )
 def test_the_numbers_in_the_prose_are_those_of_the_code(tool: str, limits: set[int]) -> None:
     """A32.1"""
-    text = (PROSE / f"{tool}.md").read_text().replace("base64", "")
+    found = registry.get(tool)
+    assert found is not None
+    text = found.description.replace("base64", "")
     assert {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", text)} == limits
 
 

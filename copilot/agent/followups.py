@@ -7,8 +7,16 @@ from dataclasses import dataclass
 
 from copilot.tags import block, escape
 
-MOST_PER_MESSAGE = 2_000  # characters shown of one message
-MOST_PER_BOUNDARY = 6_000  # characters of all rendered entries
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """In characters (A0.7)."""
+
+    message: int = 2_000  # shown of one message
+    boundary: int = 6_000  # of all rendered entries
+
+
+ROOM = Room()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,45 +30,43 @@ class FollowUp:
     may_join: bool = True
 
 
-def fitting(queued: Sequence[FollowUp]) -> tuple[FollowUp, ...]:
+def fitting(queued: Sequence[FollowUp], room: Room = ROOM) -> tuple[FollowUp, ...]:
     """The head of the queue that this boundary takes; the first is taken however long it is."""
     taken: list[FollowUp] = []
     characters = 0
     for follow_up in queued:
-        characters += len(_entry(len(taken) + 1, follow_up))
-        if not follow_up.may_join or (taken and not _fits(follow_up, characters)):
+        characters += len(_entry(len(taken) + 1, follow_up, room))
+        fits = characters <= room.boundary and not shortened(follow_up, room)
+        if not follow_up.may_join or (taken and not fits):
             break
         taken.append(follow_up)
     return tuple(taken)
 
 
-def shortened(follow_up: FollowUp) -> bool:
+def shortened(follow_up: FollowUp, room: Room = ROOM) -> bool:
     """The model sees a part, so the whole must be readable under the message's id before the block is."""
-    return len(follow_up.text) > MOST_PER_MESSAGE
+    return len(follow_up.text) > room.message
 
 
-def render(taken: Sequence[FollowUp]) -> str:
+def render(taken: Sequence[FollowUp], room: Room = ROOM) -> str:
     """The block that follows the tool results: stored entry by entry, then replayed byte by byte."""
-    entries = [_entry(number, follow_up) for number, follow_up in enumerate(taken, start=1)]
+    entries = [_entry(number, follow_up, room) for number, follow_up in enumerate(taken, start=1)]
     return block("user_follow_up", "\n".join(entries))
 
 
-def stored(taken: Sequence[FollowUp]) -> tuple[str, ...]:
+def stored(taken: Sequence[FollowUp], room: Room = ROOM) -> tuple[str, ...]:
     """`data["follow_up"]` of each row: its entry in a block of its own; neighbours are read as one block."""
     return tuple(
-        block("user_follow_up", _entry(number, follow_up)) for number, follow_up in enumerate(taken, start=1)
+        block("user_follow_up", _entry(number, follow_up, room))
+        for number, follow_up in enumerate(taken, start=1)
     )
 
 
-def _fits(follow_up: FollowUp, characters: int) -> bool:
-    return not shortened(follow_up) and characters <= MOST_PER_BOUNDARY
-
-
-def _entry(number: int, follow_up: FollowUp) -> str:
-    lines = [f"{number}. {escape(follow_up.text[:MOST_PER_MESSAGE])}"]
-    if shortened(follow_up):
+def _entry(number: int, follow_up: FollowUp, room: Room) -> str:
+    lines = [f"{number}. {escape(follow_up.text[: room.message])}"]
+    if shortened(follow_up, room):
         lines.append(
-            f"   [the first {MOST_PER_MESSAGE:,} of {len(follow_up.text):,} characters; "
+            f"   [the first {room.message:,} of {len(follow_up.text):,} characters; "
             f'the whole message: read_tool_result with call_id "{follow_up.id}"]'
         )
     if follow_up.page_url:

@@ -7,7 +7,7 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, Self
 
 from copilot.providers.base import ToolCall, ToolSpecification
 from copilot.tools.base import CallOutcome
@@ -26,7 +26,7 @@ SHORTENED = (
     "is in the summary. Go on from there: do not begin anew, and do not repeat what is done."
 )
 GOING_IN_CIRCLES = (
-    "You have made the same calls with the same results three times. Repeating them will not help: "
+    "You have made the same calls with the same results {times} times. Repeating them will not help: "
     "change your approach, or say what stands in the way."
 )
 CHANGE_APPROACH = (
@@ -40,6 +40,20 @@ CUT_OFF = (
 MALFORMED_BEFORE_NOTE = 2  # in a row, for one tool (A8.3)
 
 
+class Settings(Protocol):
+    """The settings that bound a turn."""
+
+    TURN_MAX_ROUNDS: int
+    TURN_MAX_SECONDS: float
+    TOOL_CALLS_PER_REPLY: int
+    LOOP_WINDOW_ROUNDS: int
+    LOOP_REPEATS: int
+    LOOP_WARN_AT: int
+    UNUSABLE_CALLS_IN_A_ROW: int
+    COMPACTIONS_PER_TURN: int
+    FORCED_COMPACTIONS_PER_TURN: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Bounds of one turn (A0.7)."""
@@ -51,6 +65,22 @@ class Limits:
     loop_repeats: int = 5
     loop_warn_at: int = 3
     unusable_in_a_row: int = 5
+    compactions: int = 3
+    forced_compactions: int = 2  # of them, those that an overflow forces
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(
+            max_rounds=settings.TURN_MAX_ROUNDS,
+            max_seconds=settings.TURN_MAX_SECONDS,
+            calls_per_reply=settings.TOOL_CALLS_PER_REPLY,
+            loop_window=settings.LOOP_WINDOW_ROUNDS,
+            loop_repeats=settings.LOOP_REPEATS,
+            loop_warn_at=settings.LOOP_WARN_AT,
+            unusable_in_a_row=settings.UNUSABLE_CALLS_IN_A_ROW,
+            compactions=settings.COMPACTIONS_PER_TURN,
+            forced_compactions=settings.FORCED_COMPACTIONS_PER_TURN,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +156,11 @@ class Guards:
         signature = self._signatures[-1]
         if signature is None or signature in self._warned:
             return ()
-        if self._repeats(signature) < self._limits.loop_warn_at:
+        times = self._repeats(signature)
+        if times < self._limits.loop_warn_at:
             return ()
         self._warned.add(signature)
-        return (GOING_IN_CIRCLES,)
+        return (GOING_IN_CIRCLES.format(times=times),)
 
     def _repeats(self, signature: str | None) -> int:
         return 0 if signature is None else self._signatures.count(signature)

@@ -86,7 +86,7 @@ class Loop:
         )
         self._fullness = self.fullness or Fullness(self.asker.estimated(self.messages))
         self.asker.fullness = self._fullness
-        self.shortening = Shortening(self.ports.compactor, self.asker, self._fullness)
+        self.shortening = Shortening(self.ports.compactor, self.asker, self._fullness, self.limits)
         self._guards = Guards(self.limits, polling=self.ports.toolbox.polling())
         said, answered = last_reply(self.messages) if self.first_call_number > 1 else ("", False)
         self._ran_tools = answered

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from copilot.agent.asking import Asker
 from copilot.agent.fullness import Fullness, is_due
+from copilot.agent.guards import Limits
 from copilot.agent.parts import (
     Answered,
     Compacted,
@@ -20,21 +21,20 @@ from copilot.agent.ports import Compactor, closed
 from copilot.events import ContextCompacting, ContextCompactionFailed
 from copilot.providers.base import ModelMessage
 
-MOST_PER_TURN = 3
-MOST_FORCED = 2
 COMPACTION_FAILED = "compaction_failed"
 
 
 class Shortening:
     """One turn's. After `play`, `succeeded` says whether the conversation is shorter now."""
 
-    def __init__(self, compactor: Compactor, asker: Asker, fullness: Fullness) -> None:
+    def __init__(self, compactor: Compactor, asker: Asker, fullness: Fullness, limits: Limits) -> None:
         self.succeeded = False
         self.under_way = False
         self.reason = ""  # why the last one failed
         self._compactor = compactor
         self._asker = asker
         self._fullness = fullness
+        self._limits = limits
         self._begun = 0
         self._forced = 0
         self._gave_up = False
@@ -44,10 +44,14 @@ class Shortening:
         return self._may_begin() and not self._gave_up and is_due(window=window, used=self._fullness.used)
 
     def may_force(self) -> bool:
-        return self._may_begin() and self._forced < MOST_FORCED and self._asker.may_ask_again()
+        return (
+            self._may_begin()
+            and self._forced < self._limits.forced_compactions
+            and self._asker.may_ask_again()
+        )
 
     def _may_begin(self) -> bool:
-        return self._begun < MOST_PER_TURN and not self._asker.retries.exhausted
+        return self._begun < self._limits.compactions and not self._asker.retries.exhausted
 
     def open_call(self) -> ModelCallEnded | None:
         return self._compactor.open_call()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from itertools import takewhile
 
+from django.conf import settings
 from django.db import DatabaseError
 
 from copilot import history, queries, turns
@@ -14,7 +15,6 @@ from copilot.agent.commits import uncut
 from copilot.agent.rebuilding import user_message
 from copilot.agent.recorder import Recorder
 from copilot.bridge import in_thread
-from copilot.commands import LIMITS
 from copilot.errors import Unavailable
 from copilot.events import FollowUpDelivered, MessageAdded
 from copilot.history import Pending, Taking
@@ -45,7 +45,7 @@ def _taken(turn: Claimed, *, start: history.Start | None) -> list[Taking]:
         characters = 0
         for one in _decided(turn, pending)[: turns.ROOM_BEFORE]:
             characters += len(one.text)
-            if not _may_join(turn, one) or (taken and characters > LIMITS.message_characters):
+            if not _may_join(turn, one) or (taken and characters > settings.MESSAGE_CHARACTERS):
                 break
             taken.append(Taking(message=one))
         return taken
@@ -133,11 +133,12 @@ class Boundary:
     def _choose(self, pending: list[Pending]) -> list[Taking]:
         pending = _decided(self._turn, pending)
         queue = {str(one.id): one for one in pending}
-        fitting = followups.fitting([self._follow_up(one) for one in pending])
+        room = followups.Room(message=settings.FOLLOW_UP_CHARACTERS, boundary=settings.FOLLOW_UPS_CHARACTERS)
+        fitting = followups.fitting([self._follow_up(one) for one in pending], room)
         for one in fitting:
-            if followups.shortened(one):
+            if followups.shortened(one, room):
                 files.store_tool_output(self._turn.session_id, one.id, one.text)
-        blocks = followups.stored(fitting)
+        blocks = followups.stored(fitting, room)
         return [
             Taking(message=queue[one.id], follow_up=block) for one, block in zip(fitting, blocks, strict=True)
         ]

@@ -243,7 +243,7 @@ class TurnRun(Run):
                 credential=_credential_now,
             ),
             fullness=remembered(self.turn.context, mended.rows),
-            limits=Limits(max_rounds=settings.TURN_MAX_ROUNDS, max_seconds=settings.TURN_MAX_SECONDS),
+            limits=Limits.of(settings),
             thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
             first_call_number=self.turn.calls + 1,
             first_round=max(1, self.turn.calls),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
+from django.conf import settings
 from django.http import HttpResponse
 from pydantic import Field, JsonValue
 from rest_framework.request import Request
@@ -14,7 +15,7 @@ from copilot import queries, schedules
 from copilot.api.doors import Door, answer, instant_if, nothing
 from copilot.api.parsing import Body, Clean, body_of
 from copilot.api.schema import operation
-from copilot.commands import LIMITS, as_uuid
+from copilot.commands import as_uuid
 from copilot.errors import NotFound
 from copilot.models import Schedule, ScheduleRun
 from copilot.permissions import UNRESTRICTED
@@ -23,7 +24,7 @@ from copilot.permissions import UNRESTRICTED
 class NewSchedule(Body):
     """A prompt, or an agent with its inputs; without a session each run begins a new one."""
 
-    prompt: Annotated[Clean, Field(max_length=LIMITS.message_characters)] = ""
+    prompt: Annotated[Clean, Field(max_length=settings.MESSAGE_CHARACTERS)] = ""
     agent_id: Annotated[Clean, Field(max_length=36)] | None = None
     inputs: dict[str, JsonValue] = {}
     cron: Annotated[Clean, Field(max_length=100)]

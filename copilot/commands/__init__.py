@@ -16,6 +16,7 @@ from copilot.commands.messages import (
     checked_run_id,
     checked_text,
     clean_text,
+    configure_from,
     parse_resend,
     parse_send,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "checked_run_id",
     "checked_text",
     "clean_text",
+    "configure_from",
     "decisions_of",
     "parse",
     "parse_command",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 from uuid import UUID
 
 from pydantic import Field
@@ -20,9 +20,8 @@ from copilot.tags import strip_server_tags
 
 @dataclass(frozen=True)
 class Limits:
-    """T11, in one place."""
+    """T11, in one place, but for the length of a message: installations may choose a smaller one (A0.7)."""
 
-    message_characters: int = 64_000
     attachments: int = 20
     context_url_characters: int = 2_000
     context_text_characters: int = 32_000
@@ -35,7 +34,12 @@ class Limits:
     commands_seconds: int = 10
 
 
+class Settings(Protocol):
+    MESSAGE_CHARACTERS: int
+
+
 LIMITS = Limits()
+_now: dict[Literal["message_characters"], int] = {"message_characters": 64_000}
 GREATEST_BRANCH = 2**31 - 1  # what the column holds
 RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 SPOKEN_FOR = ("schedule", "goal", "parent")  # said for the owner, who has not spoken
@@ -123,6 +127,10 @@ class SwitchBody(Strict):
     branch: int = Field(ge=0, le=GREATEST_BRANCH)
 
 
+def configure_from(settings: Settings) -> None:
+    _now["message_characters"] = settings.MESSAGE_CHARACTERS
+
+
 def clean_text(text: str) -> str:
     """NUL is dropped, half a character is refused, and nobody speaks for the server (T11, A15.6)."""
     if _SURROGATES.search(text):
@@ -132,9 +140,10 @@ def clean_text(text: str) -> str:
 
 def checked_text(text: str) -> str:
     """A message's text: clean and not too long."""
-    if len(text) > LIMITS.message_characters:
+    most = _now["message_characters"]
+    if len(text) > most:
         raise InvalidRequest(
-            f"A message may have {LIMITS.message_characters:,} characters; this one has {len(text):,}.",
+            f"A message may have {most:,} characters; this one has {len(text):,}.",
             code="message_too_long",
         )
     return clean_text(text)

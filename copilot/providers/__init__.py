@@ -82,19 +82,26 @@ def _scripted(entry: Entry) -> Provider:
 
 def _made(entry: Entry) -> _Client:
     """The SDKs take seconds to import, so only who streams pays for them."""
+    connect_seconds = catalogue.current().connect_seconds
     match entry.provider:
         case "openai_chat":
             from copilot.providers.openai_chat import OpenAIChat
 
-            return OpenAIChat(credential=entry.credential, base_url=entry.base_url)
+            return OpenAIChat(
+                credential=entry.credential, base_url=entry.base_url, connect_seconds=connect_seconds
+            )
         case "openai_responses":
             from copilot.providers.openai_responses import OpenAIResponses
 
-            return OpenAIResponses(credential=entry.credential, base_url=entry.base_url)
+            return OpenAIResponses(
+                credential=entry.credential, base_url=entry.base_url, connect_seconds=connect_seconds
+            )
         case "anthropic":
             from copilot.providers.anthropic import Anthropic
 
-            return Anthropic(credential=entry.credential, base_url=entry.base_url)
+            return Anthropic(
+                credential=entry.credential, base_url=entry.base_url, connect_seconds=connect_seconds
+            )
         case "scripted":
             raise AssertionError("scripts have no client")
         case unreachable:

@@ -49,14 +49,19 @@ class Anthropic:
     """One credential; its connections are shared by every turn of the process."""
 
     def __init__(
-        self, *, credential: str, base_url: str = "", idle_seconds: float = streaming.IDLE_SECONDS
+        self,
+        *,
+        credential: str,
+        base_url: str = "",
+        idle_seconds: float = streaming.IDLE_SECONDS,
+        connect_seconds: float = streaming.CONNECT_SECONDS,
     ) -> None:
         self._client = AsyncAnthropic(
             api_key=credential or "none",
             base_url=base_url or None,
             max_retries=0,  # A7 is the only retry
             http_client=DefaultAioHttpClient(
-                timeout=streaming.timeout(idle_seconds), limits=streaming.limits()
+                timeout=streaming.timeout(idle_seconds, connect_seconds), limits=streaming.limits()
             ),
         )
 

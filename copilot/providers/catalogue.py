@@ -47,6 +47,7 @@ class Catalogue:
     entries: tuple[Entry, ...]
     tiers: Mapping[str, tuple[Entry, ...]]
     demo_tokens_per_second: int = 60
+    connect_seconds: float = 10.0  # to any of their servers
 
 
 class Settings(Protocol):
@@ -59,6 +60,8 @@ class Settings(Protocol):
     ANTHROPIC_API_KEY: str
     ANTHROPIC_BASE_URL: str
     ANTHROPIC_MODEL: str
+    MODEL_CONNECT_SECONDS: float
+    MODEL_FIRST_TOKEN_SECONDS: float
     DEMO_TOKENS_PER_SECOND: int
     ALLOW_DEMO_MODEL: bool
 
@@ -72,6 +75,8 @@ def build(
     anthropic_key: str = "",
     anthropic_base_url: str = "",
     anthropic_model: str = "",
+    connect_seconds: float = 10.0,
+    first_token_seconds: float = 120.0,
     demo_tokens_per_second: int = 60,
     allow_demo: bool = True,
 ) -> Catalogue:
@@ -81,11 +86,13 @@ def build(
         found.append(_openai(openai_key, openai_base_url, openai_model, openai_api))
     if anthropic_key:
         found.append(_anthropic(anthropic_key, anthropic_base_url, anthropic_model))
+    found = [replace(entry, first_token_timeout_seconds=first_token_seconds) for entry in found]
     chain = tuple(found) or ((DEMO,) if allow_demo else ())
     return Catalogue(
         entries=chain,
         tiers=dict.fromkeys(TIERS, chain) if chain else {},
         demo_tokens_per_second=demo_tokens_per_second,
+        connect_seconds=connect_seconds,
     )
 
 
@@ -155,6 +162,8 @@ def build_from(settings: Settings) -> Catalogue:
         anthropic_key=settings.ANTHROPIC_API_KEY,
         anthropic_base_url=settings.ANTHROPIC_BASE_URL,
         anthropic_model=settings.ANTHROPIC_MODEL,
+        connect_seconds=settings.MODEL_CONNECT_SECONDS,
+        first_token_seconds=settings.MODEL_FIRST_TOKEN_SECONDS,
         demo_tokens_per_second=settings.DEMO_TOKENS_PER_SECOND,
         allow_demo=settings.ALLOW_DEMO_MODEL,
     )

@@ -46,10 +46,19 @@ class OpenAIChat:
     """One server and credential."""
 
     def __init__(
-        self, *, credential: str, base_url: str = "", idle_seconds: float = streaming.IDLE_SECONDS
+        self,
+        *,
+        credential: str,
+        base_url: str = "",
+        idle_seconds: float = streaming.IDLE_SECONDS,
+        connect_seconds: float = streaming.CONNECT_SECONDS,
     ) -> None:
         self._official = not base_url
-        self._client = OpenAIClient(credential=credential, base_url=base_url, idle_seconds=idle_seconds)
+        self._client = OpenAIClient(
+            credential=credential,
+            base_url=base_url,
+            timeout=streaming.timeout(idle_seconds, connect_seconds),
+        )
 
     def stream(self, request: Request) -> AsyncIterator[Item]:
         body = chat_wire.encode(request, official=self._official)

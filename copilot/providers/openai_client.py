@@ -14,14 +14,12 @@ HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream", "A
 class OpenAIClient:
     """One server and credential; its connections are shared by every turn of the process."""
 
-    def __init__(self, *, credential: str, base_url: str, idle_seconds: float) -> None:
+    def __init__(self, *, credential: str, base_url: str, timeout: httpx2.Timeout) -> None:
         self._sdk = AsyncOpenAI(
             api_key=credential or "none",  # local servers want none, the SDK wants one
             base_url=base_url or None,
             max_retries=0,  # A7 is the only retry
-            http_client=DefaultAioHttpClient(
-                timeout=streaming.timeout(idle_seconds), limits=streaming.limits()
-            ),
+            http_client=DefaultAioHttpClient(timeout=timeout, limits=streaming.limits()),
         )
 
     async def post(self, path: str, body: bytes) -> httpx2.Response:

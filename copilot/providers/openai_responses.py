@@ -42,9 +42,18 @@ class OpenAIResponses:
     """One server and credential."""
 
     def __init__(
-        self, *, credential: str, base_url: str = "", idle_seconds: float = streaming.IDLE_SECONDS
+        self,
+        *,
+        credential: str,
+        base_url: str = "",
+        idle_seconds: float = streaming.IDLE_SECONDS,
+        connect_seconds: float = streaming.CONNECT_SECONDS,
     ) -> None:
-        self._client = OpenAIClient(credential=credential, base_url=base_url, idle_seconds=idle_seconds)
+        self._client = OpenAIClient(
+            credential=credential,
+            base_url=base_url,
+            timeout=streaming.timeout(idle_seconds, connect_seconds),
+        )
 
     def stream(self, request: Request) -> AsyncIterator[Item]:
         body = responses_wire.encode(request)

@@ -47,9 +47,9 @@ class Reply(Protocol):
 Opener = Callable[[], Awaitable[httpx2.Response]]
 
 
-def timeout(idle_seconds: float) -> httpx2.Timeout:
+def timeout(idle_seconds: float, connect_seconds: float) -> httpx2.Timeout:
     """The transport's limits; the first item has a limit of its own in `play`."""
-    return httpx2.Timeout(idle_seconds, connect=CONNECT_SECONDS)
+    return httpx2.Timeout(idle_seconds, connect=connect_seconds)
 
 
 def limits() -> httpx2.Limits:

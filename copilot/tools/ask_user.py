@@ -17,8 +17,8 @@ from copilot.redaction import redact
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, Arguments, Invocation, Tool, ToolOutput, prose
 
 POLL_SECONDS = 0.25  # one indexed read; the answer arrives in another process, and Redis may be away
-DEFAULT_SECONDS = 120
 SHORTEST_SECONDS = 10
+LONGEST_SECONDS = int(settings.MAX_TOOL_WAIT_SECONDS)
 MARGIN_SECONDS = 2  # the question closes before the call itself runs into its limit
 NO_ANSWER = "The user did not answer in time. Go on with your best judgement, and say that you did."
 REPLY_FOLLOWS = "The user sent a message instead of an answer. It follows; read it as the reply."
@@ -30,12 +30,15 @@ class AskUser(Arguments):
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
     choices: list[Choice] = Field(default=[], max_length=8, description="Answers to pick from.")
     allow_text: bool = Field(default=True, description="Whether the user may write an answer of their own.")
-    timeout_seconds: int = Field(default=DEFAULT_SECONDS, description="How long to wait: 10 to 300.")
+    timeout_seconds: int = Field(
+        default=settings.QUESTION_SECONDS,
+        description=f"How long to wait: {SHORTEST_SECONDS} to {LONGEST_SECONDS}.",
+    )
 
     @field_validator("timeout_seconds")
     @classmethod
     def _clamped(cls, value: int) -> int:
-        return min(max(value, SHORTEST_SECONDS), MAX_TOOL_WAIT_SECONDS)
+        return min(max(value, SHORTEST_SECONDS), LONGEST_SECONDS)
 
     @model_validator(mode="after")
     def _answerable(self) -> Self:
@@ -84,7 +87,9 @@ TOOL = Tool(
     name="ask_user",
     arguments=AskUser,
     run=ask_user,
-    description=prose(__file__),
+    description=prose(
+        __file__, usual=settings.QUESTION_SECONDS, least=SHORTEST_SECONDS, most=LONGEST_SECONDS
+    ),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     exclusive=True,
     repeatable=True,  # asked again after a redelivery, it finds its own question (A12.4)

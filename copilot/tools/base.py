@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from string import Template
 from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -150,9 +151,10 @@ class Tool(AnyTool, Generic[A]):
         return Weighed(reason=reason, estimate=self.estimate(given, context) if self.estimate else None)
 
 
-def prose(code_file: str) -> str:
-    """The `.md` beside a tool's `.py`."""
-    return Path(code_file).with_suffix(".md").read_text(encoding="utf-8").strip()
+def prose(code_file: str, **numbers: int) -> str:
+    """The `.md` beside a tool's `.py`, with the numbers that an installation sets in their places (`$most`)."""
+    text = Path(code_file).with_suffix(".md").read_text(encoding="utf-8").strip()
+    return Template(text).substitute({name: f"{number:,}" for name, number in numbers.items()})
 
 
 class ToolFailed(Exception):

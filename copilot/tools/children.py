@@ -22,10 +22,12 @@ from copilot.models import AgentVersion, Message, Session, Turn
 from copilot.outcomes import Outcome
 from copilot.permissions import Permissions
 from copilot.ports import Parent, Said
-from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, ToolFailed
+from copilot.tools.base import ToolFailed
 
 MARGIN_SECONDS = 10  # between the end of a wait and the call's own limit (A32)
-Wait = Annotated[int, AfterValidator(lambda seconds: min(max(seconds, 0), MAX_TOOL_WAIT_SECONDS))]
+LONGEST_SECONDS = settings.SUB_SESSION_MAX_WAIT_SECONDS
+WAITING = f"How long to wait: 0 to {LONGEST_SECONDS}."
+Wait = Annotated[int, AfterValidator(lambda seconds: min(max(seconds, 0), LONGEST_SECONDS))]
 BUDGET_MICRODOLLARS = 200_000  # what a child may spend unless its parent has less left (A32.1)
 UNFINISHED = ("queued", "running")
 ASK_IN_THIS_TURN = (

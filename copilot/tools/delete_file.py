@@ -34,7 +34,7 @@ TOOL = Tool(
     name="delete_file",
     arguments=DeleteFile,
     run=delete_file,
-    description=prose(__file__),
+    description=prose(__file__, days=settings.WORKSPACE_TRASH_DAYS),
     timeout_seconds=30,
     approval="ask",
 )

@@ -26,7 +26,6 @@ from copilot.tools import registry, results
 from copilot.tools.base import AnyTool, Bound, CallOutcome, Invocation, ToolFailed, ToolOutput
 from copilot.tools.charging import Charge
 
-RUNNING_AT_ONCE = 8
 ABANDONED_AFTER_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included (A1.7, A1.c5)
 
 Starting = Callable[[str], Awaitable[None]]
@@ -80,7 +79,7 @@ class _Group:
         self._emit = emit
         self._starting = starting
         self._offered = {tool.name: tool for tool in offered}
-        self._places = asyncio.Semaphore(RUNNING_AT_ONCE)
+        self._places = asyncio.Semaphore(settings.TOOL_CALLS_AT_ONCE)
         self._exclusive = asyncio.Lock()  # first come, first served: call order, because tasks start in it
         self._room = results.Room(len(calls))
         self._asking = next((call.call_id for call in calls if self._asks(call)), None)

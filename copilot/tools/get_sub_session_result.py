@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from django.conf import settings
 from django.db import DatabaseError
 from pydantic import Field
 
@@ -16,7 +17,6 @@ from copilot.tools import children
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, Arguments, Invocation, Tool, ToolOutput, prose
 from copilot.tools.children import Prompt
 
-WAIT_SECONDS = 60
 STOPPING_SECONDS = 5.0  # a stopped turn has ended within one; then it is overridden (T7.1)
 PROGRESS_ROWS = 5
 PROGRESS_CHARACTERS = 400
@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 
 class GetSubSessionResult(Arguments):
     session_id: str
-    wait_seconds: children.Wait = Field(default=WAIT_SECONDS, description="How long to wait: 0 to 300.")
+    wait_seconds: children.Wait = Field(
+        default=settings.SUB_SESSION_WAIT_SECONDS, description=children.WAITING
+    )
     cancel: bool = Field(default=False, description="Stop what it does.")
     include_progress: bool = Field(default=False, description="Show its last rows too.")
 
@@ -93,7 +95,7 @@ TOOL = Tool(
     name="get_sub_session_result",
     arguments=GetSubSessionResult,
     run=get_sub_session_result,
-    description=prose(__file__),
+    description=prose(__file__, usual=settings.SUB_SESSION_WAIT_SECONDS, longest=children.LONGEST_SECONDS),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     sub_sessions=True,
     polling=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+from django.conf import settings
 from pydantic import Field
 
 from copilot.bridge import in_thread
@@ -13,7 +14,7 @@ from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutp
 from copilot.tools.scope import session_scope
 from copilot.workspace import files, pictures, sniffing
 
-MAX_CHARACTERS = 50_000
+MAX_CHARACTERS = min(50_000, settings.TOOL_OUTPUT_CHARACTERS - 1_000)  # a part is not cut again
 SKIPPED_AT_ONCE = 1_000_000  # characters in front of the offset, read and forgotten in pieces
 
 
@@ -62,7 +63,7 @@ TOOL = Tool(
     name="read_file",
     arguments=ReadFile,
     run=read_file,
-    description=prose(__file__),
+    description=prose(__file__, most=MAX_CHARACTERS),
     timeout_seconds=30,
     read_only=True,
     repeatable=True,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from django.conf import settings
 from pydantic import Field
 
 from copilot.bridge import in_thread
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 from copilot.workspace import files
 
-MAX_CHARACTERS = 50_000
+MAX_CHARACTERS = min(50_000, settings.TOOL_OUTPUT_CHARACTERS - 1_000)  # a part is not cut again
 
 
 class ReadToolResult(Arguments):
@@ -34,7 +35,7 @@ TOOL = Tool(
     name="read_tool_result",
     arguments=ReadToolResult,
     run=read_tool_result,
-    description=prose(__file__),
+    description=prose(__file__, most=MAX_CHARACTERS),
     timeout_seconds=30,
     read_only=True,
     repeatable=True,

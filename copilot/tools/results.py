@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from django.conf import settings
 from pydantic import ValidationError
 
 from copilot.bridge import in_thread
@@ -18,11 +19,7 @@ from copilot.tags import escape_server_tags
 from copilot.tools.base import CallOutcome, ToolOutput
 from copilot.workspace import files, sniffing
 
-CALL_CHARACTERS = 70_000
-GROUP_CHARACTERS = 200_000
 LEAST_CHARACTERS = 8_200  # every call keeps 8,000 characters of its output, and the marker
-HEAD_CHARACTERS = 50_000
-TAIL_CHARACTERS = 15_000
 PREVIEW_CHARACTERS = 4_000
 CHUNK_CHARACTERS = 1_000_000  # cleaned at a time, so that other threads get their turn in between
 LARGE_CHARACTERS = 100_000  # above this, cleaning is too slow for the loop
@@ -48,13 +45,13 @@ class Room:
 
     def __init__(self, calls: int) -> None:
         self._waiting = calls
-        self._left = GROUP_CHARACTERS
-        self._least = min(LEAST_CHARACTERS, GROUP_CHARACTERS // max(calls, 1))
+        self._left = settings.TOOL_GROUP_CHARACTERS
+        self._least = min(LEAST_CHARACTERS, self._left // max(calls, 1))
 
     def take(self, text: str, call_id: str) -> tuple[str, bool]:
         """The model's copy of the next finished output, and whether something is missing from it."""
         self._waiting -= 1
-        limit = min(CALL_CHARACTERS, self._left - self._least * self._waiting)
+        limit = min(settings.TOOL_OUTPUT_CHARACTERS, self._left - self._least * self._waiting)
         content, truncated = fitted(text, limit, call_id)
         self._left -= len(content)
         return content, truncated
@@ -152,10 +149,10 @@ def fitted(text: str, limit: int, call_id: str) -> tuple[str, bool]:
         whole = escape_server_tags(text)
         if len(whole) <= limit:
             return whole, False
-    tail = min(TAIL_CHARACTERS, limit * 3 // 14)
+    tail = limit * 3 // 14
     marker = (
         f"\n\n[{len(text):,} characters in all; the middle is left out. "
         f'The whole output: read_tool_result with call_id "{call_id}".]\n\n'
     )
-    head = min(HEAD_CHARACTERS, limit - tail - len(marker))
+    head = min(settings.TOOL_OUTPUT_CHARACTERS * 5 // 7, limit - tail - len(marker))
     return escape_server_tags(text[:head])[:head] + marker + escape_server_tags(text[-tail:])[-tail:], True

@@ -22,7 +22,7 @@ class RunAgent(Arguments):
     agent_id: str | None = Field(default=None, description="Known already in a builder's conversation.")
     inputs: dict[str, JsonValue] = Field(default={}, description="As the agent's schema asks for them.")
     dry_run: bool = Field(default=False, description="Check everything and run nothing.")
-    wait_seconds: children.Wait = Field(default=0, description="How long to wait: 0 to 300.")
+    wait_seconds: children.Wait = Field(default=0, description=children.WAITING)
 
 
 async def run_agent(arguments: RunAgent, invocation: Invocation) -> ToolOutput:
@@ -84,7 +84,7 @@ TOOL = Tool(
     name="run_agent",
     arguments=RunAgent,
     run=run_agent,
-    description=prose(__file__),
+    description=prose(__file__, longest=children.LONGEST_SECONDS),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     sub_sessions=True,
     billable=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from django.conf import settings
 from pydantic import Field, StringConstraints
 
 from copilot.bridge import in_thread
@@ -23,7 +24,6 @@ from copilot.tools.base import (
 )
 from copilot.tools.children import Prompt
 
-WAIT_SECONDS = 60
 POLL = "get_sub_session_result"
 
 
@@ -31,7 +31,9 @@ class RunSubSession(Arguments):
     prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=32_000)]
     context: str = Field(default="", max_length=30_000, description="What it must know besides the task.")
     session_id: str | None = Field(default=None, description="A sub-session of yours, to continue it.")
-    wait_seconds: children.Wait = Field(default=WAIT_SECONDS, description="How long to wait: 0 to 300.")
+    wait_seconds: children.Wait = Field(
+        default=settings.SUB_SESSION_WAIT_SECONDS, description=children.WAITING
+    )
 
 
 async def run_sub_session(arguments: RunSubSession, invocation: Invocation) -> ToolOutput:
@@ -77,7 +79,13 @@ TOOL = Tool(
     name="run_sub_session",
     arguments=RunSubSession,
     run=run_sub_session,
-    description=prose(__file__),
+    description=prose(
+        __file__,
+        usual=settings.SUB_SESSION_WAIT_SECONDS,
+        longest=children.LONGEST_SECONDS,
+        at_once=settings.SUB_SESSIONS_AT_ONCE,
+        levels=settings.SUB_SESSION_DEPTH,
+    ),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     sub_sessions=True,
     billable=True,

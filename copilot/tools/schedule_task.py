@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 from uuid import UUID
 
+from django.conf import settings
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from copilot import cron, schedules
 from copilot.bridge import in_thread
-from copilot.commands import LIMITS
 from copilot.context import Arrival
 from copilot.errors import InvalidRequest
 from copilot.redaction import redact
@@ -24,9 +24,9 @@ NO_NEWS_HERE = (
 
 
 class ScheduleTask(Arguments):
-    prompt: Annotated[str, StringConstraints(strip_whitespace=True, max_length=LIMITS.message_characters)] = (
-        Field(default="", description="What to do at each run, complete in itself.")
-    )
+    prompt: Annotated[
+        str, StringConstraints(strip_whitespace=True, max_length=settings.MESSAGE_CHARACTERS)
+    ] = Field(default="", description="What to do at each run, complete in itself.")
     agent_id: UUID | None = Field(default=None, description="Instead of a prompt: the agent that runs.")
     inputs: dict[str, JsonValue] = Field(default={}, description="As the agent's schema asks for them.")
     cron: str = Field(max_length=100, description="Five fields: minute hour day month weekday.")

@@ -21,7 +21,7 @@ from copilot.tools.children import Prompt
 
 class ViewAgentOutput(Arguments):
     run_id: str
-    wait_seconds: children.Wait = Field(default=0, description="How long to wait: 0 to 300.")
+    wait_seconds: children.Wait = Field(default=0, description=children.WAITING)
 
 
 async def view_agent_output(arguments: ViewAgentOutput, invocation: Invocation) -> ToolOutput:
@@ -49,7 +49,7 @@ TOOL = Tool(
     name="view_agent_output",
     arguments=ViewAgentOutput,
     run=view_agent_output,
-    description=prose(__file__),
+    description=prose(__file__, longest=children.LONGEST_SECONDS),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     sub_sessions=True,
     polling=True,

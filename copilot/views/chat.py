@@ -187,6 +187,7 @@ def _frame(request: HttpRequest) -> Context:
         "commands": _commands(),
         "words": words.of_scripts(),
         "render_max": settings.ARTIFACT_RENDER_MAX,
+        "message_characters": settings.MESSAGE_CHARACTERS,
         **_attaching(user_of(request).pk),
     }
 
