@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import uvicorn
 
@@ -20,12 +21,13 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def served() -> Iterator[str]:
-    """The site's address."""
+def served(*, sockets: bool = False) -> Iterator[str]:
+    """The site's address; with `sockets` its pages can listen, too."""
     from config.asgi import application
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(application, loop="asyncio", lifespan="off", log_config=None, ws="none")
+        ws: Literal["none", "websockets-sansio"] = "websockets-sansio" if sockets else "none"
+        config = uvicorn.Config(application, loop="asyncio", lifespan="off", log_config=None, ws=ws)
         server = Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

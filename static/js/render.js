@@ -150,6 +150,7 @@ export class Transcript {
 const PAINTERS = {
   user(item, row) {
     fill(item, "text", row.content);
+    show(fill(item, "author", row.author), Boolean(row.author));
     fill(item, "time", clock(row.created_at));
     paintVersions(item, row);
     const files = slot(item, "files");

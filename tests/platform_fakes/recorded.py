@@ -52,16 +52,25 @@ def telegram_group_message(
 
 
 def telegram_press(
-    code: str, *, update_id: int = 12, message_id: int = 9, chat_id: int = 42, press_id: str = "cb1"
+    code: str,
+    *,
+    update_id: int = 12,
+    message_id: int = 9,
+    chat_id: int = 42,
+    user_id: int = 42,
+    press_id: str = "cb1",
 ) -> Payload:
+    chat = {"id": chat_id, "type": "private"}
+    if chat_id < 0:
+        chat = {"id": chat_id, "type": "supergroup", "title": "Boats", "is_forum": True}
     return {
         "update_id": update_id,
         "callback_query": {
             "id": press_id,
-            "from": {"id": chat_id, "is_bot": False, "first_name": "Ada"},
+            "from": {"id": user_id, "is_bot": False, "first_name": "Ada"},
             "message": {
                 "message_id": message_id,
-                "chat": {"id": chat_id, "type": "private"},
+                "chat": chat,
                 "date": 1763290000,
                 "text": "…",
             },
