@@ -1,4 +1,4 @@
-"""The Celery application: queues `turns`, `default` and `maintenance` (settings CELERY_*)."""
+"""The Celery application: queues `turns`, `chats`, `default` and `maintenance` (settings CELERY_*)."""
 
 from __future__ import annotations
 

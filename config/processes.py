@@ -16,7 +16,15 @@ LONGEST_LINE = 1024 * 1024
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0  # who ran this long has earned a quick restart again
-COLOURS = {"web": 36, "turns": 32, "background": 34, "maintenance": 35, "schedule": 33, "prepare": 90}
+COLOURS = {
+    "web": 36,
+    "turns": 32,
+    "background": 34,
+    "chats": 94,
+    "maintenance": 35,
+    "schedule": 33,
+    "prepare": 90,
+}
 WIDTH = max(map(len, COLOURS))
 
 

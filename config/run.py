@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -37,9 +37,16 @@ def _worker(name: str, queue: str, *options: str) -> Program:
 WORKERS = (
     _worker("turns", "turns", "-P", "threads", "-c", "8", "--prefetch-multiplier", "1"),
     _worker("maintenance", "maintenance", "-P", "solo"),
-    _worker("background", "default", "-P", "prefork", "-c", "2"),
+    _worker("background", "default,chats", "-P", "prefork", "-c", "2"),
     Program("schedule", (*CELERY, "beat", "-l", "INFO", "--pidfile=")),
 )
+CHATS = _worker("chats", "chats", "-P", "threads", "-c", "8")
+BOT_TOKENS = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_BOT_TOKEN")
+
+
+def workers(environment: Mapping[str, str]) -> tuple[Program, ...]:
+    """Where bots of our own are set up, their people wait behind nothing else."""
+    return (*WORKERS, CHATS) if any(environment.get(name) for name in BOT_TOKENS) else WORKERS
 
 
 def _web(host: str, port: int) -> Program:
@@ -171,7 +178,7 @@ async def _supervise(environment: dict[str, str], servers: list[Server], *, host
         failed = await supervisor.once(Program("prepare", (sys.executable, "-m", "config.prepare")))
         if failed and not supervisor.stopping.is_set():
             supervisor.stop()
-        for program in WORKERS:
+        for program in workers(environment):
             group.create_task(supervisor.keep(program))
         await _announce(supervisor, port)
     return 1 if failed > 0 else 0

@@ -147,6 +147,8 @@ CELERY_TASK_ROUTES = {
     "linking.tasks.tend": {"queue": "maintenance"},
     "linking.tasks.deliver": {"queue": "maintenance"},
     "linking.tasks.sweep": {"queue": "maintenance"},
+    "linking.tasks.handle_update": {"queue": "chats"},  # somebody waits for a sign of life
+    "linking.tasks.carry": {"queue": "chats"},
 }
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
@@ -339,9 +341,11 @@ QUEUED_TOO_LONG_SECONDS = env.seconds("QUEUED_TOO_LONG_SECONDS", 30, least=1)
 EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
 DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
-# Called with a turn's id after commit, when it has started, paused, asked or ended; not for those of our own doors.
+# Called with a turn's id after commit, when it has started, asked (or paused) or ended; a hook may name which of these
+# it waits for. Not for turns of our own doors.
 TURN_HOOKS = env.words(
-    "TURN_HOOKS", ["linking.caps.settle", "linking.tasks.turn_moved", "linking.deliveries.note"]
+    "TURN_HOOKS",
+    ["linking.tasks.turn_moved", "linking.caps.settle:ended", "linking.deliveries.note:asked|ended"],
 )
 
 # --- models (A4) -------------------------------------------------------------------------------------

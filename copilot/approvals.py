@@ -94,7 +94,7 @@ def request(turn_id: UUID, fence: int, wanted: Sequence[Wanted]) -> list[Approva
         Approval.objects.bulk_create(
             _row(turn, one, state=REQUESTED, position=place) for place, one in enumerate(wanted)
         )
-        turns.tell(turn_id, turn.origin)
+        turns.tell(turn_id, turn.origin, "asked")
     return requested(turn_id, fence)
 
 

@@ -39,7 +39,7 @@ def ask(
         if turn is None:
             raise FenceLost(f"turn {turn_id} is not at fence {fence} any more")
         asked = Question.objects.filter(turn_id=turn_id, call_id=call_id).first()
-        turns.tell(turn_id, turn.origin)
+        turns.tell(turn_id, turn.origin, "asked")
         return asked or _insert(
             Question(
                 turn=turn,

@@ -8,7 +8,7 @@ from celery import current_app
 from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 
-QUEUES = ("turns", "default", "maintenance")
+QUEUES = ("turns", "default", "chats", "maintenance")
 CONNECT_SECONDS = 1
 UNREACHABLE = (OSError, KombuError)
 

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.utils.module_loading import import_string
 
+from copilot import turns
 from linking import platforms
 from linking.platforms.base import undeclared
 
@@ -55,11 +56,15 @@ def platforms_are_whole_or_off(
 @register
 def hooks_can_be_called(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     found: list[CheckMessage] = []
-    for name in settings.TURN_HOOKS:
+    for hook in settings.TURN_HOOKS:
+        name, moves = turns.hook_named(hook)
         try:
             import_string(name)
         except ImportError as problem:
             found.append(Error(f"TURN_HOOKS names {name}: {problem}", id="linking.E004"))
+        if unknown := moves - turns.HOOK_MOVES:
+            text = f"TURN_HOOKS: {name} waits for {min(unknown)!r}, which never comes."
+            found.append(Error(text, id="linking.E004"))
     return found
 
 

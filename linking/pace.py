@@ -32,7 +32,7 @@ def hit(name: str, who: str, *, limit: int, seconds: int, clock: Clock = time.ti
         weighed = int(counts.get(earlier, 0)) * (1 - gone)
         if int(counts.get(present, 0)) + weighed >= limit:
             return wait
-        count = _counted(present, 2 * seconds)
+        count = _counted(present, 2 * seconds, known=present in counts)
     except Unavailable:
         log.warning("the count of %s is unreachable: letting it through", name)
         return None
@@ -47,8 +47,11 @@ def first(name: str, who: str, *, seconds: int) -> bool:
         return False
 
 
-def _counted(key: str, seconds: int) -> int:
+def _counted(key: str, seconds: int, *, known: bool) -> int:
     """Two processes that come first together are both counted: one of them adds, the other one's add fails."""
-    if caches["shared"].add(key, 1, seconds):
+    if not known and caches["shared"].add(key, 1, seconds):
         return 1
-    return int(caches["shared"].incr(key))
+    try:
+        return int(caches["shared"].incr(key))
+    except ValueError:  # Redis was emptied just now: so was the count
+        return 1

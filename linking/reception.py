@@ -26,6 +26,7 @@ from linking.platforms.base import Address, Button, Incoming, Moved, Opened, Pla
 log = logging.getLogger(__name__)
 
 LATER = (Unavailable, OutcomeUnknown)  # nothing is wrong with the update
+QUEUED_NOTE_SECONDS = 30
 
 
 def handle(platform: str, bot_account: str, incoming: Incoming) -> str:
@@ -85,12 +86,11 @@ class _Talk:
         except NotLinked:
             return self._prompt()
         except MessageRefused as refused:
-            return self._refuse(refused)
+            return self._refuse(refused, aloud=refused.aloud)
         except (*LATER, Conflict):
             raise
         except Refused as refused:
-            self.tell(refused.message)
-            return "refused"
+            return self._refuse(refused, aloud=True)
 
     def _message(self, attachments: tuple[str, ...]) -> IncomingMessage:
         able = platforms.adapter_class(self.bot.platform).supports_async_delivery
@@ -111,11 +111,19 @@ class _Talk:
         if not isinstance(heard, Accepted):
             return "answered"
         if heard.state == "queued" and not heard.replayed:
-            self.tell(wording.queued(heard.position))
+            if self._may_tell_of_line():
+                self.tell(wording.queued(heard.position))
             return "queued"
         if (turn_id := as_uuid(heard.turn_id)) is not None:
             outbound.courier().take(turn_id)
         return "started"
+
+    def _may_tell_of_line(self) -> bool:
+        """A crowd is told once in a while: platforms let a bot say little in a group (L20)."""
+        if self.place.scope == "dm":
+            return True
+        place = f"{self.bot.platform}:{self.place.container_id}:{self.place.thread_id}"
+        return pace.first("queued", place, seconds=QUEUED_NOTE_SECONDS)
 
     # --- those who are not linked, or not admitted ---
 
@@ -144,9 +152,11 @@ class _Talk:
         server = f"{self.bot.platform}:{self.place.server_id}"
         return pace.hit("prompts", server, limit=limit, seconds=24 * 3600) is None
 
-    def _refuse(self, refused: MessageRefused) -> str:
-        where = f"{self.bot.platform}:{self.place.container_id}:{refused.reason}"
-        if refused.aloud and pace.first("refusal", where, seconds=settings.LINK_NOTICE_SECONDS):
+    def _refuse(self, refused: Refused, *, aloud: bool) -> str:
+        """In a server once an hour for each reason: a channel is not flooded by what it may not do (L8)."""
+        where = f"{self.bot.platform}:{self.place.container_id}:{refused.code}"
+        often = self.place.scope == "dm" and not isinstance(refused, MessageRefused)
+        if aloud and (often or pace.first("refusal", where, seconds=settings.LINK_NOTICE_SECONDS)):
             self.tell(refused.message)
         return "refused"
 

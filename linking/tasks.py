@@ -101,6 +101,8 @@ def carry(turn_id: str) -> None:
 
 def turn_moved(turn_id: UUID) -> None:
     """A turn started or ended (TURN_HOOKS): if it was asked for in a chat of ours, its answer belongs there."""
+    if not outbound.accounts():
+        return  # all bots are somebody else's
     try:
         carry.apply_async(args=(str(turn_id),), retry=False)
     except (OperationalError, OSError) as problem:

@@ -148,7 +148,7 @@ def test_a_broker_that_is_there_tells_its_depths():
     assert found.broker_depth["total"] == sum(
         depth for queue, depth in found.broker_depth.items() if queue != "total"
     )
-    assert {"turns", "default", "maintenance", "wakeups", "total"} == set(found.broker_depth)
+    assert {"turns", "default", "chats", "maintenance", "wakeups", "total"} == set(found.broker_depth)
 
 
 def test_without_redis_or_postgres_nothing_is_zero(settings, monkeypatch):

@@ -46,7 +46,7 @@ def worker() -> WorkerBeat:
         host="host",
         pid=1,
         version="0.1.0",
-        queues=["turns", "default", "maintenance"],
+        queues=["turns", "default", "chats", "maintenance"],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from io import StringIO
 
 import msgspec
@@ -232,3 +233,20 @@ def test_members_of_a_linked_server_talk_within_its_rules(chat: ScriptedChat, mo
     [_, refusal] = bob.shown()
     assert "limit for this server" in refusal.text
     assert Turn.objects.count() == 1
+
+
+def test_a_crowd_is_told_once_that_it_must_wait_and_once_that_it_may_not(chat: ScriptedChat, model):
+    """L8: one notice for each reason, however many messages a channel has no room for"""
+    claimed("scripted", "server-1")
+    bob = Server()
+    model.will(Text("One."), cue(1))
+    bob.say("first", number=700)
+    model.reaches(1)
+    for number in range(701, 714):
+        bob.say("and?", number=number)
+    until(handled)
+    outcomes = Counter(PlatformUpdate.objects.values_list("outcome", flat=True))
+    assert outcomes == {"started": 1, "queued": 10, "refused": 3}
+    assert sum("in line" in text for text in bob.texts()) == 1
+    assert sum("full" in text or "wait" in text for text in bob.texts()) == 1
+    model.give(1)

@@ -9,6 +9,7 @@ from django.db import connection, transaction
 
 from copilot import dispatch, turns
 from copilot.models import Turn
+from linking.checks import hooks_can_be_called
 from tests import make
 from tests.engine import *  # noqa: F403
 from tests.engine import ended, queue, start, until
@@ -56,6 +57,17 @@ def test_a_message_that_leaves_the_queue_is_told_as_an_ended_turn(rig, model, ho
     dispatch.stop(session.owner_id, session.pk, queue="drop")
     ended(running)
     until(lambda: len([one for one in heard if one[1] == "cancelled"]) >= 2)
+
+
+def test_a_hook_is_called_for_the_moves_that_it_names(rig, hooked, settings):
+    """P7: what concerns an ending alone costs a start nothing"""
+    settings.TURN_HOOKS = [f"{__name__}.note:ended"]
+    turn_id = start(make.session(), origin="schedule")
+    ended(turn_id)
+    until(lambda: heard)
+    assert heard == [(turn_id, "succeeded")]
+    settings.TURN_HOOKS = [f"{__name__}.note:finished", f"{__name__}.nobody"]
+    assert [found.id for found in hooks_can_be_called(None)] == ["linking.E004", "linking.E004"]
 
 
 @pytest.mark.django_db(transaction=True)

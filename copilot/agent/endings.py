@@ -199,7 +199,7 @@ async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | No
     if await run.services.publisher.finish(run.outbox, release) == "kept":
         await in_thread(follow, run.turn.session_id, next_turn, next_token, keep_through)
     if turns.concerns_others(run.turn.origin):
-        run.services.in_background(in_thread(turns.tell, run.turn.turn_id, run.turn.origin))
+        run.services.in_background(in_thread(turns.tell, run.turn.turn_id, run.turn.origin, "ended"))
 
 
 # --- figures -----------------------------------------------------------------------------------------

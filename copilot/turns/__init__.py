@@ -17,7 +17,9 @@ from copilot.turns.changing import (
 )
 from copilot.turns.compacting import OpenedCompaction, open_compaction
 from copilot.turns.ending import Ended, cancel_reason, end, ended_already
+from copilot.turns.hooks import MOVES as HOOK_MOVES
 from copilot.turns.hooks import concerns_others, tell
+from copilot.turns.hooks import named as hook_named
 from copilot.turns.past import PastTurn, forget, record_past
 from copilot.turns.running import (
     CANCELLED,
@@ -54,6 +56,7 @@ from copilot.turns.standing import (
 )
 
 __all__ = [
+    "HOOK_MOVES",
     "CANCELLED",
     "FAILED",
     "MAX_HANDOVERS",
@@ -88,6 +91,7 @@ __all__ = [
     "forget",
     "hold_running",
     "hold_waiting",
+    "hook_named",
     "note_sent_again",
     "of_run",
     "open_compaction",

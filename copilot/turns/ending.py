@@ -118,7 +118,7 @@ def end(
     if row is None:
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
     if telling:
-        hooks.tell(turn_id, row[10])
+        hooks.tell(turn_id, row[10], "ended")
     transaction.on_commit(partial(_count, to, origin=row[10], seconds=row[11], summary=summary))
     return Ended(
         run_ids=loaded(row[0], list[str]),

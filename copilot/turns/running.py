@@ -127,7 +127,7 @@ def open_turn(opening: Opening) -> Opened | None:
         row = cursor.fetchone()
     if row is None:
         return None
-    hooks.tell(opening.turn_id, opening.origin)
+    hooks.tell(opening.turn_id, opening.origin, "started")
     return Opened(*row)
 
 
@@ -154,7 +154,7 @@ def record_dropped(
         ended_at=Now(),
         cancel_reason=by,
     )
-    hooks.tell(turn.pk, origin)
+    hooks.tell(turn.pk, origin, "ended")
     return turn.pk
 
 

@@ -325,7 +325,7 @@ def _update_backlog(snapshot: Snapshot) -> Finding | None:
         severity="warning",
         title="Updates of chat platforms wait",
         numbers={"update_backlog": waiting},
-        suggested_action="Are the bot runners and a worker of the queue `default` alive?",
+        suggested_action="Are the bot runners and a worker of the queue `chats` alive?",
     )
 
 

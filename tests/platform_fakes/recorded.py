@@ -35,12 +35,18 @@ def telegram_message(
 
 
 def telegram_group_message(
-    *, text: str, offset: int, update_id: int = 11, message_id: int = 8, user_id: int = 43
+    *,
+    text: str,
+    offset: int,
+    update_id: int = 11,
+    message_id: int = 8,
+    user_id: int = 43,
+    topic: int = 3,
 ) -> Payload:
     """With a mention of @PilotBot at `offset` units."""
     message = {
         "message_id": message_id,
-        "message_thread_id": 3,
+        "message_thread_id": topic,
         "is_topic_message": True,
         "from": {"id": user_id, "is_bot": False, "first_name": "Bob"},
         "chat": {"id": -100500, "type": "supergroup", "title": "Boats", "is_forum": True},

@@ -1,0 +1,224 @@
+"""Chats by the hundred and updates by the thousand on real processes: `python -m tests.platform_load` (A-L27.1).
+
+A stand-in of Telegram runs here; everything else is an installation as the run command starts it. It tells how long the
+door takes, how long it is until a turn has started, beside the web's own, and whether anything was lost or doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from bench.clients import Prompt, http_session
+from bench.measures.first_token import SHORT, played
+from bench.readings import milliseconds, percentile
+from bench.site import Site, running_site
+from config.run import CHATS
+from tests.platform_fakes import recorded
+from tests.platform_fakes.telegram import Telegram
+
+SECRET = "door-secret"
+GROUP = -100500
+TOPICS = 100  # of the server: a conversation takes ten messages beside the one it works on
+PATIENCE_SECONDS = 300.0
+
+
+@dataclass
+class Run:
+    """One installation with a bot, and what was asked of it."""
+
+    site: Site
+    telegram: Telegram
+    door: str
+    http: aiohttp.ClientSession
+    numbers: int = 0
+    answered_ms: list[float] = field(default_factory=list)
+
+    async def knock(self, update: dict[str, object]) -> float:
+        began = time.perf_counter()
+        headers = {"x-telegram-bot-api-secret-token": SECRET}
+        async with self.http.post(self.site.url + self.door, json=update, headers=headers) as answer:
+            assert answer.status == 200, answer.status
+            await answer.read()
+        return (time.perf_counter() - began) * 1000
+
+    async def write(self, chat: int, text: str) -> float:
+        self.numbers += 1
+        number = self.numbers
+        return await self.knock(
+            recorded.telegram_message(text=text, update_id=number, message_id=number, chat_id=chat)
+        )
+
+    async def write_in_group(self, text: str, *, topic: int) -> float:
+        self.numbers += 1
+        number = self.numbers
+        update = recorded.telegram_group_message(
+            text=f"@PilotBot {text}",
+            offset=0,
+            update_id=number,
+            message_id=number,
+            user_id=5000 + topic,
+            topic=topic,
+        )
+        return await self.knock(update)
+
+    async def handled(self) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        waiting = "SELECT count(*) FROM linking_platformupdate WHERE done_at IS NULL"
+        open_turns = "SELECT count(*) FROM copilot_turn WHERE ended_at IS NULL"
+        pending = "SELECT count(*) FROM copilot_message WHERE kind = 'user' AND sequence IS NULL"
+        while any(self.site.query(sql)[0][0] for sql in (waiting, open_turns, pending)):
+            assert time.monotonic() < deadline, [self.site.query(s) for s in (waiting, open_turns, pending)]
+            await asyncio.sleep(0.5)
+
+    def outcomes(self) -> dict[str, int]:
+        return dict(self.site.query("SELECT outcome, count(*) FROM linking_platformupdate GROUP BY outcome"))
+
+    def said(self, prefix: str) -> Counter[str]:
+        rows = self.site.query(
+            "SELECT content FROM copilot_message WHERE kind = 'user' AND content LIKE %s", f"{prefix}%"
+        )
+        return Counter(str(content).split(" Please")[0] for (content,) in rows)
+
+
+def shown(name: str, taken: Sequence[float]) -> None:
+    figures = "  ".join(f"p{share} {percentile(list(taken), share):.1f}" for share in (50, 95, 99))
+    print(f"{name:<44} {figures} ms  (n={len(taken)})", flush=True)
+
+
+# --- the three questions -----------------------------------------------------------------------------
+
+
+async def started(run: Run, rounds: int) -> None:
+    """Update → turn started, beside a message of the web → turn started, in turn."""
+    [web] = await run.site.clients(range(1))
+    own, theirs = [], []
+    for number in range(rounds + 5):
+        reading = await played(web, SHORT)
+        began = time.time()
+        await run.write(1000, f"start {number} {SHORT.text}")
+        await run.handled()
+        [(opened,)] = run.site.query(
+            "SELECT extract(epoch FROM max(started_at)) FROM copilot_turn WHERE origin = 'telegram'"
+        )
+        if number >= 5:
+            own.append(milliseconds(reading.started_at - reading.asked_at))
+            theirs.append((float(opened) - began) * 1000)
+    await web.close()
+    shown("web: sent → turn.started seen", own)
+    shown("chat: update → turn started", theirs)
+    print(f"{'beyond':<44} p95 {percentile(theirs, 95) - percentile(own, 95):.1f} ms")
+
+
+async def many_chats(run: Run, chats: int, seconds: int) -> None:
+    """A message a second in each chat: how long the door takes, and whether all were heard once."""
+    plan = Prompt(tokens=3, first_ms=5, gap_ms=1).text
+
+    async def talk(chat: int) -> None:
+        for line in range(seconds):
+            began = time.monotonic()
+            run.answered_ms.append(await run.write(chat, f"chat {chat} line {line} {plan}"))
+            await asyncio.sleep(max(0.0, 1 - (time.monotonic() - began)))
+
+    before = run.outcomes()
+    await asyncio.gather(*(talk(2000 + number) for number in range(chats)))
+    shown(f"door: {chats} chats × {seconds} s", run.answered_ms)
+    await run.handled()
+    report(run, "chat ", chats * seconds, before)
+
+
+async def burst(run: Run, updates: int) -> None:
+    """A thousand at once from one server: nothing lost or doubled, and the web's first tokens are as before."""
+    [web] = await run.site.clients(range(1))
+
+    async def first_tokens(until: asyncio.Event, least: int) -> list[float]:
+        taken: list[float] = []
+        while len(taken) < least or not until.is_set():
+            taken.append((await played(web, SHORT)).first_ms)
+        return taken
+
+    over = asyncio.Event()
+    over.set()
+    calm = await first_tokens(over, 60)
+    over.clear()
+    before = run.outcomes()
+    looking = asyncio.create_task(first_tokens(over, 20))
+    plan = Prompt(tokens=3, first_ms=5, gap_ms=1).text
+    gate = asyncio.Semaphore(50)
+
+    async def one(number: int) -> float:
+        async with gate:
+            return await run.write_in_group(f"burst {number} {plan}", topic=10 + number % TOPICS)
+
+    doors = await asyncio.gather(*(one(number) for number in range(updates)))
+    await run.handled()
+    over.set()
+    meanwhile = await looking
+    await web.close()
+    shown(f"door: {updates} at once from one server", doors)
+    shown("web first token, calm", calm)
+    shown("web first token, meanwhile", meanwhile)
+    more = percentile(meanwhile, 50) / percentile(calm, 50) - 1
+    print(f"{'web first token, change of the median':<44} {more:+.1%}")
+    report(run, "burst ", updates, before)
+
+
+def report(run: Run, prefix: str, sent: int, before: dict[str, int]) -> None:
+    said = run.said(prefix)
+    now = run.outcomes()
+    outcomes = {name: count - before.get(name, 0) for name, count in now.items() if count != before.get(name)}
+    refused = outcomes.get("refused", 0)
+    doubled = sum(count > 1 for count in said.values())
+    print(f"  sent {sent}, said {len(said)}, refused in words {refused}, doubled {doubled}; {outcomes}")
+    assert doubled == 0, "a message was said twice"
+    assert len(said) + refused == sent, "a message was lost"
+
+
+# --- setting up --------------------------------------------------------------------------------------
+
+
+async def measure(site: Site, telegram: Telegram, options: argparse.Namespace) -> None:
+    chats = [1000, *(2000 + number for number in range(options.chats))]
+    door = site.run("tests.platform_load.links", json.dumps(chats), str(GROUP)).decode().split()[-1]
+    site.spawn("chats", CHATS.command)
+    async with http_session() as http:
+        run = Run(site, telegram, f"/hooks/telegram/{door}/", http)
+        await started(run, options.starts)
+        await burst(run, options.burst)
+        await many_chats(run, options.chats, options.seconds)
+    print(f"the platform's rules that we broke: {dict(Counter(telegram.refused))}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.platform_load", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--chats", type=int, default=100)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--burst", type=int, default=1000)
+    parser.add_argument("--starts", type=int, default=60)
+    options = parser.parse_args()
+    telegram = Telegram()
+    with telegram.running():
+        os.environ |= {
+            "TELEGRAM_BOT_TOKEN": telegram.token,
+            "TELEGRAM_SECRET": SECRET,
+            "TELEGRAM_API_URL": telegram.url,
+            "LINK_CHANNEL_MESSAGES": "100000",  # how often people may write is not what is measured
+        }
+        with running_site(users=options.chats + 10, sessions=options.chats + 10) as site:
+            asyncio.run(measure(site, telegram, options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

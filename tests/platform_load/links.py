@@ -1,0 +1,34 @@
+"""Links people and a server of the load run to its users; prints the address of the door."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main(chats: list[int], server_id: str) -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    import django
+
+    django.setup()
+    from django.contrib.auth.models import User
+
+    from linking import platforms
+    from linking.models import PlatformLink, PlatformUserLink
+
+    users = list(User.objects.filter(username__startswith="bench").order_by("pk")[: len(chats)])
+    PlatformUserLink.objects.bulk_create(
+        PlatformUserLink(platform="telegram", platform_user_id=str(chat), user=user)
+        for chat, user in zip(chats, users, strict=True)
+    )
+    PlatformLink.objects.create(
+        platform="telegram", server_id=server_id, owner=users[-1], member_turns_per_hour=10_000
+    )
+    adapter = platforms.build("telegram")
+    assert adapter is not None
+    print(platforms.door_of(adapter))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), sys.argv[2])
