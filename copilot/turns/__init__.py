@@ -56,9 +56,9 @@ from copilot.turns.standing import (
 )
 
 __all__ = [
-    "HOOK_MOVES",
     "CANCELLED",
     "FAILED",
+    "HOOK_MOVES",
     "MAX_HANDOVERS",
     "QUEUED",
     "REACHED_FROM",
