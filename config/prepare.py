@@ -6,18 +6,22 @@ import os
 import sys
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     import django
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import call_command
     from django.core.management.base import SystemCheckError
-    from django.db import OperationalError
+    from django.db import OperationalError, connection
 
     try:
         django.setup()
         call_command("check")
+        if "--when-told" in arguments:  # the servers start meanwhile
+            sys.stdin.read()
+        with connection.cursor() as cursor:
+            cursor.execute("SET synchronous_commit TO off")  # in doubt it is done again at the next start
         call_command("migrate", interactive=False, verbosity=0)
         if settings.DEVELOPMENT:
             call_command("create_demo_user")
@@ -31,4 +35,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from config.binaries import ServerProblem
@@ -53,10 +54,15 @@ class Supervisor:
         self.stopping.set()
         self._signal(signal.SIGTERM)
 
-    async def once(self, program: Program) -> int:
-        """Run to the end and tell the exit code."""
+    async def once(self, program: Program, *, when: Awaitable[object] | None = None) -> int:
+        """Run to the end and tell the exit code; `when` is over, its input ends, which it may wait for."""
         process = await self._spawn(program)
-        return await self._follow(program, process)
+        following = asyncio.create_task(self._follow(program, process))
+        if when is not None:
+            await when
+        assert process.stdin is not None
+        process.stdin.close()
+        return await following
 
     async def keep(self, program: Program) -> None:
         """Run, and run again after every death, until the stop."""
@@ -104,7 +110,7 @@ class Supervisor:
         process = await asyncio.create_subprocess_exec(
             *program.command,
             env=self.environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             limit=LONGEST_LINE,

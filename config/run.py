@@ -15,7 +15,7 @@ from typing import TextIO
 
 from config.binaries import ServerProblem
 from config.processes import Program, Supervisor, say
-from config.servers import Postgres, Server, Valkey, start
+from config.servers import Postgres, Server, Valkey
 
 ROOT = Path(__file__).resolve().parent.parent
 VAR = Path(os.environ.get("PILOTHOUSE_VAR") or ROOT / "var")  # everything that survives a restart
@@ -40,6 +40,7 @@ WORKERS = (
     _worker("background", "default,chats", "-P", "prefork", "-c", "2"),
     Program("schedule", (*CELERY, "beat", "-l", "INFO", "--pidfile=")),
 )
+PREPARE = Program("prepare", (sys.executable, "-m", "config.prepare", "--when-told"))
 CHATS = _worker("chats", "chats", "-P", "threads", "-c", "8")
 BOT_TOKENS = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_BOT_TOKEN")
 
@@ -66,8 +67,7 @@ def main() -> int:
             servers = _servers(environment)
             for server in reversed(servers):
                 stack.callback(server.stop)
-            start(*servers)
-            environment |= {_variable(server): server.url for server in servers}
+            environment |= {_variable(server): server.promise() for server in servers}
             stack.enter_context(_remembered(environment))
             return asyncio.run(_supervise(environment, servers, host=host, port=port))
     except (RunProblem, ServerProblem) as problem:
@@ -165,23 +165,40 @@ def _remembered(environment: dict[str, str]) -> Iterator[None]:
 
 
 async def _supervise(environment: dict[str, str], servers: list[Server], *, host: str, port: int) -> int:
-    """Web and preparation start side by side; the workers follow when their tables are there."""
+    """Web and preparation load beside the servers; the workers follow when their tables are there."""
     supervisor = Supervisor(environment, grace_seconds=float(environment["TURN_GRACE_SECONDS"]) + 5)
     loop = asyncio.get_running_loop()
     for kindness in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(kindness, supervisor.stop)
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.ended())
-        for server in servers:
-            group.create_task(supervisor.keep_server(server))
+        serving = group.create_task(_serve(supervisor, servers))
         group.create_task(supervisor.keep(_web(host, port)))
-        failed = await supervisor.once(Program("prepare", (sys.executable, "-m", "config.prepare")))
+        failed = await supervisor.once(PREPARE, when=serving) or not serving.result()
         if failed and not supervisor.stopping.is_set():
             supervisor.stop()
+        for server in servers:
+            group.create_task(supervisor.keep_server(server))
         for program in workers(environment):
             group.create_task(supervisor.keep(program))
         await _announce(supervisor, port)
+        for server in servers:
+            await asyncio.to_thread(server.settle)
     return 1 if failed > 0 else 0
+
+
+async def _serve(supervisor: Supervisor, servers: list[Server]) -> bool:
+    """Start the servers, each from this thread: they end with the thread that started them."""
+    try:
+        await asyncio.gather(*(asyncio.to_thread(server.prepare) for server in servers))
+        for server in servers:
+            server.launch()
+        await asyncio.gather(*(asyncio.to_thread(server.wait_ready) for server in servers))
+    except ServerProblem as problem:
+        sys.stderr.write(f"{problem}\n")
+        supervisor.stop()
+        return False
+    return True
 
 
 async def _announce(supervisor: Supervisor, port: int) -> None:

@@ -39,6 +39,8 @@ class Server:
         self.durable = durable
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
+        self.promised = False  # others know its address: it is this port or none
+        self._kept: socket.socket | None = None  # holds that port until the server takes it
 
     @property
     def log(self) -> Path:
@@ -48,9 +50,25 @@ class Server:
     def password(self) -> str:
         return (self.directory / "password").read_text()
 
+    def promise(self) -> str:
+        """The address it will have, so that those who need it start beside it."""
+        self._own_directory()
+        self.promised = True
+        self._kept = socket.socket()
+        self._kept.bind(("127.0.0.1", 0))
+        self.port = self._kept.getsockname()[1]
+        return self.url
+
+    def prepare(self) -> None:
+        """What a first start needs, and what takes long; nothing where it was done before."""
+        self._own_directory()
+
     def launch(self) -> None:
         """Start without waiting, so that several servers come up side by side; again means: on the same port."""
-        self._prepare()
+        self.prepare()
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         self.port = self.port or free_port()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -67,7 +85,7 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         attempts = 1
         while not self._answers():
-            if not self.running and self._port_was_taken() and attempts < PORT_ATTEMPTS:
+            if not self.running and self._port_was_taken() and attempts < PORT_ATTEMPTS and not self.promised:
                 attempts += 1
                 self.port = 0
                 self.launch()
@@ -77,6 +95,9 @@ class Server:
                 self.stop()
                 raise ServerProblem(f"{self.name} did not answer within {START_SECONDS} s; see {self.log}")
             time.sleep(0.02)
+
+    def settle(self) -> None:
+        """Returns when what a first start made is on the disk."""
 
     def stop(self) -> None:
         """Ask kindly, then firmly; returns when the process is gone."""
@@ -97,7 +118,7 @@ class Server:
     def url(self) -> str:
         raise NotImplementedError
 
-    def _prepare(self) -> None:
+    def _own_directory(self) -> None:
         """Make the directory and its password once; both survive restarts."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -145,6 +166,7 @@ class Postgres(Server):
     name = "Postgres"
     stop_signals = (signal.SIGINT, signal.SIGQUIT)  # fast shutdown, then immediate
     user = "pilothouse"
+    _new = False  # made by this process, and perhaps not on the disk yet
 
     @property
     def url(self) -> str:
@@ -166,34 +188,45 @@ class Postgres(Server):
             if not found:
                 connection.execute("create database pilothouse")
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def prepare(self) -> None:
+        super().prepare()
         self.binaries = postgres_binaries(self.data)
         if (self.data / "PG_VERSION").exists():
             return
         shutil.rmtree(self.data, ignore_errors=True)  # what an interrupted first start left
-        made = subprocess.run(
+        made = self._initdb(
+            f"--username={self.user}",
+            "--auth=scram-sha-256",
+            f"--pwfile={self.directory / 'password'}",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8" if sys.platform == "linux" else "--locale=en_US.UTF-8",
+            "--no-instructions",
+            "--no-sync",  # while the others start: see settle
+        )
+        if made.returncode:
+            self.log.write_text(made.stdout + made.stderr)
+            shutil.rmtree(self.data, ignore_errors=True)
+            raise ServerProblem(self._why_it_died())
+        self._new = True
+
+    def settle(self) -> None:
+        if self._new and self.durable:
+            self._initdb("--sync-only")
+            self._new = False
+
+    def _initdb(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [
                 *demotion(self.directory, signal.SIGTERM),
                 str(self.binaries / "initdb"),
                 f"--pgdata={self.data}",
-                f"--username={self.user}",
-                "--auth=scram-sha-256",
-                f"--pwfile={self.directory / 'password'}",
-                "--encoding=UTF8",
-                "--locale=C.UTF-8" if sys.platform == "linux" else "--locale=en_US.UTF-8",
-                "--no-instructions",
-                *([] if self.durable else ["--no-sync"]),
+                *options,
             ],
             capture_output=True,
             text=True,
             check=False,
             cwd=self.directory,
         )
-        if made.returncode:
-            self.log.write_text(made.stdout + made.stderr)
-            shutil.rmtree(self.data, ignore_errors=True)
-            raise ServerProblem(self._why_it_died())
 
     def _command(self) -> list[str]:
         options = {
@@ -310,6 +343,7 @@ def start(*servers: Server) -> None:
             server.launch()
         for server in servers:
             server.wait_ready()
+            server.settle()
     except BaseException:
         for server in servers:
             server.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
@@ -24,7 +25,7 @@ VERSION = "0.1.0"
 
 # --- parts -------------------------------------------------------------------------------------------
 INSTALLED_APPS = [
-    "daphne",  # before staticfiles: runserver speaks ASGI
+    *(["daphne"] if "runserver" in sys.argv else []),  # before staticfiles: runserver speaks ASGI
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",

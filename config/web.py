@@ -31,8 +31,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         gc.collect()
-        gc.freeze()  # what is loaded stays: the collector looks at sockets alone, and less often
-        gc.set_threshold(20_000, 20, 20)
+        gc.freeze()  # what is loaded stays: the collector looks at sockets alone
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         running.start_draining()

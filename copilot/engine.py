@@ -128,8 +128,7 @@ class Engine:
         self._keep(self._every(RENEW_SECONDS, self._close_clients))
         self._keep(self._hear_stops())
         gc.collect()
-        gc.freeze()  # what is loaded stays: the collector looks at turns alone, and less often
-        gc.set_threshold(20_000, 20, 20)
+        gc.freeze()  # what is loaded stays: the collector looks at turns alone
 
     def _keep(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

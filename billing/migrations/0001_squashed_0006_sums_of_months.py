@@ -94,6 +94,10 @@ class Migration(migrations.Migration):
 
     dependencies = [
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+        # Others' tables first: each of their changes to what hangs on a user would draw all of ours again.
+        ("django_celery_beat", "0019_alter_periodictasks_options"),
+        ("mfa", "0003_authenticator_type_uniq"),
+        ("socialaccount", "0006_alter_socialaccount_extra_data"),
     ]
 
     operations = [

@@ -133,174 +133,6 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name="Message",
-            fields=[
-                (
-                    "id",
-                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
-                ),
-                ("sequence", models.BigIntegerField(blank=True, null=True)),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[
-                            ("user", "User"),
-                            ("assistant", "Assistant"),
-                            ("reasoning", "Reasoning"),
-                            ("tool_call", "Tool Call"),
-                            ("tool_result", "Tool Result"),
-                            ("note", "Note"),
-                            ("summary", "Summary"),
-                            ("notice", "Notice"),
-                        ],
-                        max_length=16,
-                    ),
-                ),
-                ("content", models.TextField(blank=True, db_default="", default="")),
-                (
-                    "data",
-                    models.JSONField(
-                        blank=True,
-                        db_default=models.Value({}, output_field=models.JSONField()),
-                        default=dict,
-                        help_text="What the kind needs besides text.",
-                    ),
-                ),
-                ("call_id", models.CharField(blank=True, max_length=128, null=True)),
-                ("author", models.CharField(blank=True, db_default="", default="", max_length=150)),
-                (
-                    "attachments",
-                    models.JSONField(
-                        blank=True, db_default=models.Value([], output_field=models.JSONField()), default=list
-                    ),
-                ),
-                ("model", models.CharField(blank=True, db_default="", default="", max_length=128)),
-                (
-                    "branch",
-                    models.PositiveIntegerField(
-                        db_default=0,
-                        default=0,
-                        help_text="Which version of a user's message this is, from 0.",
-                    ),
-                ),
-                (
-                    "version_of",
-                    models.UUIDField(
-                        blank=True,
-                        help_text="The first version of a message that has several, also on itself.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "kept_under",
-                    models.UUIDField(
-                        blank=True,
-                        help_text="The version whose branch this row waits in while another is shown.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "hidden",
-                    models.CharField(
-                        blank=True,
-                        choices=[
-                            ("retracted", "Retracted"),
-                            ("undone", "Undone"),
-                            ("older_branch", "Older Branch"),
-                        ],
-                        db_default="",
-                        default="",
-                        max_length=16,
-                    ),
-                ),
-                ("streaming", models.BooleanField(db_default=False, default=False)),
-                ("mid_turn", models.BooleanField(db_default=False, default=False)),
-                (
-                    "server_context",
-                    models.TextField(
-                        blank=True,
-                        db_default="",
-                        default="",
-                        help_text="Frozen in front of the text for the model.",
-                    ),
-                ),
-                (
-                    "replay",
-                    models.JSONField(
-                        blank=True,
-                        db_default=models.Value([], output_field=models.JSONField()),
-                        default=list,
-                        help_text="Opaque provider data, this turn only.",
-                    ),
-                ),
-                (
-                    "created_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
-                ),
-                (
-                    "accept_number",
-                    models.BigIntegerField(blank=True, help_text="Order of acceptance.", null=True),
-                ),
-                (
-                    "queue_order",
-                    models.FloatField(blank=True, help_text="Place among the pending ones.", null=True),
-                ),
-                ("run_id", models.CharField(blank=True, max_length=128, null=True)),
-                ("origin", models.CharField(blank=True, db_default="", default="", max_length=32)),
-                ("tier", models.CharField(blank=True, db_default="", default="", max_length=16)),
-                ("mode", models.CharField(blank=True, db_default="", default="", max_length=8)),
-                ("page_context", models.JSONField(blank=True, null=True)),
-                ("permissions", models.JSONField(blank=True, null=True)),
-                (
-                    "dropped_at",
-                    models.DateTimeField(blank=True, help_text="Left the queue without a place.", null=True),
-                ),
-            ],
-            options={
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("sequence__isnull", False), ("kind", "user"), _connector="OR"),
-                        name="only_user_messages_wait_for_a_place",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("accept_number__isnull", False), ("kind", "user")),
-                            models.Q(
-                                models.Q(("kind", "user"), _negated=True), ("accept_number__isnull", True)
-                            ),
-                            _connector="OR",
-                        ),
-                        name="a_user_message_and_only_a_user_message_is_accepted",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("hidden", "older_branch"), ("kept_under__isnull", False)),
-                            models.Q(
-                                models.Q(("hidden", "older_branch"), _negated=True),
-                                ("kept_under__isnull", True),
-                            ),
-                            _connector="OR",
-                        ),
-                        name="only_rows_of_an_older_branch_are_kept_under_a_version",
-                    ),
-                ],
-                "indexes": [
-                    models.Index(
-                        condition=models.Q(("version_of__isnull", False)),
-                        fields=["version_of"],
-                        name="versions_of_a_message",
-                    ),
-                    models.Index(
-                        condition=models.Q(("kept_under__isnull", False)),
-                        fields=["kept_under"],
-                        name="rows_of_an_older_branch",
-                    ),
-                ],
-            },
-        ),
-        migrations.CreateModel(
             name="ModelLesson",
             fields=[
                 (
@@ -685,42 +517,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-        ),
-        migrations.CreateModel(
-            name="SearchEntry",
-            fields=[
-                (
-                    "message",
-                    models.OneToOneField(
-                        db_constraint=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        primary_key=True,
-                        related_name="+",
-                        serialize=False,
-                        to="copilot.message",
-                    ),
-                ),
-                ("owner_id", models.BigIntegerField()),
-                ("sent_at", models.DateTimeField()),
-                (
-                    "words",
-                    django.contrib.postgres.search.SearchVectorField(
-                        help_text="And the owner, as a word that no text holds."
-                    ),
-                ),
-            ],
-            options={
-                "indexes": [
-                    django.contrib.postgres.indexes.GinIndex(
-                        fastupdate=False, fields=["words"], name="words_of_messages"
-                    ),
-                    models.Index(
-                        models.F("owner_id"),
-                        models.OrderBy(models.F("sent_at"), descending=True),
-                        name="newest_words_of_an_owner",
-                    ),
-                ],
-            },
         ),
         migrations.CreateModel(
             name="ModelEntry",
@@ -1157,16 +953,6 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.AddField(
-            model_name="message",
-            name="session",
-            field=models.ForeignKey(
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="messages",
-                to="copilot.session",
-            ),
-        ),
         migrations.CreateModel(
             name="ImportRecord",
             fields=[
@@ -1307,132 +1093,6 @@ class Migration(migrations.Migration):
                         condition=models.Q(("state__in", ["queued", "running", "ready"])),
                         fields=["state", "created_at"],
                         name="exports_to_be_looked_after",
-                    ),
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="Share",
-            fields=[
-                (
-                    "id",
-                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
-                ),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[("conversation", "Conversation"), ("file", "File")], max_length=16
-                    ),
-                ),
-                ("token", models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
-                (
-                    "through_sequence",
-                    models.BigIntegerField(
-                        blank=True, help_text="Place of the last message that is shown.", null=True
-                    ),
-                ),
-                (
-                    "payload",
-                    models.JSONField(
-                        blank=True,
-                        db_default=models.Value({}, output_field=models.JSONField()),
-                        default=dict,
-                        help_text="All that is public; frozen.",
-                    ),
-                ),
-                (
-                    "options",
-                    models.JSONField(
-                        blank=True, db_default=models.Value({}, output_field=models.JSONField()), default=dict
-                    ),
-                ),
-                ("password_hash", models.CharField(blank=True, db_default="", default="", max_length=256)),
-                (
-                    "password_version",
-                    models.PositiveIntegerField(
-                        db_default=0,
-                        default=0,
-                        help_text="Grows with every change; old unlockings end with it.",
-                    ),
-                ),
-                (
-                    "created_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
-                ),
-                ("expires_at", models.DateTimeField(blank=True, null=True)),
-                ("revoked_at", models.DateTimeField(blank=True, null=True)),
-                (
-                    "revoke_reason",
-                    models.CharField(
-                        blank=True,
-                        choices=[
-                            ("revoked", "Revoked"),
-                            ("replaced", "Replaced"),
-                            ("session_deleted", "Session Deleted"),
-                            ("file_deleted", "File Deleted"),
-                            ("owner_gone", "Owner Gone"),
-                            ("taken_down", "Taken Down"),
-                        ],
-                        db_default="",
-                        default="",
-                        max_length=16,
-                    ),
-                ),
-                ("revoke_note", models.CharField(blank=True, db_default="", default="", max_length=500)),
-                ("view_count", models.BigIntegerField(db_default=0, default=0)),
-                ("last_viewed_at", models.DateTimeField(blank=True, null=True)),
-                (
-                    "purged_at",
-                    models.DateTimeField(blank=True, help_text="When its payload was emptied.", null=True),
-                ),
-                (
-                    "owner",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="shares",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "session",
-                    models.ForeignKey(
-                        blank=True,
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="shares",
-                        to="copilot.session",
-                    ),
-                ),
-            ],
-            options={
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("revoke_reason", ""), ("revoked_at__isnull", True)),
-                            models.Q(
-                                ("revoked_at__isnull", False), models.Q(("revoke_reason", ""), _negated=True)
-                            ),
-                            _connector="OR",
-                        ),
-                        name="a_share_that_ended_says_why",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("view_count__gte", 0)), name="views_are_never_negative"
-                    ),
-                    models.UniqueConstraint(
-                        condition=models.Q(("revoked_at", None)),
-                        fields=("session",),
-                        name="one_standing_share_per_session",
-                    ),
-                ],
-                "indexes": [
-                    models.Index(fields=["owner", "-created_at", "id"], name="shares_of_an_owner"),
-                    models.Index(
-                        condition=models.Q(("expires_at__isnull", False), ("purged_at", None)),
-                        fields=["expires_at"],
-                        name="shares_to_be_emptied",
                     ),
                 ],
             },
@@ -1724,6 +1384,256 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Message",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                ("sequence", models.BigIntegerField(blank=True, null=True)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("user", "User"),
+                            ("assistant", "Assistant"),
+                            ("reasoning", "Reasoning"),
+                            ("tool_call", "Tool Call"),
+                            ("tool_result", "Tool Result"),
+                            ("note", "Note"),
+                            ("summary", "Summary"),
+                            ("notice", "Notice"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("content", models.TextField(blank=True, db_default="", default="")),
+                (
+                    "data",
+                    models.JSONField(
+                        blank=True,
+                        db_default=models.Value({}, output_field=models.JSONField()),
+                        default=dict,
+                        help_text="What the kind needs besides text.",
+                    ),
+                ),
+                ("call_id", models.CharField(blank=True, max_length=128, null=True)),
+                ("author", models.CharField(blank=True, db_default="", default="", max_length=150)),
+                (
+                    "attachments",
+                    models.JSONField(
+                        blank=True, db_default=models.Value([], output_field=models.JSONField()), default=list
+                    ),
+                ),
+                ("model", models.CharField(blank=True, db_default="", default="", max_length=128)),
+                (
+                    "branch",
+                    models.PositiveIntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="Which version of a user's message this is, from 0.",
+                    ),
+                ),
+                (
+                    "version_of",
+                    models.UUIDField(
+                        blank=True,
+                        help_text="The first version of a message that has several, also on itself.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "kept_under",
+                    models.UUIDField(
+                        blank=True,
+                        help_text="The version whose branch this row waits in while another is shown.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "hidden",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("retracted", "Retracted"),
+                            ("undone", "Undone"),
+                            ("older_branch", "Older Branch"),
+                        ],
+                        db_default="",
+                        default="",
+                        max_length=16,
+                    ),
+                ),
+                ("streaming", models.BooleanField(db_default=False, default=False)),
+                ("mid_turn", models.BooleanField(db_default=False, default=False)),
+                (
+                    "server_context",
+                    models.TextField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="Frozen in front of the text for the model.",
+                    ),
+                ),
+                (
+                    "replay",
+                    models.JSONField(
+                        blank=True,
+                        db_default=models.Value([], output_field=models.JSONField()),
+                        default=list,
+                        help_text="Opaque provider data, this turn only.",
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "accept_number",
+                    models.BigIntegerField(blank=True, help_text="Order of acceptance.", null=True),
+                ),
+                (
+                    "queue_order",
+                    models.FloatField(blank=True, help_text="Place among the pending ones.", null=True),
+                ),
+                ("run_id", models.CharField(blank=True, max_length=128, null=True)),
+                ("origin", models.CharField(blank=True, db_default="", default="", max_length=32)),
+                ("tier", models.CharField(blank=True, db_default="", default="", max_length=16)),
+                ("mode", models.CharField(blank=True, db_default="", default="", max_length=8)),
+                ("page_context", models.JSONField(blank=True, null=True)),
+                ("permissions", models.JSONField(blank=True, null=True)),
+                (
+                    "dropped_at",
+                    models.DateTimeField(blank=True, help_text="Left the queue without a place.", null=True),
+                ),
+                (
+                    "session",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="messages",
+                        to="copilot.session",
+                    ),
+                ),
+                (
+                    "turn",
+                    models.ForeignKey(
+                        blank=True,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="messages",
+                        to="copilot.turn",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("sequence__isnull", False), ("kind", "user"), _connector="OR"),
+                        name="only_user_messages_wait_for_a_place",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("accept_number__isnull", False), ("kind", "user")),
+                            models.Q(
+                                models.Q(("kind", "user"), _negated=True), ("accept_number__isnull", True)
+                            ),
+                            _connector="OR",
+                        ),
+                        name="a_user_message_and_only_a_user_message_is_accepted",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("hidden", "older_branch"), ("kept_under__isnull", False)),
+                            models.Q(
+                                models.Q(("hidden", "older_branch"), _negated=True),
+                                ("kept_under__isnull", True),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="only_rows_of_an_older_branch_are_kept_under_a_version",
+                    ),
+                    models.UniqueConstraint(fields=("session", "sequence"), name="one_message_per_place"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("kind", "tool_result")),
+                        fields=("session", "call_id"),
+                        name="one_result_per_tool_call",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("run_id__isnull", False)),
+                        fields=("session", "run_id"),
+                        name="one_message_per_run_id",
+                    ),
+                ],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("version_of__isnull", False)),
+                        fields=["version_of"],
+                        name="versions_of_a_message",
+                    ),
+                    models.Index(
+                        condition=models.Q(("kept_under__isnull", False)),
+                        fields=["kept_under"],
+                        name="rows_of_an_older_branch",
+                    ),
+                    models.Index(
+                        condition=models.Q(("dropped_at", None), ("sequence", None)),
+                        fields=["session", "queue_order"],
+                        name="pending_messages",
+                    ),
+                    models.Index(
+                        condition=models.Q(("turn__isnull", False)),
+                        fields=["turn", "sequence"],
+                        name="messages_of_a_turn",
+                    ),
+                    models.Index(
+                        condition=models.Q(("hidden", ""), ("kind", "summary")),
+                        fields=["session", "-sequence"],
+                        name="summaries_of_a_session",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="SearchEntry",
+            fields=[
+                (
+                    "message",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        primary_key=True,
+                        related_name="+",
+                        serialize=False,
+                        to="copilot.message",
+                    ),
+                ),
+                ("owner_id", models.BigIntegerField()),
+                ("sent_at", models.DateTimeField()),
+                (
+                    "words",
+                    django.contrib.postgres.search.SearchVectorField(
+                        help_text="And the owner, as a word that no text holds."
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    django.contrib.postgres.indexes.GinIndex(
+                        fastupdate=False, fields=["words"], name="words_of_messages"
+                    ),
+                    models.Index(
+                        models.F("owner_id"),
+                        models.OrderBy(models.F("sent_at"), descending=True),
+                        name="newest_words_of_an_owner",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="ScheduleRun",
             fields=[
                 (
@@ -1921,18 +1831,6 @@ class Migration(migrations.Migration):
                     ),
                 ],
             },
-        ),
-        migrations.AddField(
-            model_name="message",
-            name="turn",
-            field=models.ForeignKey(
-                blank=True,
-                db_index=False,
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="messages",
-                to="copilot.turn",
-            ),
         ),
         migrations.CreateModel(
             name="Approval",
@@ -2157,6 +2055,163 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Share",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("conversation", "Conversation"), ("file", "File")], max_length=16
+                    ),
+                ),
+                ("token", models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
+                (
+                    "through_sequence",
+                    models.BigIntegerField(
+                        blank=True, help_text="Place of the last message that is shown.", null=True
+                    ),
+                ),
+                (
+                    "payload",
+                    models.JSONField(
+                        blank=True,
+                        db_default=models.Value({}, output_field=models.JSONField()),
+                        default=dict,
+                        help_text="All that is public; frozen.",
+                    ),
+                ),
+                (
+                    "options",
+                    models.JSONField(
+                        blank=True, db_default=models.Value({}, output_field=models.JSONField()), default=dict
+                    ),
+                ),
+                ("password_hash", models.CharField(blank=True, db_default="", default="", max_length=256)),
+                (
+                    "password_version",
+                    models.PositiveIntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="Grows with every change; old unlockings end with it.",
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                ("revoked_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "revoke_reason",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("revoked", "Revoked"),
+                            ("replaced", "Replaced"),
+                            ("session_deleted", "Session Deleted"),
+                            ("file_deleted", "File Deleted"),
+                            ("owner_gone", "Owner Gone"),
+                            ("taken_down", "Taken Down"),
+                        ],
+                        db_default="",
+                        default="",
+                        max_length=16,
+                    ),
+                ),
+                ("revoke_note", models.CharField(blank=True, db_default="", default="", max_length=500)),
+                ("view_count", models.BigIntegerField(db_default=0, default=0)),
+                ("last_viewed_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "purged_at",
+                    models.DateTimeField(blank=True, help_text="When its payload was emptied.", null=True),
+                ),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="shares",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "session",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="shares",
+                        to="copilot.session",
+                    ),
+                ),
+                (
+                    "file",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="shares",
+                        to="copilot.workspacefile",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("revoke_reason", ""), ("revoked_at__isnull", True)),
+                            models.Q(
+                                ("revoked_at__isnull", False), models.Q(("revoke_reason", ""), _negated=True)
+                            ),
+                            _connector="OR",
+                        ),
+                        name="a_share_that_ended_says_why",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("view_count__gte", 0)), name="views_are_never_negative"
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("revoked_at", None)),
+                        fields=("session",),
+                        name="one_standing_share_per_session",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("file__isnull", True), ("kind", "conversation"), ("session__isnull", False)
+                            ),
+                            models.Q(("file__isnull", False), ("kind", "file"), ("session__isnull", True)),
+                            _connector="OR",
+                        ),
+                        name="a_share_is_of_one_session_or_one_file",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("kind", "file"), ("through_sequence__isnull", False), _connector="OR"
+                        ),
+                        name="a_shared_conversation_has_a_last_message",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("revoked_at", None)),
+                        fields=("file",),
+                        name="one_standing_share_per_file",
+                    ),
+                ],
+                "indexes": [
+                    models.Index(fields=["owner", "-created_at", "id"], name="shares_of_an_owner"),
+                    models.Index(
+                        condition=models.Q(("expires_at__isnull", False), ("purged_at", None)),
+                        fields=["expires_at"],
+                        name="shares_to_be_emptied",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="SharedFile",
             fields=[
                 (
@@ -2187,85 +2242,6 @@ class Migration(migrations.Migration):
                     models.UniqueConstraint(fields=("share", "file"), name="a_share_lists_a_file_once"),
                 ],
             },
-        ),
-        migrations.AddField(
-            model_name="share",
-            name="file",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="shares",
-                to="copilot.workspacefile",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="message",
-            index=models.Index(
-                condition=models.Q(("dropped_at", None), ("sequence", None)),
-                fields=["session", "queue_order"],
-                name="pending_messages",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="message",
-            index=models.Index(
-                condition=models.Q(("turn__isnull", False)),
-                fields=["turn", "sequence"],
-                name="messages_of_a_turn",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="message",
-            index=models.Index(
-                condition=models.Q(("hidden", ""), ("kind", "summary")),
-                fields=["session", "-sequence"],
-                name="summaries_of_a_session",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="message",
-            constraint=models.UniqueConstraint(fields=("session", "sequence"), name="one_message_per_place"),
-        ),
-        migrations.AddConstraint(
-            model_name="message",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("kind", "tool_result")),
-                fields=("session", "call_id"),
-                name="one_result_per_tool_call",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="message",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("run_id__isnull", False)),
-                fields=("session", "run_id"),
-                name="one_message_per_run_id",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="share",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("file__isnull", True), ("kind", "conversation"), ("session__isnull", False)),
-                    models.Q(("file__isnull", False), ("kind", "file"), ("session__isnull", True)),
-                    _connector="OR",
-                ),
-                name="a_share_is_of_one_session_or_one_file",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="share",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("kind", "file"), ("through_sequence__isnull", False), _connector="OR"),
-                name="a_shared_conversation_has_a_last_message",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="share",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("revoked_at", None)), fields=("file",), name="one_standing_share_per_file"
-            ),
         ),
         migrations.RunSQL(ENDING, UNENDING),
         migrations.RunSQL(

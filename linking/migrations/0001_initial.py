@@ -369,270 +369,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="PlatformConversation",
-            fields=[
-                (
-                    "id",
-                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
-                ),
-                (
-                    "platform",
-                    models.CharField(
-                        choices=[
-                            ("telegram", "Telegram"),
-                            ("discord", "Discord"),
-                            ("slack", "Slack"),
-                            ("scripted", "Scripted"),
-                        ],
-                        max_length=16,
-                    ),
-                ),
-                ("bot_account", models.CharField(max_length=64)),
-                ("container_id", models.CharField(max_length=64)),
-                ("thread_id", models.CharField(blank=True, db_default="", default="", max_length=64)),
-                ("scope", models.CharField(choices=[("server", "Server"), ("dm", "Dm")], max_length=8)),
-                (
-                    "opened_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
-                ),
-                (
-                    "last_message_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
-                ),
-                ("closed_at", models.DateTimeField(blank=True, null=True)),
-                (
-                    "unreachable_at",
-                    models.DateTimeField(
-                        blank=True,
-                        help_text="Since when the bot is blocked or removed there (L19).",
-                        null=True,
-                    ),
-                ),
-                (
-                    "session",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="platform_conversations",
-                        to="copilot.session",
-                    ),
-                ),
-            ],
-            options={
-                "constraints": [
-                    models.UniqueConstraint(
-                        condition=models.Q(("closed_at", None)),
-                        fields=("platform", "bot_account", "container_id", "thread_id"),
-                        name="one_open_conversation_per_place",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("scope__in", ["server", "dm"])),
-                        name="a_conversation_has_a_known_scope",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
-                        name="a_conversation_has_a_known_platform",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                        name="platformconversation_bot_account_is_opaque",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("container_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
-                        name="platformconversation_container_id_is_opaque",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("thread_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
-                            ("thread_id", ""),
-                            _connector="OR",
-                        ),
-                        name="platformconversation_thread_id_is_opaque",
-                    ),
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="OutboundMessage",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("part", models.PositiveSmallIntegerField()),
-                (
-                    "platform_message_id",
-                    models.CharField(
-                        blank=True, help_text="Empty: being sent, or lost on the way.", max_length=64
-                    ),
-                ),
-                (
-                    "text_hash",
-                    models.CharField(
-                        blank=True, help_text="Of what the platform last accepted.", max_length=64
-                    ),
-                ),
-                ("final", models.BooleanField(db_default=False, default=False)),
-                (
-                    "created_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
-                ),
-                (
-                    "turn",
-                    models.ForeignKey(
-                        db_index=False,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="platform_messages",
-                        to="copilot.turn",
-                    ),
-                ),
-                (
-                    "conversation",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="sent",
-                        to="linking.platformconversation",
-                    ),
-                ),
-            ],
-            options={
-                "constraints": [
-                    models.UniqueConstraint(fields=("turn", "part"), name="a_part_is_sent_once"),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("platform_message_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
-                            ("platform_message_id", ""),
-                            _connector="OR",
-                        ),
-                        name="outboundmessage_platform_message_id_is_opaque",
-                    ),
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="Delivery",
-            fields=[
-                (
-                    "id",
-                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
-                ),
-                ("number", models.BigIntegerField(help_text="The order within the endpoint.")),
-                ("turn_id", models.UUIDField()),
-                ("event", models.CharField(max_length=32)),
-                ("event_key", models.CharField(help_text="What it tells of; told once.", max_length=128)),
-                ("body", models.TextField(blank=True, help_text="The exact bytes that are signed.")),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[("waiting", "Waiting"), ("delivered", "Delivered"), ("failed", "Failed")],
-                        db_default="waiting",
-                        default="waiting",
-                        max_length=16,
-                    ),
-                ),
-                ("attempts", models.PositiveSmallIntegerField(db_default=0, default=0)),
-                ("next_try_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("last_status", models.PositiveSmallIntegerField(blank=True, null=True)),
-                ("last_error", models.CharField(blank=True, db_default="", default="", max_length=64)),
-                (
-                    "created_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
-                ),
-                ("finished_at", models.DateTimeField(blank=True, null=True)),
-                (
-                    "endpoint",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="deliveries",
-                        to="linking.deliveryendpoint",
-                    ),
-                ),
-                (
-                    "conversation",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="deliveries",
-                        to="linking.platformconversation",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name_plural": "deliveries",
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("endpoint", "event_key"), name="an_event_is_delivered_as_one"
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("finished_at__isnull", True), ("state", "waiting")),
-                            models.Q(("finished_at__isnull", False), ("state__in", ["delivered", "failed"])),
-                            _connector="OR",
-                        ),
-                        name="a_finished_delivery_and_only_a_finished_one_has_an_end",
-                    ),
-                ],
-                "indexes": [
-                    models.Index(
-                        condition=models.Q(("state", "waiting")),
-                        fields=["next_try_at"],
-                        name="deliveries_to_be_sent",
-                    ),
-                    models.Index(fields=["conversation", "number"], name="deliveries_of_a_conversation"),
-                    models.Index(fields=["endpoint", "-number"], name="deliveries_of_an_endpoint"),
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="Button",
-            fields=[
-                ("code", models.CharField(max_length=22, primary_key=True, serialize=False)),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[("approval", "Approval"), ("question", "Question")], max_length=8
-                    ),
-                ),
-                ("subject_id", models.UUIDField(db_index=True, help_text="The approval or the question.")),
-                ("answer", models.CharField(help_text="approve, reject, or the choice.", max_length=500)),
-                (
-                    "created_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), editable=False
-                    ),
-                ),
-                (
-                    "conversation",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="buttons",
-                        to="linking.platformconversation",
-                    ),
-                ),
-            ],
-            options={
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("kind", "question"),
-                            models.Q(("answer__in", ["approve", "reject"]), ("kind", "approval")),
-                            _connector="OR",
-                        ),
-                        name="a_button_means_something",
-                    ),
-                ],
-                "indexes": [
-                    models.Index(fields=["created_at"], name="buttons_by_age"),
-                ],
-            },
-        ),
-        migrations.CreateModel(
             name="PlatformLink",
             fields=[
                 (
@@ -764,17 +500,6 @@ class Migration(migrations.Migration):
                     ),
                 ],
             },
-        ),
-        migrations.AddField(
-            model_name="platformconversation",
-            name="link",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="conversations",
-                to="linking.platformlink",
-            ),
         ),
         migrations.CreateModel(
             name="LinkUsage",
@@ -1059,16 +784,300 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.AddField(
-            model_name="platformconversation",
-            name="user_link",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="conversations",
-                to="linking.platformuserlink",
-            ),
+        migrations.CreateModel(
+            name="PlatformConversation",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                (
+                    "platform",
+                    models.CharField(
+                        choices=[
+                            ("telegram", "Telegram"),
+                            ("discord", "Discord"),
+                            ("slack", "Slack"),
+                            ("scripted", "Scripted"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("bot_account", models.CharField(max_length=64)),
+                ("container_id", models.CharField(max_length=64)),
+                ("thread_id", models.CharField(blank=True, db_default="", default="", max_length=64)),
+                ("scope", models.CharField(choices=[("server", "Server"), ("dm", "Dm")], max_length=8)),
+                (
+                    "opened_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "last_message_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                ),
+                ("closed_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "unreachable_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="Since when the bot is blocked or removed there (L19).",
+                        null=True,
+                    ),
+                ),
+                (
+                    "session",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="platform_conversations",
+                        to="copilot.session",
+                    ),
+                ),
+                (
+                    "link",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="conversations",
+                        to="linking.platformlink",
+                    ),
+                ),
+                (
+                    "user_link",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="conversations",
+                        to="linking.platformuserlink",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("closed_at", None)),
+                        fields=("platform", "bot_account", "container_id", "thread_id"),
+                        name="one_open_conversation_per_place",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("scope__in", ["server", "dm"])),
+                        name="a_conversation_has_a_known_scope",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("platform__in", ("telegram", "discord", "slack", "scripted"))),
+                        name="a_conversation_has_a_known_platform",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("bot_account__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="platformconversation_bot_account_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("container_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$")),
+                        name="platformconversation_container_id_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("thread_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
+                            ("thread_id", ""),
+                            _connector="OR",
+                        ),
+                        name="platformconversation_thread_id_is_opaque",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("closed_at__isnull", False),
+                            models.Q(
+                                ("link__isnull", False), ("scope", "server"), ("user_link__isnull", True)
+                            ),
+                            models.Q(("link__isnull", True), ("scope", "dm"), ("user_link__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="an_open_conversation_has_the_link_of_its_scope",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="OutboundMessage",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("part", models.PositiveSmallIntegerField()),
+                (
+                    "platform_message_id",
+                    models.CharField(
+                        blank=True, help_text="Empty: being sent, or lost on the way.", max_length=64
+                    ),
+                ),
+                (
+                    "text_hash",
+                    models.CharField(
+                        blank=True, help_text="Of what the platform last accepted.", max_length=64
+                    ),
+                ),
+                ("final", models.BooleanField(db_default=False, default=False)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "turn",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="platform_messages",
+                        to="copilot.turn",
+                    ),
+                ),
+                (
+                    "conversation",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="sent",
+                        to="linking.platformconversation",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("turn", "part"), name="a_part_is_sent_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("platform_message_id__regex", "^[A-Za-z0-9_:.\\-]{1,64}$"),
+                            ("platform_message_id", ""),
+                            _connector="OR",
+                        ),
+                        name="outboundmessage_platform_message_id_is_opaque",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Delivery",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                ("number", models.BigIntegerField(help_text="The order within the endpoint.")),
+                ("turn_id", models.UUIDField()),
+                ("event", models.CharField(max_length=32)),
+                ("event_key", models.CharField(help_text="What it tells of; told once.", max_length=128)),
+                ("body", models.TextField(blank=True, help_text="The exact bytes that are signed.")),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("waiting", "Waiting"), ("delivered", "Delivered"), ("failed", "Failed")],
+                        db_default="waiting",
+                        default="waiting",
+                        max_length=16,
+                    ),
+                ),
+                ("attempts", models.PositiveSmallIntegerField(db_default=0, default=0)),
+                ("next_try_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("last_status", models.PositiveSmallIntegerField(blank=True, null=True)),
+                ("last_error", models.CharField(blank=True, db_default="", default="", max_length=64)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "endpoint",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="deliveries",
+                        to="linking.deliveryendpoint",
+                    ),
+                ),
+                (
+                    "conversation",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="deliveries",
+                        to="linking.platformconversation",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name_plural": "deliveries",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("endpoint", "event_key"), name="an_event_is_delivered_as_one"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("finished_at__isnull", True), ("state", "waiting")),
+                            models.Q(("finished_at__isnull", False), ("state__in", ["delivered", "failed"])),
+                            _connector="OR",
+                        ),
+                        name="a_finished_delivery_and_only_a_finished_one_has_an_end",
+                    ),
+                ],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "waiting")),
+                        fields=["next_try_at"],
+                        name="deliveries_to_be_sent",
+                    ),
+                    models.Index(fields=["conversation", "number"], name="deliveries_of_a_conversation"),
+                    models.Index(fields=["endpoint", "-number"], name="deliveries_of_an_endpoint"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Button",
+            fields=[
+                ("code", models.CharField(max_length=22, primary_key=True, serialize=False)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("approval", "Approval"), ("question", "Question")], max_length=8
+                    ),
+                ),
+                ("subject_id", models.UUIDField(db_index=True, help_text="The approval or the question.")),
+                ("answer", models.CharField(help_text="approve, reject, or the choice.", max_length=500)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "conversation",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="buttons",
+                        to="linking.platformconversation",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("kind", "question"),
+                            models.Q(("answer__in", ["approve", "reject"]), ("kind", "approval")),
+                            _connector="OR",
+                        ),
+                        name="a_button_means_something",
+                    ),
+                ],
+                "indexes": [
+                    models.Index(fields=["created_at"], name="buttons_by_age"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="StartedTurn",
@@ -1123,18 +1132,6 @@ class Migration(migrations.Migration):
                     ),
                 ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="platformconversation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("closed_at__isnull", False),
-                    models.Q(("link__isnull", False), ("scope", "server"), ("user_link__isnull", True)),
-                    models.Q(("link__isnull", True), ("scope", "dm"), ("user_link__isnull", False)),
-                    _connector="OR",
-                ),
-                name="an_open_conversation_has_the_link_of_its_scope",
-            ),
         ),
         migrations.RunSQL(REFUSE, ALLOW),
     ]
