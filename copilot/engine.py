@@ -1,4 +1,4 @@
-"""A worker process's event loop: takes turns, renews their leases, checkpoints, hears stops, and drains (T4, T5)."""
+"""A worker process's event loop: takes turns, keeps them alive, hears stops, and drains (T4, T5)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from billing import usage as billing_usage
 from copilot import providers, turns, workers
 from copilot.agent import side
 from copilot.agent.claiming import claim_and_prepare
-from copilot.agent.commits import OUTAGE_SECONDS, retried
+from copilot.agent.commits import OUTAGE_SECONDS
 from copilot.agent.preparing import Prepared
 from copilot.agent.runs import Interruption
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
 from copilot.agent.turn import TurnRun
 from copilot.bridge import in_thread
-from copilot.live import lease, stop, wakeups
+from copilot.holdings import Holdings
+from copilot.live import stop, wakeups
 from copilot.live.client import RedisDown
-from copilot.live.publisher import Outbox
 from copilot.providers import aclose_all, catalogue
 from copilot.tools import registry
 
@@ -49,7 +49,7 @@ class Engine:
         self.identity = workers.new_identity()
         self._slots = threading.BoundedSemaphore(settings.TURNS_PER_PROCESS)
         self._runs: dict[str, TurnRun] = {}
-        self._restoring: set[str] = set()  # turns whose lease is being made anew
+        self._holdings = Holdings(self._runs, self._keep)
         self._arrived: list[UUID] = []
         self._claiming: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -116,10 +116,10 @@ class Engine:
         self._loop.run_forever()
 
     async def _begin(self) -> None:
-        self._services = services = Services(self._refused, self._recovered)
+        self._services = services = Services(self._holdings.refused, self._holdings.recovered)
         self._keep(services.publisher.run())
         self._keep(self._every(CHECKPOINT_SECONDS, services.checkpoint))
-        self._keep(self._every(RENEW_SECONDS, self._renew))
+        self._keep(self._every(RENEW_SECONDS, self._holdings.renew))
         self._keep(self._every(HOLD_RENEW_SECONDS, self._renew_holds))
         self._keep(self._every(MARK_POLL_SECONDS, self._poll_marks))
         self._keep(self._every(WATCH_SECONDS, self._watch))
@@ -226,7 +226,7 @@ class Engine:
 
     async def _play(self, run: TurnRun) -> None:
         try:
-            self._keep(self._guard(run))
+            self._keep(self._holdings.guard(run))
             await run.run()
         except (DatabaseError, *RedisDown) as problem:
             log.error("turn %s was interrupted by an outage: %s", run.turn.turn_id, type(problem).__name__)
@@ -241,28 +241,6 @@ class Engine:
                 del self._runs[str(run.turn.turn_id)]
             self._slots.release()
 
-    async def _guard(self, run: TurnRun) -> None:
-        """The lease runs from now on, and the log knows our fence before it hears from us."""
-        holding = _holding(run)
-        try:
-            [answer] = await lease.renew([holding])
-            if (
-                answer != "renewed" and not run.over
-            ):  # Redis forgot it, or never knew: the row says it is ours
-                await in_thread(
-                    lease.take_over,
-                    holding.session_id,
-                    turn_id=holding.turn_id,
-                    token=holding.token,
-                    fence=holding.fence,
-                )
-                await lease.renew([holding])
-        except RedisDown:
-            log.warning("the lease of turn %s could not be renewed yet", holding.turn_id)
-        finally:
-            assert self._services is not None
-            self._services.publisher.unshut(run.outbox)
-
     async def _end_broken(self, run: TurnRun) -> None:
         """A fault of ours still gives the turn its one ending."""
         try:
@@ -272,57 +250,10 @@ class Engine:
 
     # --- keeping them alive ----------------------------------------------------------------------
 
-    async def _renew(self) -> None:
-        runs = list(self._runs.values())
-        answers = await lease.renew([_holding(run) for run in runs])
-        missing = [run for run, answer in zip(runs, answers, strict=True) if answer != "renewed"]
-        if missing:
-            await self._restore(missing)
-
     async def _renew_holds(self) -> None:
         if billing_usage.holds_money():
             for run in tuple(self._runs.values()):
                 await in_thread(billing_usage.renew, run.turn.user_id, str(run.turn.turn_id))
-
-    async def _restore(self, runs: list[TurnRun]) -> None:
-        """Leases that Redis lost are made anew if the rows say so; the others' turns are no longer ours."""
-        held = [(run.turn.turn_id, run.turn.fence) for run in runs]
-        ours = await retried(turns.still_running, held)
-        for run in runs:
-            if run.turn.turn_id not in ours and not run.over:
-                run.interrupt("lost")
-        kept = [run for run in runs if run.turn.turn_id in ours and not run.over]
-        await lease.renew([_holding(run) for run in kept], recreate=True)
-        for run in kept:
-            if run.over:  # it ended meanwhile: its lease may have been made anew after it was let go
-                await in_thread(lease.give_back, str(run.turn.session_id), str(run.turn.token))
-            else:
-                run.recorder.tell_open_anew()
-
-    def _recovered(self) -> None:
-        for run in self._runs.values():
-            run.recorder.tell_open_anew()
-
-    def _refused(self, outbox: Outbox, why: str) -> None:
-        run = self._runs.get(outbox.turn_id)
-        if run is None or run.outbox is not outbox:
-            outbox.waiting.clear()
-        elif run.over:
-            if outbox.fence is not None:  # whoever follows the log learns the rest from the rows
-                outbox.waiting.clear()
-        elif why == "refused":
-            run.interrupt("lost")
-        elif outbox.turn_id not in self._restoring:
-            self._restoring.add(outbox.turn_id)
-            self._keep(self._restore_one(run))
-
-    async def _restore_one(self, run: TurnRun) -> None:
-        try:
-            await self._restore([run])
-        except RedisDown:
-            log.warning("the lease of turn %s could not be made anew yet", run.turn.turn_id)
-        finally:
-            self._restoring.discard(str(run.turn.turn_id))
 
     async def _poll_marks(self) -> None:
         runs = list(self._runs.values())
@@ -376,11 +307,6 @@ class Engine:
         await self._services.settle()
         await self._services.close()
         await aclose_all()
-
-
-def _holding(run: TurnRun) -> lease.Holding:
-    turn = run.turn
-    return lease.Holding(str(turn.session_id), str(turn.turn_id), str(turn.token), turn.fence)
 
 
 _engine: Engine | None = None
