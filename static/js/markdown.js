@@ -48,6 +48,11 @@ marked.use({
       if (href.startsWith("workspace://")) return fileLink(href, escape(text || nameIn(href) || _("file")));
       return `<a href="${escape(href)}">${escape(text || "image")}</a>`;
     },
+    list({ ordered, start, items }) {
+      const tag = ordered ? "ol" : "ul";
+      const first = ordered && start !== 1 ? ` start="${start}"` : "";
+      return `<${tag}${first}>${items.map((item) => this.listitem(item).trimEnd()).join("")}</${tag}>`;
+    },
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
     code: ({ text, lang }) => codeBlock(text, lang),
     table({ header, rows }) {
@@ -98,6 +103,35 @@ function rendered(tokens, links) {
   return fragment;
 }
 
+/** Blocks that grow by parts: how a frame of parts and a part are told from others, and where their nodes are. */
+const BY_PARTS = {
+  list: {
+    parts: "items",
+    frame: ({ ordered, start }) => `${ordered} ${start}`,
+    mark: ({ loose, raw }) => `${loose} ${raw.trimEnd()}`,
+    box: (node) => node,
+  },
+  table: {
+    parts: "rows",
+    frame: ({ header, align }) => `${header.map((cell) => cell.text).join("|")} ${align}`,
+    mark: (row) => row.map((cell) => cell.text).join("|"),
+    box: (node) => node.querySelector?.("tbody"),
+  },
+};
+
+/** The block at the end may change as it grows; a list before what may become its next item, too. */
+function unsettledFrom(tokens) {
+  const visible = tokens.flatMap((token, i) => (token.type === "space" ? [] : [i]));
+  const [before, last] = [visible.at(-2), visible.at(-1)];
+  const mayJoin = tokens[before]?.type === "list" && /^ {0,3}(\d{1,9}[.)]?|[-+*])?\s*$/.test(tokens[last].raw);
+  return (mayJoin ? before : last) ?? 0;
+}
+
+function marksOf(token) {
+  const way = BY_PARTS[token?.type];
+  return way ? [`${token.type} ${way.frame(token)}`, ...token[way.parts].map(way.mark)] : null;
+}
+
 /** A text that only grows, shown in `element`. */
 export class GrowingMarkdown {
   constructor(element) {
@@ -111,6 +145,7 @@ export class GrowingMarkdown {
     this.kept = 0; // child nodes that belong to them
     this.text = "";
     this.code = null; // the text node of a code block that is still open
+    this.marks = null; // of the first block that is not settled, if it grows by parts
   }
 
   update(text, final) {
@@ -121,30 +156,53 @@ export class GrowingMarkdown {
     this.text = text;
     if (!final && this.#growCode(text)) return;
     const tokens = marked.lexer(text.slice(this.finished));
-    const last = tokens.findLastIndex((token) => token.type !== "space");
-    const settled = final ? tokens : tokens.slice(0, Math.max(last, 0));
+    const settled = final ? tokens : tokens.slice(0, unsettledFrom(tokens));
     if (settled.length) this.#settle(settled, tokens.links);
     this.#patchTail(final ? [] : tokens.slice(settled.length), tokens.links);
   }
 
   #settle(tokens, links) {
     this.finished += tokens.reduce((sum, token) => sum + token.raw.length, 0);
-    const fragment = rendered(tokens, links);
-    const count = fragment.childNodes.length;
-    morph(this.element, fragment, this.kept, count);
+    const count = this.#put(tokens, links);
     for (let i = this.kept; i < this.kept + count; i += 1) {
       const node = this.element.childNodes[i];
       if (node.nodeType === Node.ELEMENT_NODE) highlight(node);
     }
     this.kept += count;
     this.code = null;
+    this.marks = null;
   }
 
   #patchTail(tokens, links) {
-    morph(this.element, rendered(tokens, links), this.kept);
+    this.#put(tokens, links, true);
     const [only, second] = tokens.filter((token) => token.type !== "space");
     const open = only?.type === "code" && !second && /^ {0,3}(`{3,}|~{3,})/.exec(only.raw);
     this.code = open ? { fence: open[1], head: only.raw.indexOf("\n") + 1 } : null;
+    this.marks = marksOf(only);
+  }
+
+  /** Blocks after what is settled, as few nodes touched as possible; how many nodes they are. */
+  #put(tokens, links, last = false) {
+    const first = tokens.findIndex((token) => token.type !== "space");
+    const grown = this.#grow(tokens[first], links) ? 1 : 0;
+    const fragment = rendered(grown ? tokens.slice(first + 1) : tokens, links);
+    const count = fragment.childNodes.length;
+    morph(this.element, fragment, this.kept + grown, last ? Infinity : count);
+    return grown + count;
+  }
+
+  /** A list or table that was the tail before: only its parts from the first changed one on are painted. */
+  #grow(token, links) {
+    const marks = this.marks && marksOf(token);
+    if (!marks || marks[0] !== this.marks[0]) return false;
+    const { parts, box } = BY_PARTS[token.type];
+    const target = box(this.element.childNodes[this.kept]);
+    const same = marks.findIndex((mark, i) => mark !== this.marks[i]);
+    const from = (same < 0 ? Math.min(marks.length, this.marks.length) : same) - 1;
+    if (!target || target.childNodes.length < from) return false;
+    const changed = rendered([{ ...token, [parts]: token[parts].slice(from) }], links);
+    morph(target, box(changed.firstChild), from);
+    return true;
   }
 
   /** Long code arrives one line at a time: add to its text node instead of parsing it all again. */

@@ -53,10 +53,12 @@ export function toolState(result, call, running) {
   return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? "waiting" : _("running…")) };
 }
 
+const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" }); // made once: they are dear
+const DAY_AND_TIME = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
 export function clock(iso) {
   const then = new Date(iso);
   if (Number.isNaN(then.getTime())) return "";
   const sameDay = then.toDateString() === new Date().toDateString();
-  const time = { hour: "2-digit", minute: "2-digit" };
-  return then.toLocaleString(undefined, sameDay ? time : { day: "numeric", month: "short", ...time });
+  return (sameDay ? TIME : DAY_AND_TIME).format(then);
 }

@@ -18,7 +18,7 @@ export class Scroll {
   toEnd(smooth = false) {
     this.following = true;
     this.pill.hidden = true;
-    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const calm = smooth && matchMedia("(prefers-reduced-motion: reduce)").matches;
     const top = this.box.querySelector(".empty:not([hidden])") ? 0 : this.box.scrollHeight; // what a new chat offers is read from its top
     this.box.scrollTo({ top, behavior: smooth && !calm ? "smooth" : "instant" });
     this.lastTop = this.box.scrollTop;
