@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from asgiref.sync import sync_to_async
 from asgiref.typing import (
     ASGI3Application,
     ASGIReceiveCallable,
@@ -21,6 +24,21 @@ MEGABYTE = 2**20
 FORM_BYTES = MEGABYTE  # what a form puts around a file
 
 
+SENTENCES = {
+    "unauthenticated": (401, "Valid credentials are needed."),
+    "quota_exceeded": (409, "The workspace is full."),
+}
+
+
+class Room(Protocol):
+    """What somebody may send at once."""
+
+    @property
+    def limit_bytes(self) -> int: ...
+    @property
+    def code(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Cap:
     """How long a body may be here, and what is said of a longer one."""
@@ -28,23 +46,30 @@ class Cap:
     limit_bytes: int
     code: str = "too_large"
 
+    @property
+    def status(self) -> int:
+        return SENTENCES.get(self.code, (413, ""))[0]
+
     def body(self) -> bytes:
-        message = f"The request body may have {self.limit_bytes // MEGABYTE} MB."
+        _, message = SENTENCES.get(
+            self.code, (413, f"The request body may have {self.limit_bytes // MEGABYTE} MB.")
+        )
         error = {"code": self.code, "message": message, "limit_bytes": self.limit_bytes}
         return json.dumps({"error": error}).encode()
 
 
 class CappedBodies:
-    """An ASGI application whose requests are as long as they may be."""
+    """An ASGI application whose requests are as long as they may be; long uploads by who sends them."""
 
-    def __init__(self, application: ASGI3Application) -> None:
+    def __init__(self, application: ASGI3Application, room_for: Callable[[Mapping[str, Any]], Room]) -> None:
         self._application = application
+        self._room_for = sync_to_async(room_for)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        cap = cap_of(scope["path"])
+        cap = await self._cap(scope)
         if _claimed_bytes(scope) > cap.limit_bytes:
             await _refuse(cap, send)
             return
@@ -52,6 +77,20 @@ class CappedBodies:
         await self._application(scope, body.receive, send)
         if body.is_too_long():
             await _refuse(cap, send)
+
+    async def _cap(self, scope: HTTPScope) -> Cap:
+        """A short upload costs no look at its sender: it never reaches the disk before Django knows who it is."""
+        cap = cap_of(scope["path"])
+        claimed = _claimed_bytes(scope)
+        short = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        if not _is_upload(scope) or 0 < claimed <= short or claimed > cap.limit_bytes:
+            return cap
+        room = await self._room_for(scope)
+        return Cap(min(cap.limit_bytes, max(room.limit_bytes + FORM_BYTES, short)), code=room.code)
+
+
+def _is_upload(scope: HTTPScope) -> bool:
+    return scope["method"] == "POST" and scope["path"].rstrip("/") == UPLOADS
 
 
 def cap_of(path: str) -> Cap:
@@ -97,5 +136,5 @@ async def _refuse(cap: Cap, send: ASGISendCallable) -> None:
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": 413, "headers": headers, "trailers": False})
+    await send({"type": "http.response.start", "status": cap.status, "headers": headers, "trailers": False})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -191,6 +191,8 @@ ACCOUNT_EMAIL_VERIFICATION = env.choice(
     "ACCOUNT_EMAIL_VERIFICATION", "optional", ("none", "optional", "mandatory")
 )
 ACCOUNT_PREVENT_ENUMERATION = True
+ACCOUNT_ADAPTER = "copilot.returning.ReturningAdapter"  # who comes back in time keeps the account (S17)
+ACCOUNT_FORMS = {"reset_password": "copilot.returning.ReturningResetForm"}
 _vouchers = signing.vouchers()
 SOCIALACCOUNT_PROVIDERS = _vouchers.providers
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
@@ -459,6 +461,8 @@ IMPORT_JSON_MAX = env.size("IMPORT_JSON_MAX", 20 * MB)
 IMPORT_ZIP_MAX = env.size("IMPORT_ZIP_MAX", 200 * MB)
 IMPORT_MESSAGES_MAX = env.integer("IMPORT_MESSAGES_MAX", 5000, least=1)
 IMPORT_TEXT_MAX = env.integer("IMPORT_TEXT_MAX", 64_000, least=1)  # characters of one text
+# Dotted names, called with a user's id: what other apps hold of an account, for its export (S15).
+EXPORT_PARTS = env.words("EXPORT_PARTS", ["linking.queries.held_of", "billing.queries.held_of"])
 ERASURE_GRACE_DAYS = env.integer("ERASURE_GRACE_DAYS", 7)
 # Dotted names of erase(user_id), in order, after our own.
 ERASURE_STEPS = env.words("ERASURE_STEPS", ["linking.links.erase_account"])

@@ -231,9 +231,9 @@ def the_scan_hook_can_be_called(
 
 @register
 def erasures_reach_every_app(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
-    """A step that cannot be called would be found out when somebody's data has to go (S17)."""
+    """A step that cannot be called would be found out when somebody's data has to go, or to be handed out (S15, S17)."""
     found: list[CheckMessage] = []
-    for setting in ("ERASURE_CLOSINGS", "ERASURE_STEPS"):
+    for setting in ("ERASURE_CLOSINGS", "ERASURE_STEPS", "EXPORT_PARTS"):
         for name in getattr(settings, setting):
             try:
                 import_string(name)

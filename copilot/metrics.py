@@ -85,6 +85,19 @@ scans = Counter(
     "Scans of files by outcome: clean, infected, again (will be tried again), failed (given up).",
     ["outcome"],
 )
+exports = Counter(
+    "pilothouse_exports_total",
+    "Exports of conversations and accounts by outcome: direct (made at once), ready, failed (given up).",
+    ["outcome"],
+)
+imports = Counter(
+    "pilothouse_imports_total",
+    "Imports of conversations by outcome: stored, already_imported, invalid_document, refused (for another reason).",
+    ["outcome"],
+)
+erasures = Counter(
+    "pilothouse_erasures_total", "Erasures of accounts by act: requested, cancelled, finished.", ["act"]
+)
 stray_objects = Counter(
     "pilothouse_stray_objects_total",
     "What the daily look at the storage found: orphan (an object without a row, removed), missing (a row without one).",

@@ -1,9 +1,13 @@
-"""Who logs in while their account waits to be erased keeps it (S17)."""
+"""Who comes back while their account waits to be erased keeps it, whichever way they sign in (S17)."""
 
 from __future__ import annotations
 
+from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.auth_backends import AuthenticationBackend
+from allauth.account.forms import ResetPasswordForm
+from allauth.account.internal.userkit import filter_users_by_email
 from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
 
 from copilot.workspace import erasure
 
@@ -17,3 +21,23 @@ class ReturningBackend(AuthenticationBackend):  # type: ignore[misc]  # allauth 
     def get_user(self, user_id: int) -> User | None:
         """A cookie from before brings nobody back."""
         return User.objects.filter(pk=user_id, is_active=True).first()
+
+
+class ReturningAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ships no types
+    """As allauth's; asked when it is known who comes, also where another site vouched for them."""
+
+    def pre_login(self, request: HttpRequest, user: User, **fields: object) -> HttpResponse | None:
+        if not user.is_active:
+            erasure.cancel(user)
+        refused: HttpResponse | None = super().pre_login(request, user, **fields)
+        return refused
+
+
+class ReturningResetForm(ResetPasswordForm):  # type: ignore[misc]  # allauth ships no types
+    """As allauth's; the way to a new password is also the way back, once one signs in with it."""
+
+    def clean_email(self) -> str:
+        address: str = super().clean_email()
+        shut = filter_users_by_email(address.lower(), is_active=False, prefer_verified=True, for_login=True)
+        self.users = [*self.users, *(user for user in shut if erasure.may_return(user.pk))]
+        return address

@@ -40,6 +40,7 @@ urlpatterns = [
     path("files/<uuid:file_id>/rename/", files.rename, name="file_rename"),
     path("files/<uuid:file_id>/delete/", files.delete, name="file_delete"),
     path("files/<uuid:file_id>/restore/", files.restore, name="file_restore"),
+    path("files/<uuid:file_id>/scan/", files.scan, name="file_scan"),
     path("files/<uuid:file_id>/render", artifacts.render_file, name="render_file"),
     path("chat/<uuid:session_id>/bring-back/", archive.bring_back, name="bring_back"),
     path("agents/", agents.agents, name="agents"),

@@ -27,6 +27,19 @@ from linking.models import (
 
 MOST_CHANNELS = 5
 
+# --- taking along ------------------------------------------------------------------------------------
+
+
+def held_of(user_id: int) -> dict[str, object]:
+    """What an account's export says of its links (S15): plain values, nothing secret."""
+    servers = PlatformLink.objects.filter(owner=user_id).order_by("created_at", "pk")
+    people = PlatformUserLink.objects.filter(user=user_id).order_by("created_at", "pk")
+    return {
+        "linked_servers": list(servers.values("platform", "server_id", "server_name", "state", "created_at")),
+        "linked_chats": list(people.values("platform", "platform_user_id", "display_name", "created_at")),
+    }
+
+
 # --- resolving ---------------------------------------------------------------------------------------
 # A server is found by its own link alone, a direct message by its sender's; there is no way from one to the other,
 # and an account that is shut has no links (L9).

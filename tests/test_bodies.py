@@ -7,9 +7,13 @@ import json
 import tempfile
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from config.asgi import application
 from config.bodies import cap_of
+from copilot import api_keys
+from copilot.models import StorageUse
+from tests import make
 
 MEGABYTE = 2**20
 MESSAGES = "/api/v1/sessions/00000000-0000-4000-8000-000000000001/messages"
@@ -88,16 +92,54 @@ async def test_a_length_that_understates_the_body_changes_nothing(no_disk):
     assert client.status == 413
 
 
-async def test_uploads_have_a_cap_of_their_own_that_is_named(settings):
+@pytest.fixture
+def ada(transactional_db):
+    """A key of hers, and herself."""
+    user = make.ada()
+    return user, (
+        b"authorization",
+        f"Bearer {api_keys.create(user, scopes=api_keys.USUAL_SCOPES).token}".encode(),
+    )
+
+
+async def test_uploads_have_a_cap_of_their_own_that_is_named(settings, ada):
     """S4: 413 file_too_large naming the limit"""
     settings.UPLOAD_BODY_MAX_BYTES = 5 * MEGABYTE
-    client = await Endless(UPLOADS).call()
+    client = await Endless(UPLOADS, headers=[ada[1]]).call()
     assert (client.status, client.error["code"]) == (413, "file_too_large")
     assert "5 MB" in client.error["message"]
 
 
-@pytest.mark.django_db(transaction=True)
-async def test_a_body_within_the_cap_comes_through():
-    client = await Endless(UPLOADS, pieces=4).call()
-    assert client.status == 401
+async def test_a_body_within_the_cap_comes_through(ada):
+    client = await Endless(UPLOADS, pieces=4, headers=[ada[1]]).call()
+    assert client.status == 415
     assert client.read == 4
+
+
+async def test_a_strangers_upload_is_not_kept(transactional_db, no_disk):
+    """S4: refused before it is read, or, in pieces, before it would reach the disk"""
+    claim = (b"content-length", str(30 * MEGABYTE).encode())
+    said = await Endless(UPLOADS, headers=[claim]).call()
+    assert (said.status, said.error["code"], said.read) == (401, "unauthenticated", 0)
+    pieces = await Endless(UPLOADS).call()
+    assert (pieces.status, pieces.error["code"]) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "used_files", "claimed", "expected"),
+    [
+        (500 * MEGABYTE, 3, 3, (409, "quota_exceeded")),
+        (0, 1000, 3, (409, "quota_exceeded")),
+        (490 * MEGABYTE, 3, 70, (413, "file_too_large")),
+        (0, 0, 700, (413, "file_too_large")),
+    ],
+    ids=["full", "too many files", "more than is left", "more than the plan holds"],
+)
+async def test_an_upload_that_cannot_fit_is_refused_before_it_is_read(
+    ada, used_bytes, used_files, claimed, expected
+):
+    """S4: by the plan and what is used of it; small bodies are told by the door itself"""
+    await sync_to_async(StorageUse.objects.create)(owner=ada[0], used_bytes=used_bytes, used_files=used_files)
+    claim = (b"content-length", str(claimed * MEGABYTE).encode())
+    client = await Endless(UPLOADS, headers=[claim, ada[1]]).call()
+    assert ((client.status, client.error["code"]), client.read) == (expected, 0)

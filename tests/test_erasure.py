@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -9,13 +10,16 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from allauth.account.adapter import get_adapter
 from django.apps import apps
 from django.conf import LazySettings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore
 from django.core import mail
+from django.core.mail import EmailMessage
 from django.db import IntegrityError, connection, models, transaction
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from copilot import api_keys, memories, preferences, presets, queries, sessions
@@ -318,6 +322,50 @@ def test_who_logs_in_on_day_six_keeps_the_account() -> None:
     erasure.run(job.pk)
     assert Message.objects.filter(session__owner=ada).count() == before
     MemoryItem.objects.create(owner=ada, text="Is back.", digest="e")  # and may write again
+
+
+def test_a_new_password_is_a_way_back_too(mailoutbox: list[EmailMessage]) -> None:
+    """S17: sent as long as a login would take the erasure back; nothing is taken back before that login"""
+    ada = make.ada()
+    job = _requested(ada)
+    mailoutbox.clear()
+    stranger = Client()
+    stranger.post("/accounts/password/reset/", {"email": "ada@example.com"})
+    [letter] = mailoutbox
+    [path] = re.findall(r"/accounts/password/reset/key/\S+", str(letter.body))
+    form = stranger.get(path, follow=True)
+    fresh = "a-fresh-and-long-phrase"
+    stranger.post(form.request["PATH_INFO"], {"password1": fresh, "password2": fresh})
+    assert erasure.standing(ada.pk) is not None
+    assert _log_in(fresh).get("/chat/").status_code == 200
+    assert erasure.standing(ada.pk) is None
+    job = erasure.request(User.objects.get(pk=ada.pk), password=fresh)
+    ErasureJob.objects.filter(pk=job.pk).update(started_at=timezone.now())
+    mailoutbox.clear()
+    Client().post("/accounts/password/reset/", {"email": "ada@example.com"})
+    assert "/reset/key/" not in "".join(str(letter.body) for letter in mailoutbox)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_who_is_vouched_for_elsewhere_comes_back_too(rf: RequestFactory, started: bool) -> None:
+    """S17: sign-in by another site asks the same as a right password, and no more once the erasure began"""
+    ada = make.ada()
+    job = _requested(ada)
+    ErasureJob.objects.filter(pk=job.pk).update(started_at=timezone.now() if started else None)
+    request = rf.get("/")
+    request.session = SessionStore()
+    known = User.objects.get(pk=ada.pk)
+    refused = get_adapter(request).pre_login(
+        request,
+        known,
+        email_verification="none",
+        signal_kwargs=None,
+        email=None,
+        signup=False,
+        redirect_url=None,
+    )
+    assert (refused is not None, known.is_active) == (started, not started)
+    assert (erasure.standing(ada.pk) is None) == (not started)
 
 
 def test_an_erasure_that_began_cannot_be_taken_back() -> None:

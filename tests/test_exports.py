@@ -20,6 +20,7 @@ from django.test import Client
 from django.utils import timezone
 from markdown_it import MarkdownIt
 
+from billing import ledger
 from copilot import api_keys
 from copilot.api.exports import shown
 from copilot.errors import StorageUnavailable
@@ -28,6 +29,7 @@ from copilot.workspace import exports, storage
 from copilot.workspace.manuscripts import HEADING
 from copilot.workspace.reading import Wanted
 from tests import make, rest
+from tests.bots import link_ada
 from tests.moving import EVERYTHING, KEY, archived, conversation, exported, fetched, imported, objects_of
 
 pytestmark = pytest.mark.django_db
@@ -256,11 +258,13 @@ def test_a_key_needs_the_scope_for_jobs() -> None:
 
 
 def test_everything_of_an_account_is_one_archive_a_day() -> None:
-    """S15: all sessions, what is remembered and a list of files; nothing that opens a door."""
+    """S15: all sessions, what is remembered, links, ledger and a list of files; nothing that opens a door."""
     ada = make.ada()
     session, file = conversation(ada, title="Ships/wheels")
     conversation(make.bob(), title="Bob's")
     MemoryItem.objects.create(owner=ada, text="Likes ships.", digest="d")
+    ledger.grant(ada.pk, 500, key="welcome", reason="Welcome")
+    link_ada()
     key = api_keys.create(ada, scopes=("read", "manage")).token
     client = Client(headers={"authorization": f"Bearer {key}"})
     asked = client.post(f"{rest.V1}/exports")
@@ -275,4 +279,7 @@ def test_everything_of_an_account_is_one_archive_a_day() -> None:
     assert document["session"]["title"] == session.title
     assert [one["name"] for one in account["files"]] == [file.name]
     assert account["memories"][0]["text"] == "Likes ships."
+    assert [(one["kind"], one["amount_cents"]) for one in account["ledger"]] == [("GRANT", 500)]
+    assert [one["platform_user_id"] for one in account["linked_chats"]] == ["ada-1"]
+    assert account["linked_servers"] == []
     assert key not in json.dumps(account)

@@ -24,7 +24,7 @@ def test_the_list_shows_ones_own_files_and_the_use() -> None:
     assert "plan.md" not in rest.person(make.bob()).get("/files/").content.decode()
 
 
-@pytest.mark.parametrize("act", ["", "rename/", "delete/", "restore/"])
+@pytest.mark.parametrize("act", ["", "rename/", "delete/", "restore/", "scan/"])
 def test_a_strangers_file_is_not_there(act: str) -> None:
     """A-S3.1: by every route of the pages"""
     path, bob = f"/files/{stored().pk}/{act}", rest.person(make.bob())
@@ -43,6 +43,16 @@ def test_every_act_leads_back_to_what_was_looked_at() -> None:
     assert b"Undo" in ada.get(deleted.url).content
     assert ada.post(f"/files/{file.pk}/restore/", {}).url == "/files/"
     assert files.get(file.owner_id, file.pk).name == "new.md"
+
+
+def test_a_scan_that_was_given_up_can_be_asked_for_again() -> None:
+    """S4, W3"""
+    ada, file = rest.person(make.ada()), stored()
+    assert b"Scan again" not in ada.get("/files/").content
+    WorkspaceFile.objects.update(scan="failed", scan_attempts=4)
+    assert b"Scan again" in ada.get("/files/").content
+    assert ada.post(f"/files/{file.pk}/scan/", {"place": "q=plan"}).url == "/files/?q=plan"
+    assert b"being scanned" in ada.get("/files/").content
 
 
 @pytest.mark.parametrize(

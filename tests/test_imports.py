@@ -233,10 +233,11 @@ def test_a_file_that_finds_no_room_stops_the_whole_import() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_imports_at_once_one_wins() -> None:
-    """A-S16.4: one session, one 409 that names it."""
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_of_two_imports_at_once_one_wins(rounds: int) -> None:
+    """A-S16.4: one session, one 409 that names it; S21: 50 times"""
     ada = make.ada()
-    for round_number in range(5):
+    for round_number in range(rounds):
         given = document({}, session={**document()["session"], "title": f"Round {round_number}"})
         outcomes = together(*[partial(imported, ada, given)] * 2)
         [made] = [one for one in outcomes if isinstance(one, Session)]

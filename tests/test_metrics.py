@@ -16,9 +16,11 @@ from django.urls import resolve
 from prometheus_client import REGISTRY
 
 from config.middleware import request_id
+from copilot.errors import Conflict
 from copilot.models import Session
+from copilot.workspace import erasure
 from diagnostics import snapshot
-from tests import make
+from tests import make, moving
 from tests.engine import ended, model_fixture, rig_fixture, start
 
 __all__ = ["model_fixture", "rig_fixture"]
@@ -150,3 +152,25 @@ def test_what_the_system_is_like_is_told_from_the_remembered_summary(client: Cli
         name for name in families.split() if f"# TYPE pilothouse_{name.removesuffix('_total')}" not in told
     ]
     assert missing == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_moves_out_in_and_away_is_counted():
+    """S19: exports, imports and erasures"""
+    counted = {
+        "exports": ("outcome", "direct"),
+        "imports": ("outcome", "stored"),
+        "erasures": ("act", "requested"),
+    }
+
+    def values() -> list[float]:
+        return [value(f"pilothouse_{name}_total", **{label: word}) for name, (label, word) in counted.items()]
+
+    before, refused = values(), value("pilothouse_imports_total", outcome="already_imported")
+    document = moving.exported(moving.conversation(make.ada())[0])
+    moving.imported(make.bob(), document)
+    with pytest.raises(Conflict):
+        moving.imported(make.bob(), document)
+    erasure.request(make.bob())
+    assert [now - then for now, then in zip(values(), before, strict=True)] == [1, 1, 1]
+    assert value("pilothouse_imports_total", outcome="already_imported") == refused + 1

@@ -116,6 +116,12 @@ def test_a_hook_that_fails_is_asked_three_times_more(sent: Sent, content: bytes)
     assert code_of(client.get(f"{FILES}/{file.id}/download")) == "scan_pending"
     tasks.scan_file(str(file.id))
     assert state(file) == "failed"
+    again = client.post(f"{FILES}/{file.id}/scan")
+    assert (again.status_code, again.json()["scan"]) == (202, "pending")
+    assert sent[4:] == [(file.id, 0)]
+    client.post(f"{FILES}/{file.id}/scan")  # it is on its way already
+    assert len(sent) == 5
+    assert program(make.bob()).post(f"{FILES}/{file.id}/scan").status_code == 404
 
 
 @pytest.mark.django_db(transaction=True)

@@ -461,6 +461,34 @@ def test_all_files_come_as_one_archive_until_the_share_ends():
     assert status(path, visitor) == 404
 
 
+def test_programs_fetch_all_files_of_a_share_too(settings):
+    """S12, S13: with the key of a lock; refusals are the one 404, limits are told"""
+    share = with_files(stored("a.txt", b"one"), stored("b.txt", b"two"), password=PASSWORD)
+    path = f"{V1}/public/shares/{share.token}"
+    missing = stranger().get(f"{V1}/public/shares/{uuid4()}/zip")
+    locked = stranger().get(f"{path}/zip")
+    assert (locked.status_code, locked.content) == (404, missing.content)
+    key = (
+        stranger()
+        .post(f"{path}/unlock", {"password": PASSWORD}, content_type="application/json")
+        .json()["key"]
+    )
+    answer = stranger().get(f"{path}/zip", headers={"authorization": f"Share {key}"})
+    with zipfile.ZipFile(io.BytesIO(b"".join(answer.streaming_content))) as archive:
+        assert archive.namelist() == ["a.txt", "b.txt"]
+    settings.ZIP_TOTAL_MAX = 3
+    assert stranger().get(f"{path}/zip", headers={"authorization": f"Share {key}"}).status_code == 413
+
+
+def test_an_old_share_serves_the_bytes_it_was_made_with():
+    """A-S3.2: writing the name again makes another file"""
+    file = stored("report.md", b"one")
+    share = with_files(file)
+    stored("report.md", b"two")
+    answer = stranger().get(f"/share/{share.token}/files/{file.pk}")
+    assert b"".join(answer.streaming_content) == b"one"
+
+
 def test_an_archive_that_would_be_too_large_says_so(settings):
     """S13"""
     settings.ZIP_TOTAL_MAX = 3

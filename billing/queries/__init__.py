@@ -16,6 +16,7 @@ from billing.queries.credits import (
     credits,  # noqa: A004 - the product's own word
     entry_chunks,
     expiring,
+    held_of,
     statement,
     top_up,
     top_ups,
@@ -75,6 +76,7 @@ __all__ = [
     "entry_chunks",
     "expiring",
     "forget_policy",
+    "held_of",
     "models_of_unknown_cost",
     "open_holds",
     "payments_on",

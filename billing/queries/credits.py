@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, datetime, time, timedelta
 from uuid import UUID
 
@@ -144,6 +144,11 @@ def entry_chunks(user_id: int, filters: Filters) -> Iterator[list[Entry]]:
             return
         yield chunk
         left, before = left - len(chunk), chunk[-1].id
+
+
+def held_of(user_id: int) -> dict[str, object]:
+    """What an account's export says of its credit (S15): the ledger, newest first."""
+    return {"ledger": [asdict(entry) for chunk in entry_chunks(user_id, Filters()) for entry in chunk]}
 
 
 def top_ups(user_id: int) -> list[TopUp]:

@@ -19,13 +19,12 @@ from copilot.api.doors import Door, answer, nothing
 from copilot.api.errors import UnsupportedMediaType
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
 from copilot.api.schema import MULTIPART_FILES, operation
-from copilot.api.uploads import CappedUpload, Oversized
+from copilot.api.uploads import FILES_PER_REQUEST, CappedUpload, Oversized
 from copilot.commands import as_uuid
 from copilot.errors import Detail, InvalidRequest, NotFound, Refused, TooLarge
 from copilot.models import WorkspaceFile
 from copilot.workspace import downloads, files, quotas, zips
 
-FILES_PER_REQUEST = 20
 _COUNTED = ("file_too_large", "quota_exceeded", "storage_unavailable")
 LARGEST_FILE = max(quota.file_bytes for quota in quotas.QUOTAS.values())
 
@@ -164,6 +163,12 @@ class FileRestoreView(Door):
     @operation("Restore a deleted file", answers={200: FileShown})
     def post(self, request: Request, file_id: UUID) -> HttpResponse:
         return answer(shown(files.restore(self.caller_id, file_id)))
+
+
+class FileScanView(Door):
+    @operation("Scan a file again whose scan was given up", answers={202: FileShown})
+    def post(self, request: Request, file_id: UUID) -> HttpResponse:
+        return answer(shown(files.scan_again(self.caller_id, file_id)), 202)
 
 
 class Anything(BaseRenderer):

@@ -18,7 +18,7 @@ from copilot.api.parsing import Body, Query, body_of, query_of
 from copilot.api.schema import operation
 from copilot.errors import InvalidRequest, NotFound
 from copilot.models import Share
-from copilot.workspace import downloads, shares, visiting
+from copilot.workspace import downloads, shares, visiting, zips
 from copilot.workspace.publication import Entry, PublicFile
 
 
@@ -125,6 +125,23 @@ class PublicFileView(Stranger):
             raise NotFound
         metrics.share_hits.labels(door="file", outcome="served").inc()
         return downloads.respond(request._request, file, inline=not saving, public=True)
+
+
+class PublicZipView(Stranger):
+    door = "zip"
+
+    @operation(
+        "Fetch all files of a share as one archive; a single file comes as itself",
+        answers={(200, "application/zip"): bytes, (200, "application/octet-stream"): bytes},
+    )
+    def get(self, request: Request, token: UUID) -> HttpResponseBase:
+        share = visiting.standing(token)
+        if share is None or not visiting.is_open(share, self.key):
+            metrics.share_hits.labels(door="zip", outcome="refused").inc()
+            raise NotFound
+        metrics.share_hits.labels(door="zip", outcome="served").inc()
+        title = visiting.payload_of(share).title or "shared"
+        return zips.respond(request._request, visiting.files_of(share), title=title, public=True)
 
 
 class PublicNowhere(Stranger):

@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import SkipFile, TemporaryFileUploadHandler
+
+from copilot import knocks
+from copilot.workspace import quotas
+
+FILES_PER_REQUEST = 20
+
+
+@dataclass(frozen=True)
+class Room:
+    """How long a body of files may be, and what a longer one is told."""
+
+    limit_bytes: int
+    code: Literal["unauthenticated", "quota_exceeded", "file_too_large"]
+
+
+def room_for(scope: Mapping[str, Any]) -> Room:
+    """Judged by who knocks, before anything of the body has arrived (S4).
+
+    What is left of the quota may be passed by one file: its neighbours are stored all the same.
+    """
+    visitor = knocks.identify(knocks.Knock.of(dict(scope)))
+    if visitor is None:
+        return Room(0, "unauthenticated")
+    use = quotas.usage(visitor.user_id)
+    left = use.quota.total_bytes - use.used_bytes
+    if left <= 0 or use.used_files >= use.quota.files:
+        return Room(0, "quota_exceeded")
+    return Room(min(FILES_PER_REQUEST * use.quota.file_bytes, left + use.quota.file_bytes), "file_too_large")
 
 
 @dataclass(frozen=True)

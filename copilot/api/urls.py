@@ -23,7 +23,15 @@ from copilot.api.exports import (
     SessionExportView,
     SessionImportView,
 )
-from copilot.api.files import DownloadView, FileRestoreView, FilesView, FileUsageView, FileView, ZipView
+from copilot.api.files import (
+    DownloadView,
+    FileRestoreView,
+    FileScanView,
+    FilesView,
+    FileUsageView,
+    FileView,
+    ZipView,
+)
 from copilot.api.goals import GoalView
 from copilot.api.keys import KeysView, KeyView
 from copilot.api.mcp_servers import McpServersView, McpServerTestView, McpServerView
@@ -31,7 +39,13 @@ from copilot.api.memories import MemoriesView, MemoryView
 from copilot.api.messages import MessagesView, StopView
 from copilot.api.models import ModelsView
 from copilot.api.preferences import PersonalitiesView, PreferencesView
-from copilot.api.public import PublicFileView, PublicNowhere, PublicShareView, PublicUnlockView
+from copilot.api.public import (
+    PublicFileView,
+    PublicNowhere,
+    PublicShareView,
+    PublicUnlockView,
+    PublicZipView,
+)
 from copilot.api.questions import AnswerView
 from copilot.api.queue import MoveView, QueuedView, QueueView, SendNowView
 from copilot.api.schedules import SchedulesView, ScheduleSwitchOnView, ScheduleView
@@ -82,6 +96,7 @@ urlpatterns = [
     path(FILE, FileView.as_view()),
     path(f"{FILE}/restore", FileRestoreView.as_view()),
     path(f"{FILE}/download", DownloadView.as_view()),
+    path(f"{FILE}/scan", FileScanView.as_view()),
     path("v1/exports", ExportsView.as_view()),
     path("v1/exports/<uuid:export_id>", ExportView.as_view()),
     path("v1/exports/<uuid:export_id>/download", ExportDownloadView.as_view()),
@@ -92,6 +107,7 @@ urlpatterns = [
     path(SHARE, PublicShareView.as_view()),
     path(f"{SHARE}/unlock", PublicUnlockView.as_view()),
     path(f"{SHARE}/files/<uuid:file_id>/download", PublicFileView.as_view()),
+    path(f"{SHARE}/zip", PublicZipView.as_view()),
     re_path(r"^v1/public/", PublicNowhere.as_view()),
     path("v1/memories", MemoriesView.as_view()),
     path("v1/memories/<uuid:memory_id>", MemoryView.as_view()),

@@ -108,6 +108,15 @@ def restore(request: HttpRequest, file_id: UUID) -> HttpResponse:
 
 @login_required
 @require_POST
+def scan(request: HttpRequest, file_id: UUID) -> HttpResponse:
+    """Again, where it was given up."""
+    with found():
+        files.scan_again(user_of(request).pk, file_id)
+    return _back(request)
+
+
+@login_required
+@require_POST
 def archive(request: HttpRequest) -> HttpResponseBase:
     """The chosen files as one download (S13)."""
     try:

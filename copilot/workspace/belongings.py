@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
+from django.utils.module_loading import import_string
 
 from copilot.models import Agent, McpServer, MemoryItem, Preferences, Schedule, Share, WorkspaceFile
 from copilot.queries import instant
@@ -15,10 +17,16 @@ Values = dict[str, Any]  # JSON; times become text where it is written
 
 
 def described(owner_id: int) -> Values:
-    """Nothing secret: neither keys, nor headers of servers, nor links that would open a share."""
+    """Nothing secret: neither keys, nor headers of servers, nor links that would open a share.
+
+    Other apps add what they hold by themselves (EXPORT_PARTS).
+    """
+    elsewhere: Values = {}
+    for name in settings.EXPORT_PARTS:
+        elsewhere |= import_string(name)(owner_id)
     user = User.objects.get(pk=owner_id)
     chosen = Preferences.objects.filter(owner=owner_id).values("timezone", "instructions").first()
-    return {
+    return elsewhere | {
         "schema": SCHEMA,
         "account": {"email": user.email, "name": user.get_username(), "joined_at": instant(user.date_joined)},
         "preferences": chosen or {},

@@ -15,7 +15,7 @@ from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from copilot import api_keys, ports, schedules
+from copilot import api_keys, metrics, ports, schedules
 from copilot.errors import Conflict, StorageUnavailable
 from copilot.events import AccountClosed
 from copilot.live import stream
@@ -71,6 +71,7 @@ def _shut(job: ErasureJob, user: User) -> None:
     except RedisDown:
         log.warning("open sockets of a shut account could not be told; they can write nothing")
     farewells.say_requested(user.email, job.due_at)
+    metrics.erasures.labels("requested").inc()
 
 
 def _halt_all(user_id: int) -> None:
@@ -98,11 +99,17 @@ def cancel(user: User) -> bool:
             return False
         User.objects.filter(pk=user.pk).update(is_active=True)
     user.is_active = True
+    metrics.erasures.labels("cancelled").inc()
     return True
 
 
 def standing(user_id: int) -> ErasureJob | None:
     return _standing(user_id).first()
+
+
+def may_return(user_id: int) -> bool:
+    """Whether signing in would still take it back."""
+    return _standing(user_id).filter(started_at=None).exists()
 
 
 def _standing(user_id: int) -> QuerySet[ErasureJob]:
@@ -209,3 +216,4 @@ def _finish(job: ErasureJob) -> None:
         farewells.write_down(job)
         ErasureJob.objects.filter(pk=job.pk).update(finished_at=Now(), phase="", error="", next_try_at=None)
         farewells.say_done(address)  # before the commit: said twice at worst, never not at all
+    metrics.erasures.labels("finished").inc()

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from copilot import ports, queries
+from copilot import metrics, ports, queries
 from copilot.errors import NotFound, Refused
 from copilot.events import ExportFinished
 from copilot.live import stream
@@ -57,6 +57,7 @@ def make(owner_id: int, session_id: UUID, wanted: Wanted) -> Made:
     """The document of a short conversation."""
     conversation = Conversation(queries.session_of(owner_id, session_id), wanted)
     content = b"".join(conversation.pieces(conversation.named()))
+    metrics.exports.labels("direct").inc()
     return Made(name=conversation.name(wanted.format), mime=MIMES[wanted.format], content=content)
 
 
@@ -187,6 +188,7 @@ def _keep(job: ExportJob, name: str, mime: str, write: Callable[[IO[bytes]], Non
         )
         if kept:
             undo.pop_all()
+            metrics.exports.labels("ready").inc()
             _tell(job, "ready", name)
 
 
@@ -195,6 +197,7 @@ def _fail(job: ExportJob, code: str, *, again: bool) -> None:
     if again and job.attempts < MOST_ATTEMPTS:
         mine.update(state=STATES.QUEUED, error=code)  # the sweep sends it again
     elif mine.update(state=STATES.FAILED, error=code, finished_at=Now()):
+        metrics.exports.labels("failed").inc()
         _tell(job, "failed", "")
 
 

@@ -288,6 +288,17 @@ def scan_failed(file_id: UUID) -> int | None:
     return WorkspaceFile.objects.values_list("scan_attempts", flat=True).get(pk=file_id)
 
 
+def scan_again(owner_id: int, file_id: UUID) -> WorkspaceFile:
+    """Look once more through a file that was given up; one of any other state stays as it is."""
+    file = get(owner_id, file_id)
+    given_up = WorkspaceFile.objects.filter(pk=file.pk, scan=WorkspaceFile.Scan.FAILED, purged_at=None)
+    with transaction.atomic():
+        if given_up.update(scan=WorkspaceFile.Scan.PENDING, scan_attempts=0):
+            transaction.on_commit(partial(ports.send_scan, file.pk))
+            file.scan = WorkspaceFile.Scan.PENDING
+    return file
+
+
 def scans_lost(limit: int = 500) -> list[UUID]:
     """Pending files whose task must have been lost on its way."""
     lost = Now() - timedelta(minutes=SCAN_LOST_MINUTES)

@@ -11,8 +11,8 @@ from uuid import UUID
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from copilot import history, sessions, turns
-from copilot.errors import Conflict
+from copilot import history, metrics, sessions, turns
+from copilot.errors import Conflict, Refused
 from copilot.events import AttachmentView
 from copilot.models import ImportRecord, Session
 from copilot.workspace import files, incoming, placing, storage, unpacking
@@ -20,22 +20,30 @@ from copilot.workspace.incoming import InvalidDocument
 
 ORIGIN = "import"
 CHUNK_BYTES = 64 * 1024
+_COUNTED = ("already_imported", "invalid_document")
 
 
 def bring_in(owner_id: int, content: IO[bytes], *, force: bool = False) -> Session:
     """A new session of the owner's from a document, or from an archive with a document and its files."""
+    try:
+        session = _brought_in(owner_id, content, force=force)
+    except Refused as refusal:
+        metrics.imports.labels(refusal.code if refusal.code in _COUNTED else "refused").inc()
+        raise
+    metrics.imports.labels("stored").inc()
+    sessions.publish_change(session)
+    return session
+
+
+def _brought_in(owner_id: int, content: IO[bytes], *, force: bool) -> Session:
     digest = _digest(content)
     _refuse_known(owner_id, digest, force=force)
     head = content.read(4)
     content.seek(0)
     if unpacking.is_archive(head):
         with unpacking.opened(content) as archive:
-            session = _store(owner_id, digest, incoming.read(archive.document()), archive, force=force)
-    else:
-        document = incoming.read(_json(content))
-        session = _store(owner_id, digest, document, None, force=force)
-    sessions.publish_change(session)
-    return session
+            return _store(owner_id, digest, incoming.read(archive.document()), archive, force=force)
+    return _store(owner_id, digest, incoming.read(_json(content)), None, force=force)
 
 
 def _digest(content: IO[bytes]) -> str:
