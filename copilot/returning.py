@@ -36,6 +36,8 @@ class ReturningAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth 
 class ReturningResetForm(ResetPasswordForm):  # type: ignore[misc]  # allauth ships no types
     """As allauth's; the way to a new password is also the way back, once one signs in with it."""
 
+    users: list[User]
+
     def clean_email(self) -> str:
         address: str = super().clean_email()
         shut = filter_users_by_email(address.lower(), is_active=False, prefer_verified=True, for_login=True)
