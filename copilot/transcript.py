@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Literal
@@ -18,6 +18,7 @@ from copilot.events import MessageView, ToolCallContent, ToolResultContent, tool
 from copilot.queries import SessionView
 
 State = Literal["", "running", "done", "failed", "cancelled"]
+TELLING = ("command", "question", "name", "file", "path", "url", "query", "title", "prompt")
 FILE_URI = re.compile(
     r"workspace://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:/([^#?]*))?", re.IGNORECASE
 )
@@ -137,13 +138,20 @@ def _tool(
         row=row,
         state=state,
         label=tool_label(content.tool),
-        detail=next(iter(arguments.values()), ""),
+        detail=_detail(arguments),
         note=note,
         arguments=tuple(arguments.items()),
         result=result.preview if result and program is None else "",
         shell=program,
         file_id=result.file_id if result else None,
         session_id=result.session_id if result else None,
+    )
+
+
+def _detail(arguments: Mapping[str, str]) -> str:
+    """The argument that says most of what is done."""
+    return next(
+        (arguments[name] for name in TELLING if arguments.get(name)), next(iter(arguments.values()), "")
     )
 
 

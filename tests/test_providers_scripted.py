@@ -295,6 +295,20 @@ async def test_results_are_summed_up() -> None:
     assert "scripted demo" not in later
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"file_id": "1", "name": "a.md", "uri": "workspace://1"}', "said: [a.md](workspace://1)"),
+        ('{"time": "noon", "parts": [1]}', "said: time: noon"),
+        ("[1]", "said: [1]"),
+    ],
+)
+async def test_results_are_said_as_people_would(content: str, said: str) -> None:
+    """W1.2: a file by its name, which is a link"""
+    text, _, _ = await demo(HI, CALLING, ToolGroup(results=(replace(RESULT, content=content),)))
+    assert said in text
+
+
 @pytest.mark.parametrize("note", [(), (UserMessage(text="<system_note>Continue.</system_note>"),)])
 @pytest.mark.parametrize("end", [1, 57, 400])
 async def test_an_interrupted_answer_goes_on_exactly_after_it(

@@ -6,6 +6,7 @@ interrupted answer can go on exactly where it stopped.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -241,9 +242,22 @@ def _after_tools(group: ToolGroup) -> str:
 
 
 def _outcome(content: str, success: bool) -> str:
-    line = " ".join(content.split()).replace("`", "'")
+    line = " ".join(_readable(content).split()).replace("`", "'")
     shown = line if len(line) <= 160 else line[:159] + "…"
     return f"{'said' if success else 'failed'}: {shown}"
+
+
+def _readable(content: str) -> str:
+    """JSON as somebody would say it: a file by its name, anything else by its plain values."""
+    try:
+        told = json.loads(content)
+    except ValueError:
+        return content
+    if not isinstance(told, dict):
+        return content
+    if "uri" in told and "name" in told:
+        return f"[{told['name']}]({told['uri']})"
+    return ", ".join(f"{name}: {value}" for name, value in told.items() if isinstance(value, str | int))
 
 
 def _long(words: int) -> str:

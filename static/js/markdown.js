@@ -23,7 +23,7 @@ const escape = (text) => text.replace(/[&<>"']/g, (one) => ESCAPES[one]);
 
 // A file of the reader's own, named by its id; its page is /files/<id>/, and the chat shows it in the panel (S14).
 const FILE = /^workspace:\/\/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:\/([^#?]*))?/i;
-const BARE_FILE = /^workspace:\/\/[^\s<>"'`]*[^\s<>"'`.,:;!?)\]}*_]/;
+const BARE_FILE = /^workspace:\/\/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])(?:[/#?][^\s<>"'`]*[^\s<>"'`.,:;!?)\]}*_])?/i;
 
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({

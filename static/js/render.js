@@ -2,7 +2,7 @@
 
 import { clone, element, fill, show, slot } from "./dom.js";
 import { GrowingMarkdown } from "./markdown.js";
-import { clock, duration, templateOf, thoughtLabel, toolLabel, toolState } from "./rows.js";
+import { clock, duration, templateOf, thoughtLabel, toolDetail, toolLabel, toolState } from "./rows.js";
 import { shellOf } from "./shell.js";
 
 const HIDDEN_FRAME = 250; // a hidden tab gets no animation frames, but its state must not pile up
@@ -126,7 +126,7 @@ export class Transcript {
     const { state, note } = toolState(result, this.state.calls.get(callId), this.state.turn?.id === row.turn_id);
     item.dataset.state = state;
     fill(item, "label", toolLabel(tool));
-    fill(item, "detail", Object.values(given)[0] ?? "");
+    fill(item, "detail", toolDetail(given));
     fill(item, "state", note);
     const list = slot(item, "arguments");
     if (!list.childElementCount) {

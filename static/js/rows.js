@@ -30,6 +30,13 @@ export function toolLabel(tool) {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
+const TELLING = ["command", "question", "name", "file", "path", "url", "query", "title", "prompt"];
+
+/** The argument that says most of what is done. */
+export function toolDetail(given) {
+  return given[TELLING.find((name) => given[name])] ?? Object.values(given)[0] ?? "";
+}
+
 export function duration(milliseconds) {
   if (milliseconds < 1000) return `${milliseconds} ms`;
   const seconds = milliseconds / 1000;

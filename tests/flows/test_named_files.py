@@ -39,7 +39,7 @@ def test_a_file_named_in_an_answer_opens_beside_it(reader: Reader) -> None:
     made = reader.makes("plan.md", "# The plan")
     text = (
         f"See [the plan](workspace://{made.upper()}#text/markdown), workspace://{made}/plan%20b.md. "
-        f"![gone](workspace://{NOBODYS}) [bad](workspace://{made}0) `workspace://{made}`"
+        f"![gone](workspace://{NOBODYS}) [bad](workspace://{made}0) `workspace://{made}` workspace://{made[:-2]}"
     )
     reader.says(text)
     reader.load()
