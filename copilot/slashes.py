@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from copilot.marking import gettext_noop as _
+
 _SLASH = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
 
 
@@ -18,13 +20,13 @@ class Slash:
 
 
 COMMANDS = (
-    Slash(name="new", takes="[message]", does="Start a new chat"),
-    Slash(name="undo", does="Take back the last turn"),
-    Slash(name="btw", takes="question", does="Ask something aside"),
-    Slash(name="goal", takes="[text, pause, resume or clear]", does="Work towards a goal"),
-    Slash(name="compact", takes="[focus]", does="Summarise this chat to make room"),
-    Slash(name="stop", does="Stop the running turn"),
-    Slash(name="rename", takes="title", does="Rename this chat"),
+    Slash(name="new", takes="[message]", does=_("Start a new chat")),
+    Slash(name="undo", does=_("Take back the last turn")),
+    Slash(name="btw", takes="question", does=_("Ask something aside")),
+    Slash(name="goal", takes="[text, pause, resume or clear]", does=_("Work towards a goal")),
+    Slash(name="compact", takes="[focus]", does=_("Summarise this chat to make room")),
+    Slash(name="stop", does=_("Stop the running turn")),
+    Slash(name="rename", takes="title", does=_("Rename this chat")),
 )
 _BY_NAME = {one.name: one for one in COMMANDS}
 

@@ -1,17 +1,25 @@
-"""The browser's half of the words: texts of the scripts in the reader's language (W4.6)."""
+"""The browser's half of the words: texts of the scripts, and notices that come as events, in the reader's language (W4.6)."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from django.utils.translation import get_language
+from django.utils.translation import get_language, gettext
 from django.utils.translation.trans_real import DjangoTranslation
+
+from copilot.notices import NOTICES
 
 
 def of_scripts() -> dict[str, str]:
     """Empty in English, which the scripts are written in."""
     language = get_language() or "en"
-    return {} if language.partition("-")[0] == "en" else _catalogue(language)
+    return {} if language.partition("-")[0] == "en" else _catalogue(language) | _notices()
+
+
+def _notices() -> dict[str, str]:
+    """Workers know no reader: what they post is English, and said in the reader's words by the page."""
+    texts = {text for notice in NOTICES.values() for text in (notice.label, notice.hint)}
+    return {text: said for text in texts if (said := gettext(text)) != text}
 
 
 @cache

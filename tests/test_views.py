@@ -225,17 +225,27 @@ def test_a_call_is_painted_whatever_its_arguments_are_called(ada: Client) -> Non
 
 
 def test_scripts_speak_the_readers_language(client, settings, tmp_path):
-    """W4.6: their texts come with the page; English needs none"""
+    """W4.6: their texts come with the page, and those of notices; English needs none"""
     folder = tmp_path / "de" / "LC_MESSAGES"
     folder.mkdir(parents=True)
     header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
-    (folder / "djangojs.po").write_text(f'{header}msgid "Copied"\nmsgstr "Kopiert"\n')
-    subprocess.run(["msgfmt", folder / "djangojs.po", "-o", folder / "djangojs.mo"], check=True)
+    texts = {
+        "djangojs": ("Copied", "Kopiert"),
+        "django": ("Provider unavailable", "Anbieter nicht erreichbar"),
+    }
+    for domain, (text, said) in texts.items():
+        (folder / f"{domain}.po").write_text(f'{header}msgid "{text}"\nmsgstr "{said}"\n')
+        subprocess.run(["msgfmt", folder / f"{domain}.po", "-o", folder / f"{domain}.mo"], check=True)
     settings.LOCALE_PATHS = [tmp_path]
     settings.LANGUAGES = [("en", "English"), ("de", "Deutsch")]
     client.force_login(make.ada())
     assert 'id="words"' not in client.get("/chat/", headers={"Accept-Language": "en"}).text
-    assert '"Copied": "Kopiert"' in client.get("/chat/", headers={"Accept-Language": "de"}).text
+    session = make.session()
+    make.message(session, "notice", data={"code": "overloaded"})
+    german = client.get(f"/chat/{session.pk}/", headers={"Accept-Language": "de"}).text
+    assert '"Copied": "Kopiert"' in german
+    assert '<strong data-slot="label">Anbieter nicht erreichbar</strong>' in german
+    assert '"Provider unavailable": "Anbieter nicht erreichbar"' in german  # for those that come live
 
 
 def test_every_text_of_the_scripts_can_be_gathered():

@@ -21,7 +21,7 @@ import { startTheme } from "./theme.js";
 import { ThisChat } from "./thischat.js";
 import { announce, toast } from "./toast.js";
 import { Versions } from "./versions.js";
-import { _ } from "./words.js";
+import { _, translated } from "./words.js";
 
 const QUIET_FOR = 1500; // a connection back within this time was never worth a word
 
@@ -298,7 +298,7 @@ function working() {
   if (!turn || turn.status === "waiting" || state.questions.length) return "";
   const last = state.rows.get(state.order.at(-1));
   if (turn.activity?.kind === "recovering") return _("The worker was lost. Picking up where it stopped…");
-  if (turn.activity?.kind === "retrying") return _("{label} ({attempt} of {attempts})…", { ...turn.activity, label: turn.activity.label || _("Trying again") });
+  if (turn.activity?.kind === "retrying") return _("{label} ({attempt} of {attempts})…", { ...turn.activity, label: translated(turn.activity.label) || _("Trying again") });
   if (last?.streaming && last.content) return "";
   for (const call of state.calls.values()) if (call.state === "proposed") return _("Preparing {tool}…", { tool: call.tool.replaceAll("_", " ") });
   if (last?.kind === "tool_call") return "";

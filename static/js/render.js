@@ -4,6 +4,7 @@ import { clone, element, fill, show, slot } from "./dom.js";
 import { GrowingMarkdown } from "./markdown.js";
 import { clock, duration, templateOf, thoughtLabel, toolDetail, toolLabel, toolState } from "./rows.js";
 import { shellOf } from "./shell.js";
+import { translated } from "./words.js";
 
 const HIDDEN_FRAME = 250; // a hidden tab gets no animation frames, but its state must not pile up
 
@@ -180,8 +181,8 @@ const PAINTERS = {
   notice(item, row) {
     const { code, label, hint, action, details } = row.content;
     item.dataset.code = code;
-    fill(item, "label", label);
-    fill(item, "hint", hint);
+    fill(item, "label", translated(label)); // the server's words, which come with the page's
+    fill(item, "hint", translated(hint));
     show(slot(item, "retry"), action === "retry");
     show(slot(item, "switch"), action === "retry" && item.querySelectorAll("option").length > 2);
     show(slot(item, "continue"), action === "continue");

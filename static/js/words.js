@@ -6,3 +6,6 @@ const catalogue = JSON.parse(document.getElementById("words")?.textContent ?? "{
 export function _(text, fields = {}) {
   return (catalogue[text] ?? text).replace(/\{(\w+)\}/g, (whole, name) => fields[name] ?? whole);
 }
+
+/** A text that the server wrote, without fields; not one for the tool to gather. */
+export const translated = (text) => catalogue[text] ?? text;
