@@ -11,7 +11,8 @@ def main() -> None:
 
     from config import env
 
-    env.adopt(Path(__file__).resolve().parent / "var" / "run.env")
+    var = os.environ.get("PILOTHOUSE_VAR") or Path(__file__).resolve().parent / "var"
+    env.adopt(Path(var) / "run.env")
 
     execute_from_command_line(sys.argv)
 

@@ -9,15 +9,13 @@ from uuid import uuid4
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.auth.models import User
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
 from django.utils import timezone
 
 from billing import accounts, gateway, ledger, plans, policies, queries, subscriptions, usage
-from billing.errors import Refused
+from billing.asking import Asking, Reasoned
 from billing.models import TIER_CHOICES, Account, PlanChange, Subscription, UsageReset, UsageWindow
 from billing.showing import dollars, dollars_of_cents
 
@@ -30,12 +28,6 @@ else:
 
 SYNC_SECONDS = 10.0  # for each account; staff wait for it
 LAST = 10  # of each kind of row on an account's page
-
-
-class Reasoned(forms.Form):
-    """Whatever staff do to an account has a reason."""
-
-    reason = forms.CharField(max_length=500, widget=forms.TextInput(attrs={"size": 60}))
 
 
 class TierForm(Reasoned):
@@ -139,7 +131,7 @@ class PlanChangesSeen(LastSeen):
 
 
 @admin.register(Account)
-class AccountAdmin(UserAccountAdmin):
+class AccountAdmin(Asking, UserAccountAdmin):
     form = AccountForm
     list_display = [
         "user", "tier", "granted_tier", "day_use", "week_use", "balance", "subscription_status", "grace",
@@ -167,7 +159,8 @@ class AccountAdmin(UserAccountAdmin):
             )
             for name, window in (("day_used", plans.day_of(now)), ("week_used", plans.week_of(now)))
         }
-        return super().get_queryset(request).annotate(**used)
+        rows: QuerySet[Account] = super().get_queryset(request).annotate(**used)
+        return rows
 
     @admin.display(description="today")
     def day_use(self, account: Account) -> str:
@@ -230,9 +223,9 @@ class AccountAdmin(UserAccountAdmin):
             subscriptions.set_tier(
                 account.pk, given["tier"], actor_id=_staff(request), reason=given["reason"]
             )
-            return f"Tier {given['tier']}. {given['reason']}"
+            return f"Tier {given['tier']}."
 
-        return self._asked(request, chosen, TierForm, act)
+        return self.asked(request, chosen, act, TierForm)
 
     @admin.action(description="Set or clear limits…", permissions=["change"])
     def set_overrides(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
@@ -243,17 +236,17 @@ class AccountAdmin(UserAccountAdmin):
                 daily_limit_microdollars=limits["daily"],
                 weekly_limit_microdollars=limits["weekly"],
             )
-            return f"Limits: {limits['daily']} a day, {limits['weekly']} a week. {given['reason']}"
+            return f"Limits: {limits['daily']} a day, {limits['weekly']} a week."
 
-        return self._asked(request, chosen, OverridesForm, act)
+        return self.asked(request, chosen, act, OverridesForm)
 
     @admin.action(description="Reset day…", permissions=["change"])
     def reset_day(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
-        return self._asked(request, chosen, Reasoned, self._resetting(request, weekly=False))
+        return self.asked(request, chosen, self._resetting(request, weekly=False))
 
     @admin.action(description="Reset day and week…", permissions=["change"])
     def reset_day_and_week(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
-        return self._asked(request, chosen, Reasoned, self._resetting(request, weekly=True))
+        return self.asked(request, chosen, self._resetting(request, weekly=True))
 
     def _resetting(self, request: HttpRequest, *, weekly: bool) -> Callable[[Account, dict[str, Any]], str]:
         def act(account: Account, given: dict[str, Any]) -> str:
@@ -262,7 +255,7 @@ class AccountAdmin(UserAccountAdmin):
             )
             if not told:
                 messages.warning(request, f"Redis is away: {account.user} may go on within a minute.")
-            return f"Reset of the day{' and the week' if weekly else ''}. {given['reason']}"
+            return f"Reset of the day{' and the week' if weekly else ''}."
 
         return act
 
@@ -278,47 +271,19 @@ class AccountAdmin(UserAccountAdmin):
                 expires_at=datetime.combine(ends, time.max, tzinfo=UTC) if ends else None,
                 actor_id=_staff(request),
             )
-            return f"Granted {given['cents']} cents. {given['reason']}"
+            return f"Granted {given['cents']} cents."
 
-        return self._asked(request, chosen, GrantForm, act)
+        return self.asked(request, chosen, act, GrantForm)
 
-    @admin.action(description="Sync from Stripe now", permissions=["change"])
-    def sync_now(self, request: HttpRequest, chosen: QuerySet[Account]) -> None:
-        """What Stripe says of them at this moment; nothing is asked, for nothing is decided here."""
-        for account in chosen:
-            try:
-                subscriptions.sync(account.pk, deadline=gateway.in_request(SYNC_SECONDS))
-            except Refused as problem:
-                self.message_user(request, f"{account.user}: {problem.message}", messages.ERROR)
-            else:
-                self.log_change(request, account, "Synced from Stripe.")
-                self.message_user(request, f"{account.user} is as Stripe has it.", messages.SUCCESS)
+    @admin.action(description="Sync from Stripe now…", permissions=["change"])
+    def sync_now(self, request: HttpRequest, chosen: QuerySet[Account]) -> HttpResponse | None:
+        """What Stripe says of them at this moment."""
 
-    def _asked(
-        self,
-        request: HttpRequest,
-        chosen: QuerySet[Account],
-        form_class: type[Reasoned],
-        act: Callable[[Account, dict[str, Any]], str],
-    ) -> HttpResponse | None:
-        """First the form, then the act on every chosen account; each leaves its line in the account's history."""
-        form = form_class(request.POST if "apply" in request.POST else None)
-        if form.is_valid():
-            for account in chosen:
-                self.log_change(request, account, act(account, form.cleaned_data))
-            self.message_user(request, f"Done for {chosen.count()} accounts.", messages.SUCCESS)
-            return None
-        name = request.POST["action"]
-        context = {
-            **self.admin_site.each_context(request),
-            "title": getattr(self, name).short_description.rstrip("…"),
-            "opts": self.opts,
-            "form": form,
-            "chosen": chosen,
-            "action": name,
-            "checkbox": ACTION_CHECKBOX_NAME,
-        }
-        return render(request, "admin/billing/account/act.html", context)
+        def act(account: Account, given: dict[str, Any]) -> str:
+            subscriptions.sync(account.pk, deadline=gateway.in_request(SYNC_SECONDS))
+            return "Synced from Stripe."
+
+        return self.asked(request, chosen, act)
 
 
 def _use(account: Account, window: int) -> str:

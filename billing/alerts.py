@@ -1,13 +1,17 @@
-"""Calls staff: one line in the log that can be watched for, and one count."""
+"""Calls staff: one line in the log that can be watched for, one count, and a mail that nobody waits for."""
 
 from __future__ import annotations
 
 import logging
 from typing import Literal
 
+from celery import current_app
+from kombu.exceptions import OperationalError
+
 from billing import metrics
 
 logger = logging.getLogger(__name__)
+MAIL_TASK = "billing.tasks.mail_staff"
 
 Kind = Literal[
     "stripe_key_refused",
@@ -25,3 +29,12 @@ def call_staff(kind: Kind, text: str, **ids: str | int | None) -> None:
     metrics.alerts.labels(kind).inc()
     said = " ".join(f"{name}={value}" for name, value in ids.items())
     logger.error("billing_alert kind=%s %s %s", kind, text, said)
+    _have_it_mailed(kind, f"{text} {said}")
+
+
+def _have_it_mailed(kind: Kind, text: str) -> None:
+    """At once, not after commit: what is called for is also true of work that was rolled back."""
+    try:
+        current_app.send_task(MAIL_TASK, args=[kind, text], retry=False)
+    except OperationalError:
+        logger.warning("The mail about %s was not sent: no broker.", kind)

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from billing import policies, pricing, queries
+from billing.asking import ReasonedChange
 from billing.models import ModelPrice, UsageRecord
 from billing.showing import dollars
 
@@ -25,7 +26,7 @@ PREVIEW = pricing.Tokens(input=1_000, output=1_000)
 
 
 @admin.register(ModelPrice)
-class ModelPriceAdmin(PriceAdmin):
+class ModelPriceAdmin(ReasonedChange, PriceAdmin):
     """A price in use is superseded by a new row, not edited: old calls keep theirs."""
 
     list_display = ["provider", "model", "kind", "input_price", "output_price", "preview", "effective_from"]
@@ -65,7 +66,8 @@ class ModelPriceAdmin(PriceAdmin):
         return super().has_change_permission(request, obj) and not _in_use(obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: ModelPrice | None = None) -> bool:
-        return super().has_delete_permission(request, obj) and not _in_use(obj)
+        """Nobody: a mistake is changed while nothing was priced by it, and superseded afterwards."""
+        return False
 
     def save_model(
         self, request: HttpRequest, obj: ModelPrice, form: ModelForm[ModelPrice], change: bool

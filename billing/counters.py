@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 from uuid import uuid4
@@ -32,6 +33,7 @@ HOLD_SECONDS = 15 * 60
 RESET_LOCK_SECONDS = 30
 PENDING_SECONDS = 30  # what Stripe said of a plan's future (B12.4)
 PREVIEW_SECONDS = 15 * 60  # a price that was named is charged, if the user decides within them
+ALERT_SECONDS = 60 * 60  # the same alert is mailed once in them
 ENTITLEMENT_LIFE = timedelta(days=8)  # of a user who stays away; a change of the row acts at once
 _NONE = "-"
 
@@ -61,6 +63,10 @@ def pending_key(user_id: int, age: str) -> str:
 
 def preview_key(user_id: int, price_id: str) -> str:
     return f"billing:preview:{{{user_id}}}:{price_id}"
+
+
+def alert_key(about: str) -> str:
+    return f"billing:alert:{sha256(about.encode()).hexdigest()}"
 
 
 # --- values ---------------------------------------------------------------------------------------------
@@ -331,3 +337,12 @@ def read_preview(user_id: int, price_id: str) -> str:
 @_named
 def keep_preview(user_id: int, price_id: str, text: str) -> None:
     client().set(preview_key(user_id, price_id), text, ex=PREVIEW_SECONDS)
+
+
+# --- what staff were told -------------------------------------------------------------------------------
+
+
+@_named
+def is_news(about: str) -> bool:
+    """Whether nobody was mailed about this within the hour; whoever asks will mail."""
+    return bool(client().set(alert_key(about), "1", nx=True, ex=ALERT_SECONDS))

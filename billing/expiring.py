@@ -40,5 +40,6 @@ def tell_ahead() -> int:
             "credits_expire",
             dedupe_key=f"credits_expire:{lot_id}",
             data={"amount_cents": left_cents, "expires_at": f"{ends:%Y-%m-%dT%H:%M:%SZ}"},
+            mail=True,
         )
     return len(soon)

@@ -1,4 +1,4 @@
-"""Notices that should not wait until somebody looks: one e-mail each, sent once."""
+"""What should not wait until somebody looks: an e-mail for each notice, sent once, and one for staff who are called."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core.mail import send_mail
 from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from billing import notices
+from billing import counters, notices
+from billing.errors import CountersDown
 from billing.models import BillingNotice
 
 logger = logging.getLogger(__name__)
 
 WORTH_SENDING = timedelta(days=2)  # older ones would be news to nobody
+MOST_STAFF = 20  # in one mail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +86,20 @@ def _payment_disputed(data: dict[str, Any]) -> Mail:
     return Mail(subject=_("A payment is disputed"), text=text % {"url": _page()})
 
 
+def _credits_expire(data: dict[str, Any]) -> Mail:
+    cents = int(data.get("amount_cents", 0))
+    amount = f"{cents // 100}.{cents % 100:02d} {settings.BILLING_CURRENCY.upper()}"
+    date = str(data.get("expires_at", ""))[:10]
+    text = _("%(amount)s of your credits end on %(date)s if they are not used before: %(url)s")
+    return Mail(
+        subject=_("Some of your credits end soon"),
+        text=text % {"amount": amount, "date": date, "url": _page()},
+    )
+
+
 MAILS: dict[str, Callable[[dict[str, Any]], Mail]] = {
     "auto_top_up_off": _auto_top_up_off,
+    "credits_expire": _credits_expire,
     "payment_disputed": _payment_disputed,
     "payment_failed": _payment_failed,
     "plan_lapsed": _plan_lapsed,
@@ -115,6 +130,34 @@ def send_waiting() -> int:
     since = Now() - WORTH_SENDING
     waiting = BillingNotice.objects.filter(kind__in=MAILS, mailed_at=None, created_at__gt=since)
     return sum(send(notice_id) for notice_id in waiting.values_list("pk", flat=True))
+
+
+def tell_staff(kind: str, text: str) -> bool:
+    """What needs a person: to the addresses of the settings, else to staff. The same is not said twice in an hour."""
+    to = settings.ALERT_EMAILS or _staff_addresses()
+    if not to or not _is_news(f"{kind} {text}"):
+        return False
+    subject = f"[Pilothouse] {kind.replace('_', ' ')}"
+    body = f"{text}\n\n{settings.SITE_URL}{reverse('admin:app_list', args=['billing'])}"
+    try:
+        send_mail(subject, body, settings.DEFAULT_FROM_EMAIL, to)
+    except (smtplib.SMTPException, OSError) as problem:
+        logger.warning("Staff could not be mailed about %s: %s.", kind, type(problem).__name__)
+        return False
+    return True
+
+
+def _staff_addresses() -> list[str]:
+    staff = get_user_model().objects.filter(is_staff=True, is_active=True).exclude(email="")
+    return list(staff.order_by("pk").values_list("email", flat=True)[:MOST_STAFF])
+
+
+def _is_news(about: str) -> bool:
+    """Too often is better than never."""
+    try:
+        return counters.is_news(about)
+    except CountersDown:
+        return True
 
 
 def _page() -> str:

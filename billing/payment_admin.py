@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.auth.models import User
+from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from billing import inbox, payments
+from billing.asking import Asking
 from billing.errors import Refused
 from billing.models import AutoTopUp, StripeEvent, TopUp
 from billing.showing import ViewOnly, dollars_of_cents
@@ -20,8 +20,13 @@ from billing.showing import ViewOnly, dollars_of_cents
 USER_SEARCH = ["=account__user__username", "=account__user__email"]
 
 
+class NotReplayed(Refused):
+    def __init__(self) -> None:
+        super().__init__("It is being applied just now, or too old to be known.", code="not_replayed")
+
+
 @admin.register(StripeEvent)
-class StripeEventAdmin(ViewOnly):
+class StripeEventAdmin(Asking, ViewOnly):
     list_display = ["received_at", "type", "state", "attempts", "last_error", "event_id", "processed_at"]
     list_filter = ["state", "type"]
     search_fields = ["=event_id"]
@@ -40,21 +45,21 @@ class StripeEventAdmin(ViewOnly):
     def has_replay_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("billing.change_stripeevent")
 
-    @admin.action(description="Apply again", permissions=["replay"])
-    def replay(self, request: HttpRequest, queryset: QuerySet[StripeEvent]) -> None:
-        """Harmless for any event at any time (B14.6). Who asked for it is kept."""
-        replayed = inbox.replay(queryset.values_list("pk", flat=True))
-        assert isinstance(request.user, User)
-        LogEntry.objects.log_actions(
-            request.user.pk, StripeEvent.objects.filter(pk__in=replayed), CHANGE, "Applied again."
-        )
-        for pk in replayed:
-            inbox.have_it_applied(pk)
-        self.message_user(request, f"{len(replayed)} events are applied again.", messages.SUCCESS)
+    @admin.action(description="Apply again…", permissions=["replay"])
+    def replay(self, request: HttpRequest, queryset: QuerySet[StripeEvent]) -> HttpResponse | None:
+        """Harmless for any event at any time (B14.6)."""
+
+        def act(event: StripeEvent, given: dict[str, Any]) -> str:
+            if not inbox.replay([event.pk]):
+                raise NotReplayed
+            inbox.have_it_applied(event.pk)
+            return "Applied again."
+
+        return self.asked(request, queryset, act)
 
 
 @admin.register(TopUp)
-class TopUpAdmin(ViewOnly):
+class TopUpAdmin(Asking, ViewOnly):
     list_display = ["created_at", "user", "kind", "amount", "state", "payment_intent_id"]
     list_filter = ["state", "kind"]
     list_select_related = ["account__user"]
@@ -72,18 +77,15 @@ class TopUpAdmin(ViewOnly):
     def has_refund_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("billing.change_topup")
 
-    @admin.action(description="Refund at Stripe what was not refunded yet", permissions=["refund"])
-    def refund(self, request: HttpRequest, queryset: QuerySet[TopUp]) -> None:
+    @admin.action(description="Refund at Stripe what was not refunded yet…", permissions=["refund"])
+    def refund(self, request: HttpRequest, queryset: QuerySet[TopUp]) -> HttpResponse | None:
         """The ledger follows when Stripe says that it was done."""
-        assert isinstance(request.user, User)
-        for top_up in queryset:
-            try:
-                payments.refund_top_up(top_up)
-            except Refused as refusal:
-                self.message_user(request, f"{top_up}: {refusal.message}", messages.ERROR)
-            else:
-                LogEntry.objects.log_actions(request.user.pk, [top_up], CHANGE, "Refund asked for.")
-                self.message_user(request, f"{top_up}: the refund is on its way.", messages.SUCCESS)
+
+        def act(top_up: TopUp, given: dict[str, Any]) -> str:
+            payments.refund_top_up(top_up)
+            return "Refund asked for."
+
+        return self.asked(request, queryset, act)
 
 
 @admin.register(AutoTopUp)

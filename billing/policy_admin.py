@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.conf import settings
@@ -13,20 +13,16 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from billing import gateway, plans, policies
+from billing.asking import ReasonedChange, ReasonedForm
 from billing.errors import Refused
 from billing.models import LimitPolicy, Subscription, TierPolicy
-from billing.showing import AnyAdmin, dollars
+from billing.showing import dollars
 from billing.subscriptions import ENDED
-
-if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
-    TierModelForm = forms.ModelForm[TierPolicy]
-else:
-    TierModelForm = forms.ModelForm
 
 LOOK_SECONDS = 10.0
 
 
-class PolicyAdmin(AnyAdmin):
+class PolicyAdmin(ReasonedChange):
     """Rows that are always there: changed, never added or deleted; this process acts on a change at once."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -55,7 +51,7 @@ class LimitPolicyAdmin(PolicyAdmin):
         return dollars(row.weekly_base_microdollars)
 
 
-class TierForm(TierModelForm):
+class TierForm(ReasonedForm):
     """What a plan costs is what Stripe says it costs, where Stripe can be asked."""
 
     class Meta:
@@ -106,7 +102,7 @@ def _wrong_with(price: gateway.Price | None) -> str:
 
 @admin.register(TierPolicy)
 class TierPolicyAdmin(PolicyAdmin):
-    form = TierForm  # type: ignore[assignment]  # the base is of any model
+    form = TierForm
     list_display = ["tier", "multiplier", "monthly_cents", "trial_days", "selectable"]
     readonly_fields = ["tier"]
     ordering = ["multiplier"]

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
@@ -25,7 +26,7 @@ def buy(request: HttpRequest) -> HttpResponse:
     page = redirects.plan_page()
     purchase = payments.Purchase(
         amount_cents=cents_of(request.POST.get("other") or request.POST.get("amount", "")),
-        success_url=f"{page}?top_up={{top_up}}",
+        success_url=f"{page}?top_up={{top_up}}#credits",
         cancel_url=page,
         save_card="save_card" in request.POST,
     )
@@ -37,8 +38,8 @@ def buy(request: HttpRequest) -> HttpResponse:
     except Refused as refusal:
         messages.error(request, refusal.message)
         return redirect("billing_plan")
-    if not top_up.checkout_url:
-        return redirect("billing_plan")
+    if not top_up.checkout_url:  # a page of long ago, used before: it says what became of that
+        return redirect(f"{reverse('billing_plan')}?top_up={top_up.pk}#credits")
     return render(request, "billing/onward.html", {"url": top_up.checkout_url, "action": "checkout"})
 
 

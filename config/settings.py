@@ -210,6 +210,9 @@ EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD")
 EMAIL_USE_TLS = env.flag("EMAIL_USE_TLS", False)
 EMAIL_TIMEOUT = env.seconds("EMAIL_TIMEOUT", 10, least=1)
 DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
+ALERT_EMAILS = env.words(
+    "ALERT_EMAILS", []
+)  # who is told what needs a person; empty: staff who have an address
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SITE_URL.startswith("https://")
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -280,6 +283,7 @@ REST_DOORS = {
     "permissions": ["copilot.api.authentication.HasScope"],
     "throttles": ["copilot.api.authentication.PerCaller"],
     "staff_throttles": ["copilot.api.authentication.PerAdmin"],
+    "billing_throttles": ["copilot.api.authentication.PerPayer"],
     "negotiators": ["copilot.api.doors.ByAccept"],
 }
 SPECTACULAR_SETTINGS = {
@@ -289,6 +293,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
+    "POSTPROCESSING_HOOKS": ["billing.api.described.with_webhook"],
 }
 
 # --- watching (D15, D16, D19) -------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from schemathesis.checks import (
 )
 from schemathesis.core.result import Ok
 
+from billing.api import doors as billing_doors
 from copilot import api_keys
 from copilot.api import authentication
 from copilot.models import Session
@@ -35,6 +36,8 @@ bounded = settings(
 def token(transactional_db, monkeypatch):
     """A program whose rate is of no interest here."""
     monkeypatch.setattr(authentication, "CALLS_PER_MINUTE", 10**9)
+    monkeypatch.setattr(billing_doors.Door, "reads_per_minute", 10**9)
+    monkeypatch.setattr(billing_doors.Door, "writes_per_minute", 10**9)
     return api_keys.create(make.ada()).token
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from django.contrib import admin
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
 from django.http import HttpResponseForbidden
@@ -143,6 +144,7 @@ def test_b18_4_not_even_a_superuser_adds_changes_or_deletes_what_code_writes(mod
 
 
 def test_b6_3_a_policy_saved_by_staff_acts_at_once(staff, django_capture_on_commit_callbacks):
+    """B18.c1: and not without a reason, which its history keeps."""
     ada = make.ada()
     policy = LimitPolicy.objects.get()
     assert queries.usage(ada.pk).daily is not None
@@ -151,10 +153,13 @@ def test_b6_3_a_policy_saved_by_staff_acts_at_once(staff, django_capture_on_comm
         for field in LimitPolicy._meta.fields
         if field.editable and getattr(policy, field.name) is not False
     }
+    form["daily_base_microdollars"] = 0
+    assert staff.post(address(LimitPolicy, "change", 1), form).status_code == 200  # the form again
     with django_capture_on_commit_callbacks(execute=True):
-        answer = staff.post(address(LimitPolicy, "change", 1), form | {"daily_base_microdollars": 0})
+        answer = staff.post(address(LimitPolicy, "change", 1), form | {"reason": "A holiday"})
     assert answer.status_code == 302
     assert queries.usage(ada.pk).daily is None
+    assert LogEntry.objects.get().change_message == "Changed daily_base_microdollars. A holiday"
 
 
 def test_b18_1_staff_set_and_clear_overrides_and_nothing_else(staff):

@@ -337,7 +337,7 @@ def test_the_usage_page_sells_a_reset_when_there_is_one(ada):
     page = client.get("/billing/usage").content.decode()
     assert "Limit reached" in page
     assert "24.7 % used" in page
-    assert "Reset your daily limit for $5.00? Your balance will be $5.00." in page
+    assert "It costs $5.00 of your credits; $5.00 will be left." in page
     key = re.search(r'name="key" value="([^"]+)"', page).group(1)
     for _ in range(2):  # pressed twice
         assert client.post("/billing/usage/reset", {"key": key}).status_code == 302

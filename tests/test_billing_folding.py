@@ -10,7 +10,7 @@ import time_machine
 from django.db import connection
 from django.utils import timezone
 
-from billing import accounts, expiring, ledger, notices, queries, tasks, usage
+from billing import accounts, expiring, ledger, mails, notices, queries, tasks, usage
 from billing.models import MonthlyUsage, UsageRecord
 from tests import make
 from tests.engine import together
@@ -54,8 +54,8 @@ def test_two_nights_at_once_fold_each_record_once():
 
 
 @pytest.mark.django_db
-def test_credit_that_ends_within_a_week_is_told_once():
-    """B9.5: seven days ahead, with what is left of it; spent and everlasting credit is not mentioned."""
+def test_credit_that_ends_within_a_week_is_told_once(mailoutbox):
+    """B9.5: seven days ahead, by notice and by mail, with what is left of it; spent and everlasting credit is not mentioned."""
     ada = make.ada()
     ledger.grant(ada.pk, 300, key="a", expires_at=timezone.now() + timedelta(days=6))
     ledger.grant(ada.pk, 500, key="b", expires_at=timezone.now() + timedelta(days=30))
@@ -64,11 +64,15 @@ def test_credit_that_ends_within_a_week_is_told_once():
     assert [expiring.tell_ahead() for _ in range(2)] == [1, 0]
     [told] = notices.open_ones(ada.pk)
     assert (told.kind, told.data["amount_cents"]) == ("credits_expire", 200)
+    assert [mails.send(told.id) for _ in range(2)] == [True, False]
+    [mail] = mailoutbox
+    assert "2.00 USD of your credits end on" in mail.body
     tasks.expire_credits()
     assert len(notices.open_ones(ada.pk)) == 1
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.django_db
 def test_a_million_records_slow_no_page():
     """B19.6: with 1,000,000 records no query of the usage page reads the table, and each finds its rows by an index."""

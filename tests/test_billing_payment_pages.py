@@ -100,12 +100,12 @@ def admin(*permissions: str) -> Client:
 
 
 def act(client: Client, model: str, name: str, pk: object) -> int:
-    data = {"action": name, "_selected_action": [str(pk)]}
+    data = {"action": name, "_selected_action": [str(pk)], "apply": "yes", "reason": "Asked for by mail"}
     return client.post(f"/admin/billing/{model}/", data).status_code
 
 
 def test_staff_replay_events_and_see_what_failed(stripe: Fake) -> None:
-    """B18.c1: events are looked at and applied again with the right to it, and by nobody else; who did it is kept."""
+    """B18.c1: events are looked at and applied again with the right to it, and by nobody else; who did it and why is kept."""
     bought(stripe)
     row = StripeEvent.objects.get(type="checkout.session.completed")
     looker = admin("view_stripeevent")
@@ -115,10 +115,13 @@ def test_staff_replay_events_and_see_what_failed(stripe: Fake) -> None:
     assert row.state == StripeEvent.State.DONE
     StripeEvent.objects.filter(pk=row.pk).update(state=StripeEvent.State.FAILED)
     assert "1 event of Stripe could not be applied" in looker.get("/admin/").content.decode()
-    act(admin("view_stripeevent", "change_stripeevent"), "stripeevent", "replay", row.pk)
+    staff = admin("view_stripeevent", "change_stripeevent")
+    unsaid = {"action": "replay", "_selected_action": [str(row.pk)], "apply": "yes", "reason": ""}
+    assert "required" in staff.post("/admin/billing/stripeevent/", unsaid).content.decode()
+    act(staff, "stripeevent", "replay", row.pk)
     row.refresh_from_db()
     assert row.state == StripeEvent.State.RECEIVED
-    assert LogEntry.objects.get().change_message
+    assert LogEntry.objects.get().change_message == "Applied again. Asked for by mail"
     effects.apply(row.pk)
     assert LedgerEntry.objects.count() == 1
     post = admin("change_stripeevent").post(f"/admin/billing/stripeevent/{row.pk}/change/", {"state": "DONE"})
@@ -134,6 +137,7 @@ def test_staff_refund_a_top_up_at_stripe(stripe: Fake) -> None:
     act(staff, "topup", "refund", top_up.pk)
     act(staff, "topup", "refund", top_up.pk)
     assert [one["amount"] for one in stripe.all("refund")] == [1_000]
+    assert LogEntry.objects.get().change_message == "Refund asked for. Asked for by mail"
     assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
     settle(stripe)
     assert Account.objects.get(user=make.ada()).credit_balance_cents == 0

@@ -430,10 +430,12 @@ def test_staff_sync_an_account_and_see_what_is_to_come(shop):
     """B18.1, B18.c1: the action follows Stripe and leaves its line; a Stripe that is away is told."""
     shop.fake.subscribe(shop.customer(), shop.prices["BUSINESS"])
     staff, page = person(make.grace()), reverse("admin:billing_account_changelist")
-    asked = {"action": "sync_now", "_selected_action": [shop.account.pk]}
+    asked = {
+        "action": "sync_now", "_selected_action": [shop.account.pk], "apply": "yes", "reason": "A late word"
+    }  # fmt: skip
     staff.post(page, asked)
     assert shop.tier == "BUSINESS"
-    assert LogEntry.objects.get().change_message == "Synced from Stripe."
+    assert LogEntry.objects.get().change_message == "Synced from Stripe. A late word"
     shop.ask("PRO")
     own = staff.get(reverse("admin:billing_account_change", args=[shop.account.pk])).content.decode()
     assert "PRO on " in own
@@ -454,6 +456,7 @@ def test_a_price_is_looked_up_before_it_is_believed(shop):
             "monthly_cents": 1,
             "trial_days": 0,
             "selectable": "on",
+            "reason": "A new price",
         }
         return staff.post(page, given, follow=True).content.decode()
 

@@ -142,6 +142,33 @@ def test_the_same_key_is_the_same_top_up(stripe: Fake) -> None:
     assert payments.buy(ada, wanted(), key="click") != first
 
 
+def test_a_purchase_tried_again_much_later_opens_a_page_of_its_own(stripe: Fake) -> None:
+    """B10.1: Stripe opens no page for less than half an hour, and a key belongs to one request: a new top-up it is"""
+    ada = make.ada()
+    stripe.faults.add("reset", "POST", "/v1/checkout", times=2)
+    with pytest.raises(GatewayDown):
+        payments.buy(ada.pk, wanted(), key="click")
+    later = timezone.now() + timedelta(minutes=35)
+    stripe.advance(seconds=35 * 60)
+    with time_machine.travel(later):
+        again = payments.buy(ada.pk, wanted(), key="click")
+        assert (again.state, TopUp.objects.count()) == (State.OPEN, 2)
+        assert payments.buy(ada.pk, wanted(), key="click") == again
+        assert stripe.pay(again.checkout_session_id)
+        settle(stripe)
+    assert money() == (1_000, 0)
+
+
+def test_a_page_of_long_ago_says_what_became_of_its_purchase(stripe: Fake) -> None:
+    """B17.2: a tab whose purchase has expired opens nothing and does not stay silent"""
+    client = person(make.ada())
+    client.post("/billing/top-up", {"amount": "10", "key": "tab"})
+    stripe.advance(seconds=2 * 3600)
+    settle(stripe)
+    said = client.post("/billing/top-up", {"amount": "10", "key": "tab"}, follow=True).content.decode()
+    assert "The payment page was not used in time. Nothing was charged." in said
+
+
 def test_amounts_keep_to_the_policy_and_nothing_is_sold_without_payments(stripe: Fake) -> None:
     """B10.1, B19.1: too little, too much, payments off: no row, no call."""
     ada = make.ada().pk

@@ -34,6 +34,8 @@ class Door(APIView):
     http_method_names = ["get", "head", "post", "put"]
     write_scopes: ClassVar[tuple[str, ...]] = ("billing",)
     keys_may_write: ClassVar[bool] = True
+    reads_per_minute: ClassVar[int] = 60  # of one user, over all of billing's doors (B16.4)
+    writes_per_minute: ClassVar[int] = 10
 
     def get_authenticators(self) -> list[BaseAuthentication]:
         return _made("authenticators")
@@ -42,7 +44,7 @@ class Door(APIView):
         return _made("permissions")
 
     def get_throttles(self) -> list[BaseThrottle]:
-        return _made("throttles")
+        return _made("billing_throttles")
 
     def get_content_negotiator(self) -> BaseContentNegotiation:
         return _made("negotiators")[0]  # type: ignore[no-any-return]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -17,7 +19,7 @@ from billing.errors import (
     PaymentsOff,
     Refused,
 )
-from billing.models import PlanChange, TierPolicy
+from billing.models import Account, PlanChange, TierPolicy
 from billing.queries import Action, Status
 from billing.subscriptions import checkouts, leases, previews, situations, steps, tiers
 from billing.subscriptions.checkouts import Ways
@@ -64,11 +66,27 @@ def change(user_id: int, wish: Wish) -> Status:
 
 def _decide(account_id: int, wish: Wish, deadline: gateway.Deadline) -> Outcome:
     for _ in range(ROUNDS):
+        with _noted(account_id, wish, deadline):
+            present = situations.look(account_id, deadline)
         try:
-            return _answer(situations.look(account_id, deadline), wish, deadline)
+            return _answer(present, wish, deadline)
         except _Meanwhile:
-            sync(account_id, deadline=deadline)
+            with _noted(account_id, wish, deadline):
+                sync(account_id, deadline=deadline)
     raise ChangeInProgress
+
+
+@contextmanager
+def _noted(account_id: int, wish: Wish, deadline: gateway.Deadline) -> Iterator[None]:
+    """An attempt that fails before anything is decided leaves its line too."""
+    try:
+        yield
+    except GatewayError as problem:
+        account = Account.objects.get(pk=account_id)
+        kind = _kind(Move.KEEP if wish.tier == account.tier else None, account.tier, wish.tier)
+        change = PlanChange(account=account, kind=kind, from_tier=account.tier, to_tier=wish.tier)
+        _note_failure(Errand(change=change, deadline=deadline), problem)
+        raise
 
 
 def _answer(present: Present, wish: Wish, deadline: gateway.Deadline) -> Outcome:
@@ -79,13 +97,13 @@ def _answer(present: Present, wish: Wish, deadline: gateway.Deadline) -> Outcome
     policy = TierPolicy.objects.filter(tier=wish.tier).first()
     move = without_payment(situation, wish.tier)
     change = PlanChange(
-        account=account, kind=_kind(move, present, wish.tier), from_tier=account.tier, to_tier=wish.tier
+        account=account, kind=_kind(move, account.tier, wish.tier), from_tier=account.tier, to_tier=wish.tier
     )
     errand = Errand(change=change, deadline=deadline)
     try:
         if move is None:
             move = with_payment(situation, wish.tier, situations.offer_of(policy))
-            change.kind = _kind(move, present, wish.tier)
+            change.kind = _kind(move, account.tier, wish.tier)
         outcome = _carry_out(move, errand, present, wish)
     except Refused as problem:
         _note_failure(errand, problem)
@@ -98,7 +116,7 @@ def _answer(present: Present, wish: Wish, deadline: gateway.Deadline) -> Outcome
     return outcome
 
 
-def _kind(move: Move | None, present: Present, asked: str) -> str:
+def _kind(move: Move | None, tier: str, asked: str) -> str:
     """How an attempt is written down; also one that comes to nothing."""
     kinds = PlanChange.Kind
     match move:
@@ -109,7 +127,7 @@ def _kind(move: Move | None, present: Present, asked: str) -> str:
         case _:
             if asked == "FREE":
                 return kinds.CANCEL
-            raised = plans.rank(asked) > plans.rank(present.account.tier)
+            raised = plans.rank(asked) > plans.rank(tier)
             return kinds.UPGRADE if raised else kinds.DOWNGRADE
 
 

@@ -1,5 +1,6 @@
 // What every page around the chat needs.
 
+import { confirmed } from "./confirm.js";
 import { startTheme } from "./theme.js";
 
 startTheme();
@@ -15,5 +16,11 @@ for (const time of document.querySelectorAll("time[datetime]")) {
   if (!Number.isNaN(then.getTime())) time.textContent = then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 }
 for (const form of document.querySelectorAll("form[data-confirm]")) {
-  form.addEventListener("submit", (event) => confirm(form.dataset.confirm) || event.preventDefault());
+  form.addEventListener("submit", async (event) => {
+    const { confirm: text, confirmTitle: title } = form.dataset;
+    if (!title) return confirm(text) || event.preventDefault();
+    event.preventDefault();
+    if (await confirmed({ title, text, yes: event.submitter.textContent })) form.submit();
+    return true;
+  });
 }

@@ -21,7 +21,7 @@ body { max-width: 26rem; margin: 12vh auto; padding: 0 1rem; }
 h1 { font-size: 1.25rem; } .sum { font-size: 2.25rem; margin: 0.5rem 0 1.5rem; font-variant-numeric: tabular-nums; }
 form { margin: 0.5rem 0; } button, a.button { width: 100%; box-sizing: border-box; display: block; padding: 0.7rem;
   font: inherit; border-radius: 0.5rem; border: 1px solid #8886; background: none; color: inherit; text-align: center;
-  text-decoration: none; cursor: pointer; } button.main { background: #4338ca; color: #fff; border-color: #4338ca; }
+  text-decoration: none; cursor: pointer; } a.button { margin: 0.5rem 0; } button.main { background: #4338ca; color: #fff; border-color: #4338ca; }
 .note { opacity: 0.75; font-size: 0.875rem; } [role=alert] { color: #c2410c; } hr { border: 0; border-top: 1px solid #8884; }
 """
 Act = tuple[str, str]  # what the button says, and the last part of where it posts

@@ -19,7 +19,7 @@ class Command(BaseCommand):
     help = "Serve a stand-in for Stripe: checkout, invoice and portal pages, and signed webhooks to the site."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--port", type=int, default=12111)
+        parser.add_argument("--port", type=int, default=12111, help="where STRIPE_API_BASE leads to")
         parser.add_argument("--site", default=settings.SITE_URL, help="where webhooks go")
         parser.add_argument("--state", type=Path, default=None, help="a file to go on from at the next start")
 
@@ -49,7 +49,7 @@ class Command(BaseCommand):
 
     def _tell(self, stripe_fake: Any, address: str, site: str) -> None:
         self.stdout.write(
-            "Start the site with these, and open its plan page:\n"
+            "The site must have been started with these (`make run`); then open its plan page:\n"
             f"  STRIPE_SECRET_KEY={stripe_fake.SECRET_KEY}\n"
             f"  STRIPE_WEBHOOK_SECRETS={stripe_fake.WEBHOOK_SECRET}\n"
             f"  STRIPE_API_BASE={address}\n"
