@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from billing import accounts, checks, ledger, queries, subscriptions, usage
-from billing.models import Subscription, TierPolicy
+from billing import accounts, checks, ledger, queries, subscriptions, tasks, usage
+from billing.models import Subscription, TierPolicy, TopUp
 from tests import make
 from tests.test_billing_usage import call
 
@@ -49,6 +49,22 @@ def test_a_flush_of_redis_changes_nothing_that_counts(redis_clean):
     assert everything() == before
     usage.check(ada.pk)
     assert everything() == before
+
+
+@pytest.mark.django_db
+def test_without_keys_the_night_asks_nobody(settings):
+    """B19.1: a subscription and a purchase of former days are left as they are, and nothing fails"""
+    account = accounts.get_or_create(make.ada().pk)
+    Subscription.objects.create(
+        account=account, stripe_id="sub_1", status="active", tier="PRO", synced_at=datetime.now(UTC)
+    )
+    TopUp.objects.create(account=account, amount_cents=500, created_at=datetime.now(UTC) - timedelta(days=1))
+    settings.STRIPE_SECRET_KEY = ""
+    tasks.reconcile()
+    tasks.reconcile_top_ups()
+    tasks.sweep_events()
+    tasks.lapse_overdue()
+    assert (Subscription.objects.get().status, TopUp.objects.get().state) == ("active", "CREATED")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.flows.conftest import Visitor, send
@@ -69,6 +70,34 @@ def test_pages_of_billing_without_payments(ada: Visitor, stored: Stored) -> None
     expect(page.get_by_text("Payments are not set up on this installation.")).to_be_visible()
     expect(page.locator(".plan.current")).to_contain_text("Your plan")
     stored(lambda: _payments(on=True))
+
+
+def test_what_was_used_is_shown_and_forgiven_by_staff(ada: Visitor, stored: Stored) -> None:
+    """B17.1, B18.1: a bar each for day and week; staff reset both in their pages, with a reason, and the bars are empty"""
+    page = ada.log_in()
+    stored(lambda: _exhaust(ada.email, credits_cents=0))
+    page.goto(f"{ada.site.url}/billing/usage")
+    expect(page.get_by_role("progressbar", name="Today")).to_have_attribute("value", "100.0")
+    expect(page.get_by_role("progressbar", name="This week")).to_have_attribute("value", "20.0")
+    expect(page.get_by_text("You do not have enough credits to reset it.")).to_be_visible()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    stored(lambda: _made_staff(ada.email))
+    page.goto(f"{ada.site.url}/admin/billing/account/?q={ada.email}")
+    page.get_by_role("checkbox", name="Select all objects").check()
+    page.get_by_label("Action:").select_option(label="Reset day and week…")
+    page.get_by_role("button", name="Go").click()
+    page.get_by_label("Reason:").fill("A mistake of ours")
+    page.get_by_role("button", name="Reset day and week").click()
+    expect(page.get_by_text("Done for 1 of 1.")).to_be_visible()
+    page.goto(f"{ada.site.url}/billing/usage")
+    expect(page.get_by_text("0.0 % used")).to_have_count(2)
+
+
+def _made_staff(email: str) -> None:
+    from django.contrib.auth.models import User
+
+    User.objects.filter(email=email).update(is_staff=True, is_superuser=True)
 
 
 def _payments(*, on: bool) -> None:

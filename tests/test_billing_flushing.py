@@ -1,0 +1,109 @@
+"""B1.3: Redis is a disposable copy. It is emptied before each single command that billing sends, and no figure changes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import redis
+from django.contrib.auth.models import User
+
+from billing import accounts, ledger, queries, usage
+from billing.errors import Refused
+from billing.models import LimitPolicy
+from tests import make
+from tests.test_billing_counters import record, seen
+
+pytestmark = pytest.mark.django_db(transaction=True)
+_people = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _held():
+    LimitPolicy.objects.update(turn_hold_microdollars=100_000)
+    queries.forget_policy()
+    yield
+    queries.forget_policy()
+
+
+def life(ada: User) -> list[Callable[[], object]]:
+    """Turns that hold and cost, a limit that is reached, bought anew, forgiven by staff, and lowered."""
+    account = accounts.get_or_create(ada.pk)
+    return [
+        lambda: usage.check(ada.pk),
+        lambda: usage.admit(ada.pk, "turn-1"),
+        lambda: record(ada, 400_000),
+        lambda: usage.renew(ada.pk, "turn-1"),
+        lambda: record(ada, 300_000),
+        lambda: usage.check(ada.pk),
+        lambda: usage.settle(ada.pk, "turn-1"),
+        lambda: record(ada, 300_001),
+        lambda: usage.check(ada.pk),
+        lambda: usage.admit(ada.pk, "turn-2"),
+        lambda: usage.reset(ada.pk, key="buy"),
+        lambda: usage.reset(ada.pk, key="buy"),
+        lambda: usage.check(ada.pk),
+        lambda: record(ada, 1_000_000),
+        lambda: usage.check(ada.pk),
+        lambda: usage.staff_reset(ada.pk, weekly=True, actor_id=None, reason="ours"),
+        lambda: usage.admit(ada.pk, "turn-3"),
+        lambda: record(ada, 10),
+        lambda: accounts.set_overrides(account.pk, daily_limit_microdollars=10, weekly_limit_microdollars=0),
+        lambda: usage.check(ada.pk),
+        lambda: usage.publish_recent(),
+    ]
+
+
+def lived() -> list[object]:
+    """After each step: whether it was refused, and every figure there is."""
+    ada = make.user(f"ada-{next(_people)}")
+    ledger.grant(ada.pk, 5_000, key=f"grant:{ada.pk}")
+    figures: list[object] = []
+    for act in life(ada):
+        try:
+            act()
+            refusal = ""
+        except Refused as problem:
+            refusal = problem.code
+        limits = queries.staff_limits(ada.pk)
+        figures.append((
+            refusal, limits.daily_used_microdollars, limits.weekly_used_microdollars, limits.tier,
+            limits.daily_limit_microdollars, queries.usage(ada.pk), queries.balance(ada.pk),
+        ))  # fmt: skip
+    _copies_tell_no_lie(ada)
+    return figures
+
+
+def _copies_tell_no_lie(ada: User) -> None:
+    """Redis has nothing of a window, or what its row has."""
+    limits, copies = queries.staff_limits(ada.pk), seen(ada)
+    for copy, used in (
+        (copies.daily, limits.daily_used_microdollars),
+        (copies.weekly, limits.weekly_used_microdollars),
+    ):
+        assert copy is None or copy.used_microdollars == used
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_emptying_redis_at_any_moment_changes_no_figure(redis_clean, monkeypatch, every):
+    """B1.c2: before the hold, while it runs, between a record and its copy, in the midst of a reset, before each refusal"""
+    commands, moment = 0, -1
+    send = redis.Redis.execute_command
+
+    def counted(self, *args, **options):
+        nonlocal commands
+        if commands == moment:
+            send(redis_clean, "FLUSHDB")
+        commands += 1
+        return send(self, *args, **options)
+
+    monkeypatch.setattr(redis.Redis, "execute_command", counted)
+    as_it_should_be = lived()
+    sent = commands
+    assert sent > 30
+    assert {figure[0] for figure in as_it_should_be} == {"", "limit_reached"}
+    for moment in range(0, sent + 8, every):  # after a flush a few more are needed
+        commands = 0
+        assert lived() == as_it_should_be, f"emptied before command {moment}"
+    assert commands >= sent
