@@ -87,13 +87,15 @@ def words(name: str, default: list[str]) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()] if value else default
 
 
-def integers(name: str, default: list[int], *, least: int = 0) -> list[int]:
+def integers(name: str, default: list[int], *, least: int = 0, most: int | None = None) -> list[int]:
+    kind = "whole numbers, parted by commas,"
+    given = words(name, [str(number) for number in default])
     try:
-        numbers = [int(word) for word in words(name, [str(number) for number in default])]
+        numbers = [int(word) for word in given]
     except ValueError:
-        raise ImproperlyConfigured(f"{name} must be whole numbers, parted by commas") from None
-    if any(number < least for number in numbers):
-        raise ImproperlyConfigured(f"{name} must hold numbers of at least {least}")
+        raise _refused(name, kind, ", ".join(given), least, most) from None
+    if any(number < least or (most is not None and number > most) for number in numbers):
+        raise _refused(name, kind, ", ".join(given), least, most)
     return numbers
 
 

@@ -368,6 +368,11 @@ MODEL_CONNECT_SECONDS = env.seconds("MODEL_CONNECT_SECONDS", 10, least=0.1, most
 MODEL_FIRST_TOKEN_SECONDS = env.seconds(
     "MODEL_FIRST_TOKEN_SECONDS", 120, least=1, most=600
 )  # a catalogue entry may name its own
+RETRY_TRANSIENT_SECONDS = env.integers(
+    "RETRY_TRANSIENT_SECONDS", [2, 8, 20], most=120
+)  # one wait a retry (A7.1)
+RETRY_RATE_SECONDS = env.integers("RETRY_RATE_SECONDS", [15, 45], most=120)
+RETRY_BROKEN_SECONDS = env.integers("RETRY_BROKEN_SECONDS", [2], most=120)  # nothing came, or no whole answer
 DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
 REQUIRE_KNOWN_COST = env.flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked (A4.5)
 ALLOW_DEMO_MODEL = env.flag("ALLOW_DEMO_MODEL", ENVIRONMENT != "production")  # a script may answer (A4.6)

@@ -15,7 +15,8 @@ from copilot import checks, commands, providers
 from copilot.agent import followups
 from copilot.agent.guards import Guards, Limits
 from copilot.agent.parts import Answered
-from copilot.agent.ports import MemoryCompactor
+from copilot.agent.ports import ManualClock, MemoryCompactor
+from copilot.agent.retries import Policy
 from copilot.errors import InvalidRequest
 from copilot.providers import catalogue, streaming
 from copilot.providers.base import Entry, ProviderFailure, ToolCall
@@ -45,6 +46,9 @@ NUMBERS = {
     "FOLLOW_UPS_CHARACTERS": 6_000,
     "MESSAGE_CHARACTERS": 64_000,
     "QUESTION_SECONDS": 120,
+    "RETRY_TRANSIENT_SECONDS": [2, 8, 20],
+    "RETRY_RATE_SECONDS": [15, 45],
+    "RETRY_BROKEN_SECONDS": [2],
     "COMPACTIONS_PER_TURN": 3,
     "FORCED_COMPACTIONS_PER_TURN": 2,
     "SUB_SESSION_WAIT_SECONDS": 60,
@@ -89,6 +93,8 @@ def test_what_nobody_set_has_its_default(unset: None):
         ("MODEL_CONNECT_SECONDS", "0", "from 0.1 to 300"),
         ("LOOP_WARN_AT", "1", "from 2 to 999"),
         ("SUB_SESSION_DEPTH", "4", "from 0 to 3"),
+        ("RETRY_RATE_SECONDS", "15, 121", "from 0 to 120"),
+        ("RETRY_RATE_SECONDS", "15, soon", "from 0 to 120"),
         ("TURN_MAX_ROUNDS", "-1", "of at least 1"),
     ],
 )
@@ -100,7 +106,7 @@ def test_a_number_that_cannot_be_is_refused_by_name_range_and_value(
     with pytest.raises(ImproperlyConfigured) as refused:
         booted()
     said = str(refused.value)
-    assert said.startswith(f"{name} must be a ")
+    assert said.startswith(f"{name} must be ")
     assert said.endswith(f"{range_of}, not {value!r}")
     assert "\n" not in said
 
@@ -172,6 +178,17 @@ def test_a_turn_is_bound_by_the_settings(settings):
         compactions=1,
         forced_compactions=0,
     )
+
+
+async def test_a_model_is_asked_again_when_it_is_set(settings):
+    """A0.7, A7.1: the schedules are lists of waits, one for each retry"""
+    assert Policy.of(settings) == Policy()
+    settings.RETRY_TRANSIENT_SECONDS, settings.RETRY_BROKEN_SECONDS = [4, 40], [8, 16]
+    clock, reciter = ManualClock(), Reciter(*[[ProviderFailure("overloaded")]] * 9)
+    await play(loop_of(reciter, clock=clock, retrying=Policy.of(settings)))
+    assert len(reciter.requests) == 3
+    assert [3 <= clock.slept[0] <= 5, 30 <= clock.slept[1] <= 50] == [True, True]
+    assert Policy.of(settings).schedule("no_response") == (8, 16)
 
 
 def test_circles_are_warned_of_and_ended_as_often_as_is_set():

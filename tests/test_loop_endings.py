@@ -76,9 +76,12 @@ async def test_tools_that_end_in_silence_get_one_closing_line_inside_the_step():
 
 
 async def test_text_cut_by_the_output_limit_is_kept_and_said_so():
-    """A2.4"""
-    parts = await play(loop_of(Reciter(say("Once upon", finish="length"))))
-    assert of(parts, NoticeMade)[0].code == "output_truncated"
+    """A2.4: in its row, for the next request, and in one notice"""
+    loop = loop_of(Reciter(say("Once upon", finish="length")))
+    parts = await play(loop)
+    assert [notice.code for notice in of(parts, NoticeMade)] == ["output_truncated"]
+    assert [row.content for row in kept(parts) if row.kind == "assistant"] == ["Once upon"]
+    assert loop.messages[-1].text == "Once upon"
     assert parts[-1] == Answered()
 
 

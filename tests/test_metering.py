@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from uuid import uuid4
 
 from billing import usage as billing_usage
 from billing.usage import UsageCall
+from copilot.agent import budgets
 from copilot.agent.live_metering import LiveMeter
 from copilot.events import Tokens, UsageMetered
 from copilot.providers.scripted import Call, Text
@@ -86,3 +88,35 @@ def test_a_turn_that_goes_on_tells_how_much_of_the_limit_is_used(transactional_d
         until(lambda: [one.limit_used_percent for one in told(session.pk, "usage.metered")][-1:] == [25.0])
         errand.cue.give()
         ended(turn_id)
+
+
+class Beside:
+    """Work that a turn does not wait for, counted and not done."""
+
+    looks = 0
+
+    def in_background(self, work):
+        self.looks += 1
+        work.close()
+
+
+def test_the_limit_is_looked_up_seldom_and_beside_the_turn():
+    """A19.7, P12: never before a call is recorded, then once for all calls of ten seconds"""
+    calls, beside = SimpleNamespace(recorded_number=0), Beside()
+    used = budgets.LimitUsed(SimpleNamespace(user_id=1), SimpleNamespace(calls=calls), beside)
+    assert (used.percent(0.0), beside.looks) == (None, 0)
+    for tick in range(20):
+        calls.recorded_number += 1
+        used.percent(tick / 2)
+    assert beside.looks == 1
+    used.percent(budgets.LOOK_SECONDS)
+    used.percent(3 * budgets.LOOK_SECONDS)  # nothing was recorded since
+    assert beside.looks == 2
+
+
+def test_a_look_at_the_limit_is_one_statement(db, django_assert_num_queries):
+    """A19.7, P12"""
+    user = make.ada()
+    budgets.used_percent(user.pk)  # policy is read once a process
+    with django_assert_num_queries(1):
+        assert budgets.used_percent(user.pk) == 0.0

@@ -254,6 +254,21 @@ def test_what_was_learned_is_forgotten_with_an_edit() -> None:
     assert lessons.recall(catalogue.resolve("", "")[0]) == Lesson()
 
 
+def test_a_lesson_spares_later_turns_the_failing_request_until_an_edit(model: Model, grace: Client) -> None:
+    """A4.4: from one turn to the next, kept in a row for other processes, and asked for anew after an edit"""
+    row = entry("Thinker of one day", "standard", reasoning_style="effort")
+    model.will(Fail("thinking_unsupported", status=400))
+    session = make.session()
+    assert ended(start(session, "Hello")).status == Turn.Status.SUCCEEDED
+    until(lambda: ModelLesson.objects.filter(name=demo("Thinker of one day")).exists())
+    ended(start(session, "Again"))
+    assert [request.thinking_tokens > 0 for request in model.requests] == [True, False, False]
+    path = f"/admin/copilot/modelentry/{row.pk}/change/"
+    assert grace.post(path, form_of(row, can_reason="on", max_output_tokens=4_096)).status_code == 302
+    ended(start(session, "And now?"))
+    assert model.requests[-1].thinking_tokens > 0
+
+
 def test_what_one_process_learned_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """A4.4: taken with the next look for edits, for what is left of the day"""
     known = Entry(name="Vendor's", provider="openai_chat", model="m", credential="secret-of-one")

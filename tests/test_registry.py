@@ -11,7 +11,7 @@ import pytest
 from django.conf import settings
 
 from copilot import cron, memories, presets, schedules, schemas, tools
-from copilot.context import CHANNELS
+from copilot.context import CHANNELS, Channel
 from copilot.permissions import NOTHING, UNRESTRICTED
 from copilot.tools import (
     ask_user,
@@ -196,8 +196,15 @@ def test_a_turn_without_permissions_is_offered_nothing() -> None:
 
 
 def test_nobody_is_asked_where_nobody_can_answer() -> None:
-    """A12.5"""
-    assert "ask_user" not in names(registry.offered(UNRESTRICTED, SCHEDULE))
+    """A12.5: scheduled runs and sub-sessions among them; elsewhere it is offered"""
+    asks = {
+        name
+        for name, channel in CHANNELS.items()
+        if "ask_user" in names(registry.offered(UNRESTRICTED, channel))
+    }
+    assert asks == {"web", "api", "goal"}
+    deaf = Channel(async_delivery=True, interactive=False)  # as a place on a chat platform may be
+    assert "ask_user" not in names(registry.offered(UNRESTRICTED, deaf))
 
 
 def test_allowed_and_denied_sets_narrow_the_offer_and_results_stay_readable() -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from copilot import approvals, dispatch, outcomes, sessions
 from copilot.bridge import in_thread
+from copilot.commands import Decide
 from copilot.errors import TooMany, Unavailable
 from copilot.events import AutoApproveView
 from copilot.live.tail import Tail
-from copilot.models import Message, Session, Turn
+from copilot.models import Approval, Message, Session, Turn
 from copilot.permissions import UNRESTRICTED, Permissions
 from copilot.providers.scripted import Call, Fail, Text
 from copilot.tools import children, get_sub_session_result, run_agent, run_sub_session, view_agent_output
@@ -107,13 +108,22 @@ def test_a_stopped_child_says_that_a_person_did_it(session, model):
     assert told_of["text"] == "Half"
 
 
-def test_a_paused_child_is_waiting(session, model):
-    """A21.c1, A21.9: pause"""
-    child = sessions.create_child(session)
-    make.turn(child, Turn.Status.WAITING)
-    told_of = result(called(session, model=model, session_id=str(child.pk)), GET)
-    assert told_of["status"] == "waiting"
+def test_a_paused_child_is_waiting(session, model, monkeypatch):
+    """A21.c1, A21.9: it says where; the decision is made in the child, which then goes on"""
+    pay = Errand("pay", approval="ask")
+    add_tools(monkeypatch, pay)
+    model.will(run(wait_seconds=60))
+    model.will(Call("pay"))
+    told_of = result(ended(start(session)))
+    child = child_of(session)
+    assert (told_of["status"], told_of["session_id"]) == ("waiting", str(child.pk))
+    assert told_of["link"].endswith(f"/{child.pk}/")
     assert "approve" in told_of["note"]
+    [request] = Approval.objects.filter(turn__session=child)
+    dispatch.decide(session.owner_id, [Decide(approval_id=request.pk, decision="approve")])
+    quiet(child)
+    assert pay.runs == 1
+    assert result(called(session, model=model, session_id=str(child.pk)), GET)["status"] == "succeeded"
 
 
 @pytest.mark.parametrize(("asked", "waits"), [(10**6, 300), (-5, 0), (7, 7)])

@@ -207,7 +207,7 @@ def test_a_failed_turn_is_no_exchange(rig, small, model, session):
 
 
 def test_titles_are_renewed_every_so_many_exchanges(rig, small, session, settings):
-    """A18.5: from the latest exchange; the same title is not written again"""
+    """A18.5: from the latest exchange; the same title is not written again, and a person's never replaced"""
     settings.TITLE_REFRESH_EXCHANGES = 2
     for title in ("Hats", "Coats", "COATS"):
         small.will(Text(title))
@@ -218,6 +218,13 @@ def test_titles_are_renewed_every_so_many_exchanges(rig, small, session, setting
     assert [event.title for event in told(session.pk, "title.changed")] == ["Hats", "Coats"]
     assert "second" in small.requests[1].messages[0].text
     assert "first" not in small.requests[1].messages[0].text
+    assert len(small.requests) == 3  # after the first, the second and the fourth
+    sessions.update(session.owner_id, session.pk, title="My coats")
+    for text in ("fifth", "sixth"):
+        ended(start(session, text))
+    rig.worker.leave(grace_seconds=5)
+    assert rig.errands == []
+    assert (named(session), len(small.requests)) == (("My coats", "manual"), 3)
 
 
 def test_an_automatic_title_that_is_none_is_replaced(rig, small, session):

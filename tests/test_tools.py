@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from django.utils import timezone
 
-from copilot import questions
+from copilot import queries, questions
 from copilot.bridge import in_thread
 from copilot.context import CHANNELS, TurnContext
 from copilot.events import JSON, ArtifactAdded, Event, QuestionAsked, QuestionClosed, Todo, TodosChanged
@@ -223,7 +223,7 @@ async def test_server_tags_in_a_file_are_escaped_for_the_model_and_stay_in_the_f
 
 
 async def test_todos_replace_the_list_and_are_told(context: TurnContext) -> None:
-    """A25.3"""
+    """A25.3: and are there after a reload"""
     events: list[Event] = []
     items: list[JSON] = [{"text": " one ", "status": "in_progress"}, {"text": "two"}]
     outcome = await use(context, "todos_write", events=events, items=items)
@@ -232,6 +232,10 @@ async def test_todos_replace_the_list_and_are_told(context: TurnContext) -> None
     assert outcome.success
     assert session.todos == [{"text": "one", "status": "in_progress"}, {"text": "two", "status": "pending"}]
     assert TodosChanged(items=expected) in events
+    assert (await in_thread(queries.snapshot, session.pk))[0].todos == expected
+    await use(context, "todos_write", items=[{"text": "three"}])
+    await in_thread(session.refresh_from_db)
+    assert session.todos == [{"text": "three", "status": "pending"}]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import threading
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from copilot import tasks, turns
+from copilot import questions, tasks, turns
 from copilot.context import current
 from copilot.events import Tokens
-from copilot.models import Message, ModelCall, Turn
+from copilot.models import Message, ModelCall, Question, Turn
 from copilot.providers.scripted import Call, Fail, Hang, Reasoning, Text, Usage
 from tests import make
 from tests.engine import (
@@ -167,15 +167,23 @@ def test_a_fault_of_ours_still_ends_the_turn_once(rig, model):
 
 
 def test_silence_is_broken_by_heartbeats(rig, model, settings):
-    """T5.5, A3.3"""
-    settings.HEARTBEAT_SECONDS = 0.1
+    """T5.5, A3.3, A2.6: while a model is silent, between two tries, and while a question waits (tools: A3.c3)"""
+    settings.HEARTBEAT_SECONDS, settings.RETRY_TRANSIENT_SECONDS = 0.1, [3]
     session = make.session()
-    model.will(cue(1), Text("Here."))
+    model.will(cue(1), Fail("overloaded"))
+    model.will(Call("ask_user", {"question": "Which?"}))
     turn_id = start(session)
-    until(lambda: told(session.pk, "turn.heartbeat"))
-    assert told(session.pk, "turn.heartbeat")[0].phase == "model"
+
+    def beats():
+        return [beat.phase for beat in told(session.pk, "turn.heartbeat")]
+
+    until(lambda: beats()[-1:] == ["model"])
     model.give(1)
+    until(lambda: beats()[-1:] == ["retry"])
+    until(lambda: beats()[-1:] == ["question"])
+    questions.answer(session.owner_id, Question.objects.get().pk, text="This", choice=None)
     assert ended(turn_id).status == "succeeded"
+    assert [*dict.fromkeys(beats())][:3] == ["model", "retry", "question"]
 
 
 def test_a_stream_that_stays_silent_ends_as_idle_timeout(rig, model, settings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from datetime import timedelta
@@ -13,7 +14,9 @@ from django.db.models.functions import Now
 
 from billing.models import UsageRecord
 from copilot import dispatch, metrics, recovery, usage
+from copilot.agent import spending
 from copilot.agent.callbook import CallBook
+from copilot.agent.ports import ManualClock
 from copilot.events import Tokens
 from copilot.models import ModelCall, Session, Turn
 from copilot.providers.scripted import Text, Usage
@@ -78,6 +81,33 @@ def test_a_record_that_fails_is_made_later_and_costs_no_answer(rig, model, sessi
     until(lambda: UsageRecord.objects.exists())
     until(lambda: not ModelCall.objects.filter(ended_at=None).exists())
     assert_one_record_each(["reply"])
+
+
+def test_a_record_that_fails_for_an_hour_is_left_to_the_sweep(session, monkeypatch, caplog):
+    """A19.6, B5.2: it is tried ever less often, then given up with a word in the log, and still counted once"""
+    call_id, clock = uuid4(), ManualClock()
+    monkeypatch.setattr(spending.log, "warning", lambda *told: None)  # seventy times the same
+    make.message(session, content="What it was asked about. " * 20)
+    usage.begin_aside(call_id, session.pk, "scripted", "demo")
+    call = ModelCall.objects.get(pk=call_id)
+    tried: list[usage.Spent] = []
+
+    def away(spent: usage.Spent) -> str:
+        tried.append(spent)
+        raise OperationalError("gone")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(usage, "finish", away)
+        assert asyncio.run(spending.recorded(_spent(call, "scripted", cost=None), clock)) == ""
+    assert clock.slept[:4] == [0.5, 1, 2, 4]
+    assert max(clock.slept) == 60
+    assert 3_600 < sum(clock.slept) <= 3_660
+    assert {spent.call_id for spent in tried} == {call_id}
+    assert [record.message for record in caplog.records if "billing_leak" in record.message] != []
+    assert not UsageRecord.objects.exists()
+    ModelCall.objects.filter(pk=call_id).update(created_at=Now() - timedelta(minutes=70))
+    assert recovery.settle_forgotten_calls(looked_before=True) == 1
+    assert UsageRecord.objects.get().call_id == call_id
 
 
 def test_calls_that_nobody_comes_back_to_are_counted_by_the_sweep(session):

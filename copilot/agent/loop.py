@@ -26,7 +26,7 @@ from copilot.agent.parts import (
 from copilot.agent.ports import Ports, closed
 from copilot.agent.purse import Purse
 from copilot.agent.replies import Continuing, Step, kept_replay
-from copilot.agent.retries import Retries
+from copilot.agent.retries import Policy, Retries
 from copilot.agent.shortening import Shortening
 from copilot.agent.steps import Answer, Halt, Nudge, RunTools
 from copilot.agent.toolruns import OpenCall, ToolRun
@@ -56,6 +56,7 @@ class Loop:
     ports: Ports
     suffix: str = ""
     limits: Limits = field(default_factory=Limits)
+    retrying: Policy = field(default_factory=Policy)
     thinking_tokens: int = 0
     fullness: Fullness | None = None  # of the window, as earlier turns left it; None: estimated here
     first_call_number: int = 1
@@ -68,6 +69,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         began_at = self.ports.clock.now() - self.elapsed_seconds
+        beyond_rounds = max(0, self.first_call_number - self.first_round)
         self.rounds = self.first_round - 1
         self._began_at = began_at
         self._purse = Purse(self.ports.budget, resumed=self.first_call_number > 1)
@@ -78,7 +80,7 @@ class Loop:
             ports=self.ports,
             purse=self._purse,
             thinking_tokens=self.thinking_tokens,
-            retries=Retries(requests_beyond_rounds=max(0, self.first_call_number - self.first_round)),
+            retries=Retries(policy=self.retrying, requests_beyond_rounds=beyond_rounds),
             deadline=began_at + self.limits.max_seconds,
             call_number=self.first_call_number,
             continuing=self.continuing,
@@ -121,7 +123,7 @@ class Loop:
     @property
     def phase(self) -> Phase:
         if self._tools is not None:
-            return "tool"
+            return "question" if self._tools.questions else "tool"
         if self.shortening.under_way:
             return "compaction"
         return "retry" if self.asker.waiting else "model"

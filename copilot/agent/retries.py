@@ -6,10 +6,19 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol, Self
 
 from copilot.providers.base import FailureCode, ProviderFailure
 
 JITTER = 0.25
+
+
+class Settings(Protocol):
+    """The settings that say when a model is asked again."""
+
+    RETRY_TRANSIENT_SECONDS: list[int]
+    RETRY_RATE_SECONDS: list[int]
+    RETRY_BROKEN_SECONDS: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +27,21 @@ class Policy:
 
     transient: tuple[float, ...] = (2, 8, 20)
     rate: tuple[float, ...] = (15, 45)
-    once: tuple[float, ...] = (2,)
+    broken: tuple[float, ...] = (2,)
     longest_retry_after: float = 60  # a longer one is no wait but an answer
     waiting_per_round: float = 120
     waiting_per_turn: float = 300
     requests_per_model_and_round: int = 6
     requests_per_round: int = 10
     requests_beyond_rounds: int = 20  # a turn sends at most one request per round + these
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(
+            transient=tuple(settings.RETRY_TRANSIENT_SECONDS),
+            rate=tuple(settings.RETRY_RATE_SECONDS),
+            broken=tuple(settings.RETRY_BROKEN_SECONDS),
+        )
 
     def schedule(self, code: FailureCode) -> tuple[float, ...]:
         match code:
@@ -33,7 +50,7 @@ class Policy:
             case "rate_limited":
                 return self.rate
             case "no_response" | "malformed_stream":
-                return self.once
+                return self.broken
             case _:
                 return ()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -12,6 +10,7 @@ from django.db import InterfaceError, OperationalError
 
 from copilot import usage
 from copilot.agent.parts import ModelCallEnded
+from copilot.agent.ports import Clock, SystemClock
 from copilot.bridge import in_thread
 
 log = logging.getLogger(__name__)
@@ -44,19 +43,20 @@ def spent_on(
     )
 
 
-async def recorded(spent: usage.Spent) -> str:
+async def recorded(spent: usage.Spent, clock: Clock | None = None) -> str:
     """Row and money, tried under the same id until the database takes them; nobody's answer waits for it (A19.6).
 
     The answer says where billing took the cost from.
     """
-    began, pause = time.monotonic(), FIRST_PAUSE_SECONDS
+    clock = clock or SystemClock()
+    began, pause = clock.now(), FIRST_PAUSE_SECONDS
     while True:
         try:
             return await in_thread(usage.finish, spent)
         except (OperationalError, InterfaceError):
-            if time.monotonic() - began > PATIENCE_SECONDS:
+            if clock.now() - began > PATIENCE_SECONDS:
                 log.exception("billing_leak: the cost of call %s could not be recorded", spent.call_id)
                 return ""
             log.warning("the database is unreachable, the cost of a call is recorded later")
-            await asyncio.sleep(pause)
+            await clock.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

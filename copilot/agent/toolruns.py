@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from copilot.agent.conversation import result_of
 from copilot.agent.parts import Asked, CallMade, Produced, ResultMade
 from copilot.agent.ports import Ports, closed
-from copilot.events import Event, ToolStateChanged
+from copilot.events import Event, QuestionAsked, QuestionClosed, ToolStateChanged
 from copilot.providers.base import ToolCall, ToolGroup
 from copilot.tools.base import CallOutcome
 from copilot.tools.calls import FAILED_BEFORE_IT_RAN, error_outcome, refusal
@@ -44,6 +44,7 @@ class ToolRun:
     ) -> None:
         self.calls = tuple(calls)
         self.asked: tuple[Asked, ...] = ()
+        self.questions = False  # one of the tools waits for a person's answer
         self.outcomes: dict[str, CallOutcome] = {}
         self.rows = {call.call_id: uuid4() for call in calls}
         self._toolbox = ports.toolbox
@@ -116,6 +117,8 @@ class ToolRun:
         work = asyncio.create_task(self._pump(calls, arrived))
         try:
             while (part := await arrived.get()) is not None:
+                if isinstance(part, QuestionAsked | QuestionClosed):
+                    self.questions = isinstance(part, QuestionAsked)
                 yield part
             await work
         finally:

@@ -29,6 +29,7 @@ from copilot.agent.parts import Answered, Ending, Failed, Paused, Produced, Resu
 from copilot.agent.ports import Ports, SystemClock
 from copilot.agent.preparing import Prepared, prepare
 from copilot.agent.replies import Continuing
+from copilot.agent.retries import Policy
 from copilot.agent.runs import Interruption, Run
 from copilot.agent.services import Services
 from copilot.agent.suffix import suffix_text
@@ -244,6 +245,7 @@ class TurnRun(Run):
             ),
             fullness=remembered(self.turn.context, mended.rows),
             limits=Limits.of(settings),
+            retrying=Policy.of(settings),
             thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
             first_call_number=self.turn.calls + 1,
             first_round=max(1, self.turn.calls),

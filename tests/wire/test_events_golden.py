@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from pathlib import Path
 from types import UnionType
@@ -161,6 +162,15 @@ def test_what_is_encoded_can_be_read_back(kind):
     event = sample(kind)
     assert events.decode(events.encode(event, session_id=SESSION, turn_id=TURN)) == event
     assert events.decode(events.encode(event, session_id=SESSION)) == event
+
+
+@pytest.mark.parametrize("kind", sorted(events.CLASSES))
+def test_an_event_is_frozen_named_by_its_kind_and_made_by_keywords_alone(kind):
+    """A1.9"""
+    made = events.CLASSES[kind]
+    assert made.__dataclass_params__.frozen
+    assert all(field.kw_only for field in dataclasses.fields(made))
+    assert typing.get_type_hints(made)["kind"] == Literal[kind]
 
 
 @pytest.mark.parametrize("kind", sorted(events.CLASSES))
