@@ -1,0 +1,58 @@
+"""The offline demo, from a message to a title: all that an installation without keys can show (A33.c1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from copilot import dispatch
+from copilot.commands import Decide
+from copilot.models import Approval, Message, Question
+from copilot.providers import catalogue
+from tests import make
+from tests.engine import Rig, answer, assert_same_page, ended, folded, fresh, queue, start, told, until
+from tests.engine import rig_fixture as rig_fixture
+
+
+@pytest.fixture(autouse=True)
+def _without_a_key(rig: Rig) -> Iterator[None]:
+    """The shipped script itself, and not the rig's; in a hurry."""
+    before = catalogue.current()
+    chain = (replace(catalogue.DEMO, model="offline"),)
+    tiers = dict.fromkeys(catalogue.TIERS, chain)
+    catalogue.configure(catalogue.Catalogue(entries=chain, tiers=tiers, demo_tokens_per_second=10_000))
+    yield
+    catalogue.configure(before)
+
+
+def test_everything_can_be_tried_offline_and_is_labelled_a_demo(rig):
+    """A33.c1: reasoning, text, tools, a follow-up, an approval, the answer and a title, in one turn"""
+    session = make.session()
+    before = fresh(session)
+    turn_id = start(session, "Please ask me something")
+    until(lambda: Question.objects.filter(turn=turn_id, outcome="open").exists())
+    queue(session, "Never mind: delete a file, but let me approve it")
+    until(lambda: told(session.pk, "turn.paused"))
+    [request] = Approval.objects.filter(turn=turn_id, state="requested")
+    dispatch.decide(session.owner_id, [Decide(approval_id=request.pk, decision="approve")])
+    turn = ended(turn_id)
+    rig.run_errands()
+    kinds = {event.kind for event in told(session.pk)}
+    assert kinds >= {
+        "reasoning.extended",
+        "text.extended",
+        "question.asked",
+        "follow_up.delivered",
+        "tool.finished",
+        "approval.requested",
+        "approval.decided",
+        "turn.succeeded",
+        "title.changed",
+    }
+    assert (turn.status, turn.model) == ("succeeded", catalogue.DEMO_LABEL)
+    assert "is in the trash" in answer(turn_id)
+    answers = Message.objects.filter(turn=turn_id, kind="assistant")
+    assert set(answers.values_list("model", flat=True)) == {catalogue.DEMO_LABEL}
+    assert_same_page(folded(before, session), fresh(session))
