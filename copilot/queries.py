@@ -28,6 +28,7 @@ from copilot.events import (
     NoticePosted,
     QueueChanged,
     QueueItem,
+    SessionChanged,
     SessionSnapshot,
     SessionState,
     Todo,
@@ -120,8 +121,16 @@ def session_view(session: Session, state: SessionState | None = None) -> Session
     )
 
 
-def seen_from_afar(session_id: UUID) -> SessionView:
-    return session_view(Session.objects.get(pk=session_id))
+def seen_from_afar(session_id: UUID, state: SessionState | None = None) -> SessionChanged:
+    """What those who watch a session from a list are told of it; of a child too, which lists leave out (A21, E1)."""
+    session = Session.objects.get(pk=session_id)
+    return SessionChanged(
+        title=session.title,
+        pinned=session.pinned,
+        archived=session.archived_at is not None,
+        state=state or state_of(session_id),
+        child=session.depth > 0,
+    )
 
 
 def sessions_page(

@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 STOP_OVERRIDE_SECONDS = 5  # a worker that has not obeyed by then is overridden (T7.1)
 STRANDED_SECONDS = 10
-EVERYTHING_STAYS = 2**62
 STOP_OVERRIDE = timedelta(seconds=STOP_OVERRIDE_SECONDS)
 SWEPT, UNSWEPT = timedelta(minutes=5), timedelta(days=1)  # how far back calls are looked for, and at first
 MEMORY = timedelta(minutes=2)  # how long ago an ending may be that was never told
@@ -157,7 +156,7 @@ def _tell_failed(turn: Turn, ended: turns.Ended, code: str) -> None:
         *((news, None) for news in ended.news()),
     ]
     dispatch.publish(turn.session_id, turn.session.owner_id, happened)
-    dispatch.after_turn(turn.session_id, turn.token, EVERYTHING_STAYS)
+    dispatch.after_turn(turn.session_id, turn.token, lease.EVERYTHING_STAYS)
 
 
 # --- a dead worker's last words ----------------------------------------------------------------------
@@ -215,7 +214,9 @@ def _tell_ending(turn: Turn) -> bool:
         return False
     dispatch.publish_page(turn.session_id)
     dispatch.publish(turn.session_id, turn.session.owner_id, [(_ending(turn), str(turn.pk))])
-    keep_through = {"succeeded": None, "cancelled": turn.stop_through}.get(turn.status, EVERYTHING_STAYS)
+    keep_through = {"succeeded": None, "cancelled": turn.stop_through}.get(
+        turn.status, lease.EVERYTHING_STAYS
+    )
     dispatch.after_turn(turn.session_id, turn.token, keep_through)
     return True
 

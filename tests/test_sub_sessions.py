@@ -123,6 +123,7 @@ def test_a_paused_child_is_waiting(session, model, monkeypatch):
     dispatch.decide(session.owner_id, [Decide(approval_id=request.pk, decision="approve")])
     quiet(child)
     assert pay.runs == 1
+    assert {event.child for event in told(child.pk, "session.changed")} == {True}  # lists leave it out
     assert result(called(session, model=model, session_id=str(child.pk)), GET)["status"] == "succeeded"
 
 

@@ -31,12 +31,10 @@ from copilot.events import (
     TurnSucceeded,
     TurnSummary,
 )
-from copilot.live.lease import Release
+from copilot.live.lease import EVERYTHING_STAYS, Release
 from copilot.models import Turn
 from copilot.ports import follow, send_errand
 from copilot.turns import Ended
-
-EVERYTHING_STAYS = 2**62  # keep-through of a failed turn: all that is queued stays as chips (T7.4)
 
 T = TypeVar("T")
 

@@ -11,12 +11,13 @@ from django.conf import settings
 from copilot import turns
 from copilot.agent import endings, taking
 from copilot.agent.loop import Loop
-from copilot.agent.mending import close_open, unfinished_outcome
+from copilot.agent.mending import close_open
 from copilot.agent.parts import CallMade, ResultMade
 from copilot.agent.runs import Run
 from copilot.agent.toolruns import OpenCall
 from copilot.bridge import in_thread
 from copilot.errors import FenceLost
+from copilot.tools.calls import error_outcome
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ async def _close_open(run: Run, result: str) -> None:
     for open_call in loop.open_calls or _to_repeat(loop):
         if not open_call.made:
             await run.recorder.record(CallMade(row_id=open_call.row_id, call=open_call.call))
-        outcome = unfinished_outcome(open_call.call, result)
+        outcome = error_outcome(open_call.call, result)
         await run.recorder.record(ResultMade(row_id=uuid4(), outcome=outcome))
     if (step := loop.open_step) is not None:
         run.recorder.publish(step)

@@ -16,7 +16,7 @@ from copilot.previews import redacted_arguments
 from copilot.providers.base import ToolCall
 from copilot.rows import Row
 from copilot.tags import escape_server_tags
-from copilot.tools.base import CallOutcome
+from copilot.tools.calls import error_outcome
 
 FINAL_ARGUMENTS_CHARACTERS = 2_000
 EDITED = "The user changed the arguments of this call before approving it. It ran with:"
@@ -105,7 +105,7 @@ def _decided(call: ToolCall, standing: Standing, repeatable: Collection[str]) ->
 
 
 def _result(call: ToolCall, text: str) -> ResultMade:
-    return ResultMade(row_id=uuid4(), outcome=unfinished_outcome(call, text))
+    return ResultMade(row_id=uuid4(), outcome=error_outcome(call, text))
 
 
 def declined(feedback: str) -> str:
@@ -135,19 +135,6 @@ def _result_row(made: ResultMade, turn_id: str) -> Row:
         call_id=outcome.call_id,
         turn_id=turn_id,
         data={"tool": outcome.tool, "success": outcome.success},
-    )
-
-
-def unfinished_outcome(call: ToolCall, text: str) -> CallOutcome:
-    """The result of a call that has none of its own."""
-    return CallOutcome(
-        call_id=call.call_id,
-        tool=call.tool,
-        success=False,
-        content=text,
-        preview=text,
-        duration_ms=0,
-        truncated=False,
     )
 
 

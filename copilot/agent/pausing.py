@@ -12,7 +12,7 @@ from copilot.agent.runs import Run
 from copilot.approvals import Wanted
 from copilot.bridge import in_thread
 from copilot.errors import FenceLost, TurnConflict
-from copilot.events import ApprovalRequested, ApprovalView, SessionChanged, TurnPaused
+from copilot.events import ApprovalRequested, ApprovalView, TurnPaused
 from copilot.live import lease
 
 
@@ -51,10 +51,7 @@ async def _request(run: Run, wanted: list[Wanted]) -> list[ApprovalView]:
 async def _tell(run: Run, views: list[ApprovalView]) -> None:
     run.recorder.publish(ApprovalRequested(approvals=views))
     run.recorder.publish(TurnPaused(approvals=[view.id for view in views]))
-    seen = await in_thread(queries.seen_from_afar, run.turn.session_id)
-    run.recorder.publish(
-        SessionChanged(title=seen.title, pinned=seen.pinned, archived=seen.archived, state="waiting")
-    )
+    run.recorder.publish(await in_thread(queries.seen_from_afar, run.turn.session_id, "waiting"))
     await run.services.publisher.flush(run.outbox)
 
 

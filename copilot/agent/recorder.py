@@ -41,7 +41,6 @@ from copilot.events import (
     ReasoningExtended,
     ReasoningStarted,
     RowKind,
-    SessionChanged,
     StepRetracted,
     TextEnded,
     TextExtended,
@@ -121,16 +120,7 @@ class Recorder:
 
     async def _tell_state(self) -> None:
         """Whether the session waits for a person, for those who watch it from afar (E1)."""
-        view = await in_thread(queries.seen_from_afar, self.turn.session_id)
-        self.publish(
-            SessionChanged(
-                title=view.title,
-                pinned=view.pinned,
-                archived=view.archived,
-                state=view.state,
-                child=view.parent_id is not None,
-            )
-        )
+        self.publish(await in_thread(queries.seen_from_afar, self.turn.session_id))
 
     def publish(self, event: Event) -> None:
         self.services.publisher.publish(self.outbox, event)
@@ -230,7 +220,7 @@ class Recorder:
             return  # an interruption came between the row and the loop's knowing of it
         data: dict[str, JSON] = {"tool": call.tool, "arguments": call.arguments or {}}
         if call.arguments is None:
-            data["raw"] = call.raw_arguments[:8_000]
+            data["raw"] = call.raw_arguments
         placed = await self._row(made.row_id, "tool_call", data=data, call_id=call.call_id)
         self._made.add(made.row_id)
         preview = preview_arguments(call.arguments or {})

@@ -75,7 +75,11 @@ def _start(held: Hold, user_id: int, *, focus: str, origin: str) -> str:
         lease.give_back(str(session_id), str(held.token))
         raise busy() from problem
     running = SessionChanged(
-        title=opened.title, pinned=opened.pinned, archived=opened.archived, state="running"
+        title=opened.title,
+        pinned=opened.pinned,
+        archived=opened.archived,
+        state="running",
+        child=opened.child,
     )
     queued = TurnQueued(origin=origin, run_ids=[])
     cursor = publish(session_id, user_id, [(queued, str(held.turn_id)), (running, None)])

@@ -17,7 +17,7 @@ from copilot.commands import Decide, clean_text
 from copilot.dispatch.limits import admit, check_account, check_limit
 from copilot.dispatch.telling import publish
 from copilot.errors import InvalidRequest
-from copilot.events import JSON, ApprovalDecided, Event, SessionChanged, TurnQueued
+from copilot.events import JSON, ApprovalDecided, Event, TurnQueued
 from copilot.live import lease
 from copilot.live.client import RedisDown
 from copilot.models import Approval, Turn
@@ -163,11 +163,7 @@ def _take_session(resumed: Resumed) -> None:
 
 def _queued(resumed: Resumed) -> list[tuple[Event, str | None]]:
     turn = Turn.objects.only("origin", "run_ids").get(pk=resumed.turn_id)
-    seen = queries.seen_from_afar(resumed.session_id)
     return [
         (TurnQueued(origin=turn.origin, run_ids=list(turn.run_ids)), str(resumed.turn_id)),
-        (
-            SessionChanged(title=seen.title, pinned=seen.pinned, archived=seen.archived, state="running"),
-            None,
-        ),
+        (queries.seen_from_afar(resumed.session_id, "running"), None),
     ]

@@ -11,6 +11,7 @@ from copilot.live.client import RedisDown, blocking, on_loop, script, script_on_
 
 QUEUE_CAPACITY = 10
 LEASE_SECONDS = 30  # renewed every 10; keeps others out, proves no life: that is the beat
+EVERYTHING_STAYS = 2**62  # keep-through of a failed turn: all that is queued stays as chips (T7.4)
 FENCE_SECONDS = 7 * 24 * 3600  # longer than any worker can sleep and still be believed
 
 

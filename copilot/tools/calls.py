@@ -30,7 +30,6 @@ MALFORMED = (
 STOPPED = "stopped: the user stopped the turn before this call had finished."
 FAILED_BEFORE_IT_RAN = "The call failed before it ran: the model's reply broke off."
 NO_RESULT = "interrupted, no result; may be repeated if still needed"
-OUTCOME_UNKNOWN = "interrupted, outcome unknown"
 NOT_EXECUTED = "Not executed: the turn has reached its limit of rounds, and tools have ended."
 
 _log = logging.getLogger(__name__)
@@ -211,7 +210,7 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 
 def error_outcome(call: ToolCall, message: str) -> CallOutcome:
-    """A result for a call that never ran."""
+    """The result of a call that has none of its own: it never ran, or nobody knows what became of it."""
     return CallOutcome(
         call_id=call.call_id,
         tool=call.tool,
