@@ -17,6 +17,7 @@ from django.core.files.storage import storages
 from django.db import connection
 from django.utils import timezone
 
+from copilot import sessions
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable, TooLarge
 from copilot.models import StorageUse, WorkspaceFile
 from copilot.workspace import files, pictures, quotas
@@ -382,6 +383,24 @@ def test_a_result_without_a_file_and_a_long_message_are_read_from_their_rows() -
 
 
 @pytest.mark.django_db
+def test_a_sub_session_reads_the_outputs_of_those_above_it_and_its_own_first() -> None:
+    """A22.5: of its ancestors, and never the other way"""
+    root = make.session()
+    child = sessions.create_child(root)
+    grandchild = sessions.create_child(child)
+    files.store_tool_output(root.id, "call-1", "of the root")
+    files.store_tool_output(child.id, "call-2", "of the child")
+    files.store_tool_output(root.id, "call-2", "of the root")
+    owner = make.ada().pk
+    assert files.read_tool_output(owner, grandchild.id, "call-1") == "of the root"
+    assert files.read_tool_output(owner, grandchild.id, "call-2") == "of the child"
+    assert files.read_tool_output(owner, root.id, "call-2") == "of the root"
+    files.store_tool_output(grandchild.id, "call-3", "of the grandchild")
+    for user, where in ((make.ada(), root), (make.ada(), child), (make.bob(), grandchild)):
+        with pytest.raises(NotFound):
+            files.read_tool_output(user.pk, where.id, "call-3")
+
+
 def test_outputs_of_another_user_or_session_do_not_exist() -> None:
     """A22.5"""
     session = make.session()

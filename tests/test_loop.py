@@ -43,11 +43,13 @@ from copilot.providers.base import (
 from copilot.providers.scripted import (
     Call,
     Fail,
+    Pause,
     Reasoning,
     Reply,
     Script,
     ScriptedProvider,
     Text,
+    Usage,
     last_text_contains,
     offers,
 )
@@ -305,19 +307,22 @@ async def test_pictures_in_results_go_where_the_model_takes_them(how):
 
 
 async def test_the_turn_can_read_what_the_loop_took():
-    """A3.6, A19.9"""
+    """A3.6, A19.9: generating is from a reply's first delta to its last; tools and waits are not"""
     clock = ManualClock(100.0)
 
     async def slow(made, emit):
         clock.advance(30)
         return outcome(made)
 
-    first = [TextDelta("a"), call("a", "slow"), UsageReported(Tokens(input=5, output=2)), Finished("stop")]
-    last = [TextDelta("b"), UsageReported(Tokens(input=9, output=4)), Finished("stop")]
-    loop = loop_of(Reciter(first, last), clock=clock, toolbox=MemoryToolbox(tools={"slow": slow}))
+    script = Script(
+        [Text("a"), Pause(2), Text("b"), Call("slow"), Usage(Tokens(input=5, output=2))],
+        [Pause(5), Text("c"), Pause(1), Text("d"), Usage(Tokens(input=9, output=4))],
+    )
+    toolbox = MemoryToolbox(tools={"slow": slow})
+    loop = loop_of(ScriptedProvider(script, clock), clock=clock, toolbox=toolbox)
     await play(loop)
     assert loop.tokens == Tokens(input=14, output=6)
-    assert (loop.rounds, loop.first_token_at, loop.generation_seconds) == (2, 100.0, 0.0)
+    assert (loop.rounds, loop.first_token_at, loop.generation_seconds) == (2, 100.0, 3.0)
     assert loop.entry is ENTRY
 
 

@@ -336,9 +336,24 @@ def store_tool_image(session_id: UUID, name: str, content: bytes) -> WorkspaceFi
 
 
 def read_tool_output(user_id: int, session_id: UUID, call_id: str) -> str:
-    """What a call put out, or the whole of a long follow-up, named by its message's id (A22.5)."""
-    if not Session.objects.filter(pk=session_id, owner_id=user_id).exists():
-        raise NotFound
+    """What a call put out, or the whole of a long follow-up, named by its message's id (A22.5).
+
+    Of the session or, where it knows no such call, of the one that started it, and so on.
+    """
+    for place in _with_ancestors(user_id, session_id):
+        if (text := _output_in(place, call_id)) is not None:
+            return text
+    raise NotFound("There is no output of such a call in this session.")
+
+
+def _with_ancestors(user_id: int, session_id: UUID) -> list[UUID]:
+    """From the session to its root, which is three levels up at most (A21.2); none for a stranger."""
+    up = ("pk", "parent", "parent__parent", "parent__parent__parent")
+    line = Session.objects.filter(pk=session_id, owner_id=user_id).values_list(*up).first()
+    return [place for place in line or () if place is not None]
+
+
+def _output_in(session_id: UUID, call_id: str) -> str | None:
     outputs = WorkspaceFile.objects.filter(
         session_id=session_id, call_id=call_id, source=WorkspaceFile.Source.TOOL_OUTPUT, purged_at=None
     )
@@ -347,9 +362,7 @@ def read_tool_output(user_id: int, session_id: UUID, call_id: str) -> str:
         with open(file) as stream:
             return stream.read().decode()
     row = Message.objects.filter(_says(call_id), session_id=session_id).only("content").first()
-    if row is None:
-        raise NotFound("There is no output of such a call in this session.")
-    return row.content
+    return None if row is None else row.content
 
 
 def _says(call_id: str) -> Q:
