@@ -12,6 +12,9 @@ executions_ended = Counter(
     "Turns and scheduled runs by how they ended (succeeded, failed, cancelled), kind (turn, scheduled_run) and origin.",
     ["outcome", "kind", "origin"],
 )
+turn_limits = Counter(
+    "pilothouse_turn_limits_total", "Turns that a limit has ended, by its code (A10.6).", ["code"]
+)
 turn_seconds = Histogram(
     "pilothouse_turn_seconds", "From a turn's acceptance to its ending.", buckets=SECONDS
 )

@@ -8,6 +8,9 @@ from typing import Literal
 from copilot.marking import gettext_noop as _
 
 Action = Literal["retry", "continue", "none"]
+LimitCode = Literal[  # why a turn was not let go on (A10)
+    "round_limit", "time_limit", "loop_detected", "tool_calls_broken", "budget_reached", "limit_reached"
+]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import threading
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from copilot import questions, tasks, turns
+from copilot import metrics, questions, tasks, turns
 from copilot.context import current
 from copilot.events import Tokens
 from copilot.models import Message, ModelCall, Question, Turn
@@ -199,14 +199,17 @@ def test_a_stream_that_stays_silent_ends_as_idle_timeout(rig, model, settings):
 
 
 def test_rounds_are_limited(rig, model, monkeypatch, settings):
-    """T5.5: the last permitted round gets no more tools, and the turn says why it ended"""
+    """T5.5, A10.6: the last permitted round gets no more tools, and the turn says why it ended; so do the metrics"""
     settings.TURN_MAX_ROUNDS = 2
+    limited = metrics.turn_limits.labels("round_limit")
+    before = limited._value.get()
     add_tools(monkeypatch, Errand("fetch"))
     session = make.session()
     model.always(Text("More. "), Call("fetch"))
     turn = ended(start(session))
-    assert turn.limit_code == "round_limit"
+    assert (turn.status, turn.limit_code) == ("succeeded", "round_limit")
     assert len(model.requests) == 2
+    assert limited._value.get() == before + 1
 
 
 def test_a_process_takes_no_more_turns_than_its_cap(rig, model, settings):

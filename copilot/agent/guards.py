@@ -7,15 +7,12 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
+from copilot.notices import LimitCode
 from copilot.providers.base import ToolCall, ToolSpecification
 from copilot.tools.base import CallOutcome
 from copilot.tools.calls import lacks_required
-
-LimitCode = Literal[
-    "round_limit", "time_limit", "loop_detected", "tool_calls_broken", "budget_reached", "limit_reached"
-]
 
 LAST_ROUND = (
     "This is the last round of this turn: tools end now and calls will not be executed. "

@@ -16,7 +16,7 @@ _json = msgspec.json.Encoder()
 _OPEN = """
 WITH fenced AS (
     UPDATE copilot_session SET fence = fence + 1 WHERE id = %(session)s
-    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived
+    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived, depth > 0 AS child
 ), opened AS (
     INSERT INTO copilot_turn (id, session_id, status, origin, permissions, accepted_through, fence, token,
                               dispatched_at, dispatch_count, purpose, focus)
@@ -24,7 +24,7 @@ WITH fenced AS (
            'compaction', %(focus)s
     FROM fenced
 )
-SELECT title, pinned, archived FROM fenced
+SELECT title, pinned, archived, child FROM fenced
 """
 
 
@@ -33,6 +33,7 @@ class OpenedCompaction:
     title: str
     pinned: bool
     archived: bool
+    child: bool
 
 
 def open_compaction(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 from uuid import UUID
 
 import msgspec
@@ -14,9 +15,11 @@ from copilot.context import CHANNELS
 from copilot.errors import TurnConflict
 from copilot.events import CancelReason, ContextUse, Event, GoalJudged, SessionChanged, TurnSummary
 from copilot.models import Turn
+from copilot.notices import LimitCode
 from copilot.turns import hooks
 from copilot.turns.running import CANCELLED, FAILED, REACHED_FROM, RUNNING, loaded
 
+LIMITS = frozenset(get_args(LimitCode))
 ORIGINS = frozenset({*CHANNELS, "telegram", "discord", "slack"})
 _json = msgspec.json.Encoder()
 
@@ -119,7 +122,9 @@ def end(
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
     if telling:
         hooks.tell(turn_id, row[10], "ended")
-    transaction.on_commit(partial(_count, to, origin=row[10], seconds=row[11], summary=summary))
+    transaction.on_commit(
+        partial(_count, to, code=limit_code or failure_code, origin=row[10], seconds=row[11], summary=summary)
+    )
     return Ended(
         run_ids=loaded(row[0], list[str]),
         stop_through=row[1],
@@ -134,13 +139,15 @@ def end(
     )
 
 
-def _count(to: Turn.Status, *, origin: str, seconds: float, summary: TurnSummary | None) -> None:
+def _count(to: Turn.Status, *, code: str, origin: str, seconds: float, summary: TurnSummary | None) -> None:
     """In memory, once a turn (D16); a channel that declared nothing is `other`: labels are a closed set."""
     metrics.executions_ended.labels(
         outcome=to.value,
         kind="scheduled_run" if origin == "schedule" else "turn",
         origin=origin if origin in ORIGINS else "other",
     ).inc()
+    if code in LIMITS:
+        metrics.turn_limits.labels(code).inc()
     metrics.turn_seconds.observe(seconds)
     if summary is not None and summary.first_token_ms is not None:
         metrics.first_event_seconds.observe(summary.first_token_ms / 1000)
