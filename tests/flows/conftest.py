@@ -29,6 +29,7 @@ WORDS_PER_SECOND = "40"  # slow enough to act in the middle of an answer, fast e
 START_SECONDS = 180  # five processes on a busy machine
 NEEDED = ("turns", "maintenance", "background", "schedule")
 EXPECTED_WHILE_DOWN = re.compile(r"WebSocket connection|ERR_CONNECTION|Failed to load resource")
+NO_TIME_TO_ANIMATE = re.compile(r"^Transition was (aborted|skipped)")  # from page to page, by a busy browser
 _people = itertools.count(1)
 T = TypeVar("T")
 
@@ -145,7 +146,7 @@ class Visitor:
     def tab(self, path: str = "/chat/") -> Page:
         page = self.context.new_page()
         page.on("console", self._heard)  # what the content policy refuses is told here too
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("pageerror", lambda error: self._failed(str(error)))
         page.goto(self.site.url + path)
         self.is_connected(page)
         return page
@@ -158,6 +159,10 @@ class Visitor:
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type == "error" and not (self.outage and EXPECTED_WHILE_DOWN.search(message.text)):
             self.complaints.append(message.text)
+
+    def _failed(self, error: str) -> None:
+        if not NO_TIME_TO_ANIMATE.search(error):
+            self.complaints.append(error)
 
     def log_in(self) -> Page:
         """As somebody who signed in earlier: the form has its own test."""

@@ -9,7 +9,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, expect
 
 from tests import stripe_fake
 from tests.flows.conftest import ROOT, Site, Visitor
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.browser
 Stored = Callable[[Callable[[], object]], object]
 PICTURES = ROOT / "test-artifacts" / "screens"
 PLAN = "/billing/plan"
+MOST_TABS = 80
 _hundreds = itertools.count(1, 1_000)
 
 
@@ -73,23 +75,42 @@ def picture(page: Page, name: str) -> None:
 
 def choose(page: Page, tier: str, says: str) -> None:
     """The card's button, and yes to what the dialog says."""
-    page.get_by_role("button", name=f"Change to {tier}").click()
+    press(page, page.get_by_role("button", name=f"Change to {tier}"))
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(says)
-    dialog.get_by_role("button", name=f"Change to {tier}").click()
+    press(page, dialog.get_by_role("button", name=f"Change to {tier}"))
+
+
+def press(page: Page, wanted: Locator) -> None:
+    """By keyboard alone: on from where the focus is until it is there, and Enter."""
+    expect(wanted).to_be_enabled()
+    for _ in range(MOST_TABS):
+        if wanted.evaluate("element => element === document.activeElement"):
+            page.keyboard.press("Enter")
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError("no number of tabs leads there")
+
+
+def usable(page: Page) -> None:
+    """Nothing for an automated check of accessibility to find."""
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
 
 
 def test_a_plan_is_bought_raised_lowered_kept_and_ended(
     ada: Visitor, shop: stripe_fake.Fake, stored: Stored
 ) -> None:
-    """B17.c1: FREE → PRO by the payment page → BUSINESS → PRO to come → keep → ended with its period"""
+    """B17.c1, B17.c2: FREE → PRO by the payment page → BUSINESS → PRO to come → keep → ended with its period, by keyboard"""
     page = ada.log_in()
     page.goto(ada.site.url + PLAN)
     picture(page, "free")
-    page.get_by_role("button", name="Change to Pro").click()
-    page.get_by_role("button", name="Pay", exact=True).click()
+    usable(page)
+    press(page, page.get_by_role("button", name="Change to Pro"))
+    press(page, page.get_by_role("button", name="Pay", exact=True))
     expect(page.locator("#waiting")).to_contain_text("waiting for the payment service")
     picture(page, "waiting")
+    usable(page)
     shop.webhooks.deliver()
     expect(page.locator(".plan.current")).to_contain_text("Pro")
     expect(page).to_have_url(re.compile(f"{PLAN}$"))
@@ -103,15 +124,38 @@ def test_a_plan_is_bought_raised_lowered_kept_and_ended(
     expect(page.get_by_role("button", name="Change to Pro")).to_be_disabled()
     expect(page.locator(".plan.current").get_by_role("button", name="Keep Business")).to_be_visible()
     picture(page, "pending")
-    page.locator("#pending").get_by_role("button", name="Keep Business").click()
+    usable(page)
+    press(page, page.locator("#pending").get_by_role("button", name="Keep Business"))
     expect(page.locator("#pending")).to_have_count(0)
 
     choose(page, "Free", "Your plan stays as it is until")
     expect(page.locator("#pending")).to_contain_text("Your plan Business ends on")
+    _portal_and_credits(page, shop)
     shop.advance(days=31)
     shop.webhooks.deliver()
     expect(page.locator(".plan.current")).to_contain_text("Business")  # nothing moves under the reader's eyes
     _until(lambda: page.reload() and page.locator(".plan.current").inner_text().startswith("Free"))
+
+
+def _portal_and_credits(page: Page, shop: stripe_fake.Fake) -> None:
+    """The card and the invoices at Stripe and back; then credit, and where it stands afterwards."""
+    press(page, page.get_by_role("button", name="Card and invoices"))
+    expect(page.get_by_role("heading", name="Your account with us")).to_be_visible()
+    press(page, page.get_by_role("link", name="Back"))
+    expect(page.locator("#pending")).to_be_visible()
+    page.get_by_label("$10.00").focus()
+    page.keyboard.press("ArrowRight")
+    press(page, page.get_by_role("button", name="Buy credits"))
+    press(page, page.get_by_role("button", name="Pay", exact=True))
+    expect(page.locator(".top-up-news")).to_contain_text("waiting for the payment service")
+    shop.webhooks.deliver()
+    expect(page.locator(".balance")).to_have_text("$20.00")
+    expect(page.locator(".top-up-news")).to_be_in_viewport()
+    press(page, page.get_by_role("navigation", name="Billing").get_by_role("link", name="History"))
+    expect(page.get_by_role("region", name="Statement")).to_contain_text("$20.00")
+    picture(page, "history")
+    usable(page)
+    press(page, page.get_by_role("navigation", name="Billing").get_by_role("link", name="Plan"))
 
 
 def test_a_payment_that_fails_is_told_until_it_is_settled(
