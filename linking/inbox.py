@@ -99,10 +99,12 @@ def work_off(update_id: int, handle: Handle) -> None:
     if keys is None:
         return
     place = _Place(*keys)
-    while place.rows.filter(done_at=None).exists():
+    while True:
         with _held(place) as mine:
             if not mine or _work_off(place, handle) == "later":
                 return
+        if not place.rows.filter(done_at=None).exists():
+            return
 
 
 def _work_off(place: _Place, handle: Handle) -> Verdict:

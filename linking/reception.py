@@ -72,8 +72,8 @@ class _Talk:
             return self._obey(command)
         if self.place.scope == "server" and self.said.text.startswith("/"):
             return "ignored"  # somebody else's command
-        if self.said.mentioned:
-            outbound.show_typing(self.bot.platform, self.to)
+        if self.said.mentioned and self.said.files:
+            outbound.show_typing(self.bot.platform, self.to)  # fetching them may take a while
         try:
             attachments = attaching.attached(self.where, self.said)
         except NotLinked:

@@ -9,7 +9,7 @@ from celery import shared_task
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
-from linking import caps, conversations, deliveries, inbox, links, mails, outbound, reception
+from linking import caps, conversations, deliveries, inbound, inbox, links, mails, outbound, reception
 from linking.models import LinkToken
 from linking.platforms.base import Incoming
 
@@ -101,8 +101,8 @@ def carry(turn_id: str) -> None:
 
 def turn_moved(turn_id: UUID) -> None:
     """A turn started or ended (TURN_HOOKS): if it was asked for in a chat of ours, its answer belongs there."""
-    if not outbound.accounts():
-        return  # all bots are somebody else's
+    if inbound.starts_here() or not outbound.accounts():
+        return  # it is being seen to, or all bots are somebody else's
     try:
         carry.apply_async(args=(str(turn_id),), retry=False)
     except (OperationalError, OSError) as problem:

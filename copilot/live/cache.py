@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from django.core.cache.backends.redis import RedisCache
+from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 
 from copilot.errors import Unavailable
 from copilot.live.client import RedisDown
@@ -27,8 +27,18 @@ def _named(act: Act[P, R]) -> Act[P, R]:
     return acting
 
 
+_clients: dict[str, RedisCacheClient] = {}
+
+
 class SharedCache(RedisCache):
-    """One count for all processes: `add` and `incr` are atomic."""
+    """One count for all processes: `add` and `incr` are atomic. Requests and threads share a process's connections."""
+
+    @cached_property
+    def _cache(self) -> RedisCacheClient:
+        key = repr((self._servers, self._options))
+        if key not in _clients:
+            _clients[key] = super()._cache
+        return _clients[key]
 
     add = _named(RedisCache.add)
     get = _named(RedisCache.get)

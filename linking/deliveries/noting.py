@@ -43,7 +43,7 @@ def note(turn_id: UUID) -> int:
 
 _FOUND = """
 SELECT e.id, c.id FROM copilot_turn t
-JOIN linking_platformconversation c ON c.id::text = t.arrival->'reply'->>'conversation_id'
+JOIN linking_platformconversation c ON c.id = (t.arrival->'reply'->>'conversation_id')::uuid
 JOIN linking_deliveryendpoint e ON e.platform = c.platform AND e.bot_account = c.bot_account
 WHERE t.id = %s AND e.disabled_at IS NULL AND t.purpose = 'reply'
   AND (c.closed_at IS NULL OR t.origin = c.platform)  -- what follows later stays on the web when the place is closed

@@ -9,7 +9,7 @@ from linking.inbound.buttons import for_approval, for_question, press
 from linking.inbound.commands import COMMANDS, Asked, command_of, obey
 from linking.inbound.controls import Decided, Stopped, answer, decide, stop
 from linking.inbound.hearing import Answered, hear
-from linking.inbound.messages import Accepted, IncomingMessage, start
+from linking.inbound.messages import Accepted, IncomingMessage, start, starts_here
 from linking.inbound.seeing import is_own, session_seen, turn_seen
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "press",
     "session_seen",
     "start",
+    "starts_here",
     "stop",
     "turn_seen",
 ]

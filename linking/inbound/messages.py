@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
@@ -21,6 +24,21 @@ from linking.models import PlatformLink
 from linking.names import clean_name
 
 NAME_CHARACTERS = 64
+_thread = threading.local()
+
+
+@contextmanager
+def _started_here() -> Iterator[None]:
+    _thread.starts = True
+    try:
+        yield
+    finally:
+        _thread.starts = False
+
+
+def starts_here() -> bool:
+    """Whether this thread is just starting a turn for a bot: whoever asked for it carries the answer, too."""
+    return getattr(_thread, "starts", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +178,8 @@ def _said_before(message: IncomingMessage) -> Open | None:
 def _submit(message: IncomingMessage, payer: Payer, conversation: Open) -> Accepted:
     cursor = queries.readers.end_of_log(conversation.session_id)
     try:
-        outcome = dispatch.submit(_command(message, payer, conversation))
+        with _started_here():
+            outcome = dispatch.submit(_command(message, payer, conversation))
     except TooMany as refused:
         raise _without_amounts(refused) from refused
     return Accepted(

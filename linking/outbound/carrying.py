@@ -112,7 +112,8 @@ class _Carriage:
         return changed
 
     def _types(self) -> bool:
-        return self._adapter.supports_typing and self._progress.standing == "working"
+        """Also while it waits for a worker: somebody looks for the first sign of life."""
+        return self._adapter.supports_typing and self._progress.standing in ("queued", "working")
 
     async def _show(self) -> bool:
         if self._clock() > self._token_until:

@@ -131,8 +131,7 @@ class Courier:
             self._begin(turn_id)
 
     async def _carry(self, turn_id: UUID) -> None:
-        errand = await readers.in_thread(records.errand_of, turn_id, accounts())
-        if errand is None or not await readers.in_thread(self._locks.take, turn_id):
+        if not await readers.in_thread(self._claimed, turn_id):
             return
         try:
             errand = await readers.in_thread(records.errand_of, turn_id, accounts())
@@ -140,6 +139,9 @@ class Courier:
                 await carry(errand, self.adapter(errand.platform))
         finally:
             await readers.in_thread(self._locks.give_back, turn_id)
+
+    def _claimed(self, turn_id: UUID) -> bool:
+        return records.is_owed(turn_id, accounts()) and self._locks.take(turn_id)
 
     def close(self) -> None:
         """After a test: what is on its way is dropped, as by a death, and the clients close."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import TimeoutError as NotInTime
 
+from linking import platforms
 from linking.outbound.couriers import courier
 from linking.platforms.base import (
     Adapter,
@@ -69,14 +70,12 @@ def show_typing(platform: str, to: Address) -> None:
 
 def recognised(platform: str, said: Said) -> Said:
     """Words as they are meant for our bot; asks the platform for its name once, where that is needed."""
+    ours = platforms.build(platform)
+    if ours is None or not ours.needs_identity(said):
+        return said if ours is None else ours.recognise(said, Identity(account=ours.bot_account))
 
     async def act(adapter: Adapter) -> Said:
-        me = (
-            await adapter.identify()
-            if adapter.needs_identity(said)
-            else Identity(account=adapter.bot_account)
-        )
-        return adapter.recognise(said, me)
+        return adapter.recognise(said, await adapter.identify())
 
     return courier().call(platform, act, seconds=CALL_SECONDS)
 

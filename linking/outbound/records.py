@@ -8,6 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.core.cache import caches
+from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
@@ -40,6 +41,22 @@ class Errand:
     address: Address
     status: str
     sent: dict[int, Sent]
+
+
+_OWED = """
+SELECT c.platform, c.bot_account FROM copilot_turn t
+JOIN linking_platformconversation c ON c.id = (t.arrival->'reply'->>'conversation_id')::uuid
+WHERE t.id = %s AND c.unreachable_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.final)
+"""
+
+
+def is_owed(turn_id: UUID, accounts: dict[str, str]) -> bool:
+    """Whether there may be an errand: one question, for most who ask have come too late."""
+    with connection.cursor() as cursor:
+        cursor.execute(_OWED, [turn_id])
+        place = cursor.fetchone()
+    return place is not None and accounts.get(place[0]) == place[1]
 
 
 def errand_of(turn_id: UUID, accounts: dict[str, str]) -> Errand | None:

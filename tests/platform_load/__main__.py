@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -17,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
+import psutil
 
-from bench.clients import Prompt, http_session
+from bench.clients import Prompt, SocketClient, http_session
 from bench.measures.first_token import SHORT, played
 from bench.readings import milliseconds, percentile
 from bench.site import Site, running_site
@@ -29,6 +31,7 @@ from tests.platform_fakes.telegram import Telegram
 SECRET = "door-secret"
 GROUP = -100500
 TOPICS = 100  # of the server: a conversation takes ten messages beside the one it works on
+WEB_USERS = 40  # each may send only so much a minute
 PATIENCE_SECONDS = 300.0
 
 
@@ -80,6 +83,12 @@ class Run:
             assert time.monotonic() < deadline, [self.site.query(s) for s in (waiting, open_turns, pending)]
             await asyncio.sleep(0.5)
 
+    def work(self) -> dict[str, float]:
+        """Seconds of CPU that each process has taken."""
+        times = {name: self.site.process(name).cpu_times() for name in self.site.processes}
+        taken = {name: one.user + one.system for name, one in times.items()}
+        return taken | {"this one": sum(psutil.Process().cpu_times()[:2])}
+
     def outcomes(self) -> dict[str, int]:
         return dict(self.site.query("SELECT outcome, count(*) FROM linking_platformupdate GROUP BY outcome"))
 
@@ -88,6 +97,11 @@ class Run:
             "SELECT content FROM copilot_message WHERE kind = 'user' AND content LIKE %s", f"{prefix}%"
         )
         return Counter(str(content).split(" Please")[0] for (content,) in rows)
+
+
+async def closed(webs: Sequence[SocketClient]) -> None:
+    for web in webs:
+        await web.close()
 
 
 def shown(name: str, taken: Sequence[float]) -> None:
@@ -100,10 +114,10 @@ def shown(name: str, taken: Sequence[float]) -> None:
 
 async def started(run: Run, rounds: int) -> None:
     """Update → turn started, beside a message of the web → turn started, in turn."""
-    [web] = await run.site.clients(range(1))
+    webs = await run.site.clients(range(WEB_USERS))
     own, theirs = [], []
     for number in range(rounds + 5):
-        reading = await played(web, SHORT)
+        reading = await played(webs[number % WEB_USERS], SHORT)
         began = time.time()
         await run.write(1000, f"start {number} {SHORT.text}")
         await run.handled()
@@ -113,7 +127,7 @@ async def started(run: Run, rounds: int) -> None:
         if number >= 5:
             own.append(milliseconds(reading.started_at - reading.asked_at))
             theirs.append((float(opened) - began) * 1000)
-    await web.close()
+    await closed(webs)
     shown("web: sent → turn.started seen", own)
     shown("chat: update → turn started", theirs)
     print(f"{'beyond':<44} p95 {percentile(theirs, 95) - percentile(own, 95):.1f} ms")
@@ -124,26 +138,30 @@ async def many_chats(run: Run, chats: int, seconds: int) -> None:
     plan = Prompt(tokens=3, first_ms=5, gap_ms=1).text
 
     async def talk(chat: int) -> None:
+        await asyncio.sleep((chat % chats) / chats)  # people do not write in the same instant
         for line in range(seconds):
             began = time.monotonic()
             run.answered_ms.append(await run.write(chat, f"chat {chat} line {line} {plan}"))
             await asyncio.sleep(max(0.0, 1 - (time.monotonic() - began)))
 
-    before = run.outcomes()
+    before, work = run.outcomes(), run.work()
     await asyncio.gather(*(talk(2000 + number) for number in range(chats)))
     shown(f"door: {chats} chats × {seconds} s", run.answered_ms)
     await run.handled()
     report(run, "chat ", chats * seconds, before)
+    spent = {name: 1000 * (now - work[name]) / (chats * seconds) for name, now in run.work().items()}
+    print("  CPU per message:", ", ".join(f"{name} {ms:.1f} ms" for name, ms in spent.items()))
 
 
 async def burst(run: Run, updates: int) -> None:
     """A thousand at once from one server: nothing lost or doubled, and the web's first tokens are as before."""
-    [web] = await run.site.clients(range(1))
+    webs = await run.site.clients(range(WEB_USERS))
+    turn = itertools.count()
 
     async def first_tokens(until: asyncio.Event, least: int) -> list[float]:
         taken: list[float] = []
         while len(taken) < least or not until.is_set():
-            taken.append((await played(web, SHORT)).first_ms)
+            taken.append((await played(webs[next(turn) % WEB_USERS], SHORT)).first_ms)
         return taken
 
     over = asyncio.Event()
@@ -163,7 +181,7 @@ async def burst(run: Run, updates: int) -> None:
     await run.handled()
     over.set()
     meanwhile = await looking
-    await web.close()
+    await closed(webs)
     shown(f"door: {updates} at once from one server", doors)
     shown("web first token, calm", calm)
     shown("web first token, meanwhile", meanwhile)
@@ -215,7 +233,7 @@ def main() -> int:
             "TELEGRAM_API_URL": telegram.url,
             "LINK_CHANNEL_MESSAGES": "100000",  # how often people may write is not what is measured
         }
-        with running_site(users=options.chats + 10, sessions=options.chats + 10) as site:
+        with running_site(users=options.chats + WEB_USERS, sessions=options.chats + WEB_USERS) as site:
             asyncio.run(measure(site, telegram, options))
     return 0
 

@@ -17,7 +17,7 @@ def main(chats: list[int], server_id: str) -> None:
     from linking import platforms
     from linking.models import PlatformLink, PlatformUserLink
 
-    users = list(User.objects.filter(username__startswith="bench").order_by("pk")[: len(chats)])
+    users = list(User.objects.filter(username__startswith="bench").order_by("-pk")[: len(chats)])
     PlatformUserLink.objects.bulk_create(
         PlatformUserLink(platform="telegram", platform_user_id=str(chat), user=user)
         for chat, user in zip(chats, users, strict=True)
