@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.conf import settings as django_settings
 from django.test import Client
 
+from config import logs
 from copilot.live.client import on_loop
 from linking import outbound, platforms
 from linking.models import PlatformUpdate
@@ -56,7 +59,8 @@ class Chat:
     user = "42"
 
     def __init__(self) -> None:
-        self.numbers = itertools.count(int(time.time() * 1000) % 10**9)
+        self.first = 10**9 + int(time.time() * 1000) % 10**9  # long enough to be found in a log
+        self.numbers = itertools.count(self.first)
 
     # each platform's own
     def update(self, text: str, number: int) -> tuple[bytes, dict[str, str]]:
@@ -252,6 +256,21 @@ def _switch_on(settings, name: str, fake) -> None:
         case "slack":
             settings.SLACK_BOT_TOKEN, settings.SLACK_SIGNING_SECRET = fake.token, "shh"
             settings.SLACK_APP_ID, settings.SLACK_API_URL = "A1", fake.url
+
+
+@contextmanager
+def written_down() -> Iterator[StringIO]:
+    """Every line that a log in production would hold meanwhile."""
+    out = StringIO()
+    formatter = logs.configuration(production=True, level="INFO")["formatters"]["line"]
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(formatter.pop("()")(**formatter))
+    logging.getLogger().addHandler(handler)
+    try:
+        yield out
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logs.configuration(production=False, level="INFO")
 
 
 def close_courier(courier: Courier | None = None) -> None:

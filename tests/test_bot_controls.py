@@ -55,9 +55,10 @@ def decide(bot: Caller, approval: Approval, who: dict[str, str], decision: str):
 # --- approvals ---------------------------------------------------------------------------------------
 
 
-def test_of_two_decisions_at_once_one_counts_and_both_learn_it(bot, model):
+@pytest.mark.parametrize("rounds", [4, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_of_two_decisions_at_once_one_counts_and_both_learn_it(bot, model, rounds):
     """A-L14.1: Approve on the phone and Reject on the desktop together, again and again"""
-    for number in range(10):
+    for number in range(rounds):
         answer, approval = asks(bot, model, dm(container_id=f"dm-{number}"), key=f"k{number}")
         model.will(Text("Done."))
         answers = together(

@@ -31,6 +31,12 @@ few = settings(bounded, max_examples=2)
 
 
 @pytest.fixture
+def unhurried(monkeypatch) -> None:
+    """How often somebody may write is not what is tried."""
+    monkeypatch.setattr("copilot.dispatch.admission.counters.hit", lambda *who, **often: None)
+
+
+@pytest.fixture
 def bot(transactional_db) -> Caller:
     link_ada()
     return caller()
@@ -293,24 +299,31 @@ def test_what_the_owner_does_not_allow_starts_nothing(running, settings_of_link,
     assert not StartedTurn.objects.exists()
 
 
-def test_ten_first_messages_in_a_channel_are_one_session_in_order(running, model):
+@pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_ten_first_messages_in_a_channel_are_one_session_in_order(running, model, rounds, unhurried):
     """A-L15.1: one session, ten messages, each accepted and answered once"""
-    link_guild()
+    link_guild(member_turns_per_hour=1000)
     model.always(Text("Aye."))
-    answers = together(
-        *[
-            partial(
-                running.post, "turns", channel(text=f"number {number}"), **{"Idempotency-Key": f"k{number}"}
-            )
-            for number in range(10)
-        ]
-    )
-    assert {one.status_code for one in answers} <= {201, 202}
-    assert len({one.json()["session_id"] for one in answers}) == 1
-    session = Session.objects.get()
-    until(lambda: len(endings(session.pk)) == 10)
-    quiet(session)
-    rows = Message.objects.filter(kind="user").order_by("sequence")
-    numbers = list(rows.values_list("accept_number", flat=True))
-    assert numbers == sorted(numbers)
-    assert len(numbers) == 10
+    for number in range(rounds):
+        place = f"channel-{number}"
+        answers = together(
+            *[
+                partial(
+                    running.post,
+                    "turns",
+                    channel(text=f"number {one}", container_id=place),
+                    **{"Idempotency-Key": f"k{number}.{one}"},
+                )
+                for one in range(10)
+            ]
+        )
+        assert {one.status_code for one in answers} <= {201, 202}
+        assert len({one.json()["session_id"] for one in answers}) == 1
+        session = Session.objects.get(pk=answers[0].json()["session_id"])
+        until(lambda session=session: len(endings(session.pk)) == 10)
+        quiet(session)
+        rows = Message.objects.filter(session=session, kind="user").order_by("sequence")
+        numbers = list(rows.values_list("accept_number", flat=True))
+        assert numbers == sorted(numbers)
+        assert len(numbers) == 10
+    assert Session.objects.count() == rounds

@@ -171,10 +171,11 @@ def test_a_day_and_a_month_are_counted_apart():
     assert 0 < refusal(link, said(3)).retry_after_seconds <= 24 * 3600
 
 
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 @pytest.mark.django_db(transaction=True)
-def test_of_ten_messages_at_once_a_cap_lets_through_what_there_is_room_for():
+def test_of_ten_messages_at_once_a_cap_lets_through_what_there_is_room_for(rounds):
     """A-L8.1: and each channel is told once"""
-    for number in range(5):
+    for number in range(rounds):
         link = chats.server_link(server_id=f"server-{number}", daily_cap_microdollars=RESERVE + 10_000)
         messages = [said(10 * number + one, container_id=f"channel-{number}-{one}") for one in range(10)]
         outcomes = together(*(partial(caps.admit, link, one) for one in messages))
@@ -343,6 +344,18 @@ def test_what_a_guest_wants_deleted_is_asked_of_the_owner_whatever_runs_unasked(
     turn_id = start(place.session, "tidy up", **in_a_server(link, place))
     until(lambda: status(turn_id) == "waiting")
     assert Approval.objects.get(turn=turn_id).tool == "delete_file"
+
+
+def test_a_search_that_costs_is_asked_of_the_owner(rig, model, settings):
+    """L8: what settings price is the owner's money, too"""
+    settings.WEB_SEARCH, settings.WEB_SEARCH_URL = "searxng", "http://127.0.0.1:9"
+    settings.WEB_SEARCH_PRICE_MICRODOLLARS = 5_000
+    link = chats.server_link(tools=["web_search"])
+    place = chats.conversation(link)
+    model.will(Call("web_search", {"query": "boats"}))
+    turn_id = start(place.session, "search", **in_a_server(link, place))
+    until(lambda: status(turn_id) == "waiting")
+    assert Approval.objects.get(turn=turn_id).tool == "web_search"
 
 
 def test_a_server_that_changed_hands_begins_anew():

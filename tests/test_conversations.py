@@ -36,15 +36,16 @@ def at(where: Where, who: str = "ada-d") -> Open:
     return conversations.open_for(where, conversations.payer_of(where, who))
 
 
-def test_ten_first_messages_at_once_are_one_session(linked):
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_ten_first_messages_at_once_are_one_session(linked, rounds):
     """A-L15.1: the place has one open conversation, and nobody's session is left over"""
     payer = conversations.payer_of(CHANNEL, "bob-d")
-    for number in range(10):
+    for number in range(rounds):
         place = replace(CHANNEL, container_id=f"channel-{number}")
         opened = together(*[lambda place=place: conversations.open_for(place, payer)] * 10)
         assert len(set(opened)) == 1
         assert isinstance(opened[0], Open)
-    assert Session.objects.count() == PlatformConversation.objects.count() == 10
+    assert Session.objects.count() == PlatformConversation.objects.count() == rounds
     assert set(Session.objects.values_list("platform", flat=True)) == {"discord"}
 
 

@@ -70,11 +70,12 @@ def test_a_newer_token_takes_the_place_of_the_pending_one():
     assert state_of(second) == "linked"
 
 
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 @pytest.mark.django_db(transaction=True)
-def test_of_many_tokens_made_together_one_is_pending(settings):
+def test_of_many_tokens_made_together_one_is_pending(settings, rounds):
     """A-L4.2"""
     settings.LINK_TOKENS_PER_SUBJECT_HOUR = 10_000
-    for _ in range(3):
+    for _ in range(rounds):
         made = together(*[chats.server_token] * 20)
         assert all(isinstance(one, links.NewToken) for one in made), made
         assert LinkToken.objects.filter(used_at=None, superseded_at=None).count() == 1
@@ -151,11 +152,12 @@ def test_ids_of_platforms_are_checked_at_the_door_and_by_the_database(odd):
 # --- confirming --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rounds", [10, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 @pytest.mark.django_db(transaction=True)
-def test_of_two_who_confirm_at_once_one_owns_the_server():
+def test_of_two_who_confirm_at_once_one_owns_the_server(rounds):
     """A-L5.1: the other is told that the token is used"""
     ada, bob = make.ada(), make.bob()
-    for number in range(50):
+    for number in range(rounds):
         token = chats.server_token(f"server-{number}").token
         outcomes = together(
             lambda token=token: links.confirm_server(ada, token),
@@ -170,11 +172,12 @@ def test_of_two_who_confirm_at_once_one_owns_the_server():
         )
 
 
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 @pytest.mark.django_db(transaction=True)
-def test_two_tokens_of_one_server_make_one_link(monkeypatch):
+def test_two_tokens_of_one_server_make_one_link(monkeypatch, rounds):
     """A-L5.3: both were seen as pending before either was used"""
     ada, bob = make.ada(), make.bob()
-    for number in range(20):
+    for number in range(rounds):
         server = f"server-{number}"
         first = chats.server_token(server).token
         LinkToken.objects.filter(digest=links.digest(first)).update(

@@ -12,7 +12,15 @@ from tests import make
 from tests.engine import Errand, add_tools, cue, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
-from tests.platform_chats import Chat, DiscordChat, ScriptedChat, SlackChat, TelegramChat, chatting
+from tests.platform_chats import (
+    Chat,
+    DiscordChat,
+    ScriptedChat,
+    SlackChat,
+    TelegramChat,
+    chatting,
+    written_down,
+)
 from tests.platform_fakes import discord, slack, telegram
 
 
@@ -28,8 +36,21 @@ def chat(request, fakes, rig, settings, monkeypatch):
     with chatting(settings, monkeypatch, **fakes):
         kinds = {"telegram": TelegramChat, "discord": DiscordChat, "slack": SlackChat}
         made = ScriptedChat() if request.param == "scripted" else kinds[request.param](fakes[request.param])
-        yield made
+        with written_down() as out:
+            yield made
         assert all(fake.refused == [] for fake in fakes.values())
+    _tells_nothing(made, out.getvalue(), [fake.token for fake in fakes.values()])
+
+
+def _tells_nothing(chat: Chat, written: str, tokens: list[str]) -> None:
+    """A-L25.1: no message's id, no token of a bot, a link or a reply, and no word, over a whole flow."""
+    assert written.count("\n") > 5
+    numbers = [str(number) for number in range(chat.first, next(chat.numbers))]
+    links_shown = [
+        value.rsplit("/", 1)[1] for one in chat.shown() for _, value in one.buttons if "/link/" in value
+    ]
+    for secret in (*numbers, *tokens, *links_shown, "interaction-token", "Pay the rent", "fresh start"):
+        assert secret not in written, secret
 
 
 def link(chat: Chat, label: str = "Connect") -> None:

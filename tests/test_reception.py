@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
-from io import StringIO
 
 import msgspec
 import pytest
 from django.core import mail
 
-from config import logs
 from copilot.models import Message, Turn
 from copilot.providers.scripted import Text
 from linking import conversations, links
@@ -24,7 +21,7 @@ from tests import make
 from tests.engine import cue, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
-from tests.platform_chats import ScriptedChat, SlackChat, TelegramChat, chatting, handled
+from tests.platform_chats import ScriptedChat, SlackChat, TelegramChat, chatting, handled, written_down
 from tests.platform_fakes import recorded, slack, telegram
 from tests.test_inbox import linked
 
@@ -150,41 +147,32 @@ def test_a_place_that_is_shut_hears_nothing_until_it_is_open_again(chat: Scripte
 
 def test_no_id_no_token_and_no_word_comes_into_a_log(rig, model, settings, monkeypatch):
     """A-L25.1, A-L25.2: not when all is well, and not when everything fails"""
-    out = StringIO()
-    formatter = logs.configuration(production=True, level="INFO")["formatters"]["line"]
-    handler = logging.StreamHandler(out)
-    handler.setFormatter(formatter.pop("()")(**formatter))
-    logging.getLogger().addHandler(handler)
     fake = telegram.Telegram(token="700900100200:very-secret-telegram-token")
     chat = TelegramChat(fake)
     chat.container = "987654321012345"
-    try:
-        with fake.running(), chatting(settings, monkeypatch, telegram=fake):
-            monkeypatch.setattr(
-                chat,
-                "update",
-                lambda text, number: chat._signed(
-                    recorded.telegram_message(
-                        text=text, update_id=number, message_id=number, chat_id=987654321012345
-                    )
-                ),
-            )
-            chat.say("my private words")
-            until(lambda: chat.button("Connect"))
-            token = chat.button("Connect").rsplit("/", 1)[1]
-            links.confirm_user(make.ada(), token)
-            fake.failures.extend([telegram.too_many(1), telegram.broken()])
-            model.will(Text("an answer in confidence"))
-            chat.say("more private words")
-            until(lambda: "an answer in confidence" in chat.texts())
-            body, _ = chat.update("x", 5)
-            chat.knock(body, {"x-telegram-bot-api-secret-token": "forged"})
-            monkeypatch.setattr("linking.reception.handle", lambda *arguments: 1 / 0)
-            chat.say("poison words")
-            door = chat.door
-    finally:
-        logging.getLogger().removeHandler(handler)
-        logs.configuration(production=False, level="INFO")
+    with written_down() as out, fake.running(), chatting(settings, monkeypatch, telegram=fake):
+        monkeypatch.setattr(
+            chat,
+            "update",
+            lambda text, number: chat._signed(
+                recorded.telegram_message(
+                    text=text, update_id=number, message_id=number, chat_id=987654321012345
+                )
+            ),
+        )
+        chat.say("my private words")
+        until(lambda: chat.button("Connect"))
+        token = chat.button("Connect").rsplit("/", 1)[1]
+        links.confirm_user(make.ada(), token)
+        fake.failures.extend([telegram.too_many(1), telegram.broken()])
+        model.will(Text("an answer in confidence"))
+        chat.say("more private words")
+        until(lambda: "an answer in confidence" in chat.texts())
+        body, _ = chat.update("x", 5)
+        chat.knock(body, {"x-telegram-bot-api-secret-token": "forged"})
+        monkeypatch.setattr("linking.reception.handle", lambda *arguments: 1 / 0)
+        chat.say("poison words")
+        door = chat.door
     written = out.getvalue()
     assert written.count("\n") > 5
     for secret in (fake.token, "very-secret", chat.container, "private words", "confidence", "poison", token):

@@ -133,7 +133,7 @@ class TurnApprovals:
 
 
 def _spends(tool: AnyTool) -> bool:
-    return tool.billable or tool.price_cents > 0
+    return tool.billable or tool.price_cents > 0 or tool.costs() > 0
 
 
 def _asked(call: ToolCall, wanted: Wanted, block_reason: str) -> Asked:

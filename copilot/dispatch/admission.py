@@ -261,7 +261,9 @@ def _give_way(
 def _queue(
     opening: turns.Opening, member: Member, user_id: int, waiting: lease.Waiting, ignored: list[str]
 ) -> Started | Queued:
-    wait = counters.hit("queue", str(user_id), limit=LIMITS.queue_calls, seconds=LIMITS.queue_calls_seconds)
+    # A channel full of people takes nothing of what its payer may say elsewhere (L8).
+    who = str(user_id) if opening.of_owner else f"{user_id}:{opening.session_id}"
+    wait = counters.hit("queue", who, limit=LIMITS.queue_calls, seconds=LIMITS.queue_calls_seconds)
     if wait is not None and history.discard(opening.message_id):
         lease.forget(str(opening.session_id), [member])
         raise TooMany("Too many messages in a short time.", retry_after_seconds=wait)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 
@@ -33,12 +33,15 @@ _clients: dict[str, RedisCacheClient] = {}
 class SharedCache(RedisCache):
     """One count for all processes: `add` and `incr` are atomic. Requests and threads share a process's connections."""
 
+    def __init__(self, server: str | list[str], params: dict[str, Any]) -> None:
+        super().__init__(server, params)
+        self._where = repr(server)
+
     @cached_property
     def _cache(self) -> RedisCacheClient:
-        key = repr((self._servers, self._options))
-        if key not in _clients:
-            _clients[key] = super()._cache
-        return _clients[key]
+        if self._where not in _clients:
+            _clients[self._where] = super()._cache
+        return _clients[self._where]
 
     add = _named(RedisCache.add)
     get = _named(RedisCache.get)

@@ -65,6 +65,10 @@ def _nothing() -> str:
     return ""
 
 
+def _free() -> int:
+    return 0
+
+
 Bound = Callable[[Invocation], Awaitable[ToolOutput]]  # a tool with its arguments already validated
 ALWAYS_ASKS = "This tool always asks first."
 
@@ -99,6 +103,9 @@ class AnyTool(ABC):
     )
     billable: bool = False  # costs money of its own; runs unasked only within a session's cap (A11.11)
     price_cents: int = 0  # of its user's credits, for a call that delivers something (B9.8)
+    costs: Callable[[], int] = (
+        _free  # microdollars that a call takes of its user's allowance, as settings price it
+    )
 
     @abstractmethod
     def specification(self) -> ToolSpecification: ...

@@ -63,4 +63,5 @@ TOOL = Tool(
     repeatable=True,
     network=True,
     missing=lambda: engines.missing(_engine()),
+    costs=lambda: settings.WEB_SEARCH_PRICE_MICRODOLLARS,
 )
