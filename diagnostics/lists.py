@@ -154,14 +154,19 @@ def _whose(user: str) -> Q:
 
 
 def _identified(text: str) -> Q:
-    """Of an execution or its session; what cannot begin an id is no reason to look at every row."""
+    """Of an execution or its session."""
+    span = _span_of(text)
+    return Q(pk__range=span) | Q(session__id__range=span) if span else Q()
+
+
+def _span_of(text: str) -> tuple[UUID, UUID] | None:
+    """The ids that begin so; what cannot begin one is no reason to look at every row."""
     digits = text.strip().lower().replace("-", "")
     if not digits:
-        return Q()
+        return None
     if not _PREFIX.fullmatch(digits):
         raise InvalidRequest("q: an id, or at least its first 4 characters.")
-    low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-    return Q(pk__range=(low, high)) | Q(session__id__range=(low, high))
+    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
 
 
 def _ordered(rows: executions.Executions, filters: Filters, order: str) -> executions.Executions:
@@ -190,7 +195,7 @@ def page(filters: Filters, part: Slice, *, see_email: bool = False) -> Page:
     with one_moment() as now:
         moment = conditions.judged(now)
         if filters.condition == "stranded_pending":
-            return _stranded(part, moment, see_email=see_email)
+            return _stranded(filters, part, moment, see_email=see_email)
         rows = matching(filters, moment)
         total = rows[: MOST_COUNTED + 1].count()
         if filters.condition == "all" and part.order in ("", "-created_at"):
@@ -297,9 +302,12 @@ def _problems(rows: Sequence[executions.Described]) -> dict[UUID, str]:
 # --- messages that wait for nothing ------------------------------------------------------------------
 
 
-def _stranded(part: Slice, moment: Moment, *, see_email: bool) -> Page:
+SESSIONS_OWN = {"condition", "user", "session", "q"}  # filters that mean something without a turn
+
+
+def _stranded(filters: Filters, part: Slice, moment: Moment, *, see_email: bool) -> Page:
     """One row per session: its last turn, or only the session where none ever ran."""
-    sessions = counting.stranded_sessions()
+    sessions = _narrowed_sessions(filters)
     wanted = sorted(sessions)[part.offset : part.offset + part.limit]
     last = {row.session_id: row for row in executions.described(executions.last_of(wanted))}
     results, degraded = shown(list(last.values()), moment, see_email=see_email)
@@ -312,6 +320,22 @@ def _stranded(part: Slice, moment: Moment, *, see_email: bool) -> Page:
         taken_at=moment.now,
         degraded=degraded,
     )
+
+
+def _narrowed_sessions(filters: Filters) -> list[UUID]:
+    found, usual = counting.stranded_sessions(), Filters()
+    for name in vars(usual):
+        if name not in SESSIONS_OWN and getattr(filters, name) != getattr(usual, name):
+            raise InvalidRequest(f"{name}: not a filter of stranded messages.")
+    if filters.session:
+        found = [one for one in found if one == filters.session]
+    if span := _span_of(filters.q):
+        found = [one for one in found if span[0] <= one <= span[1]]
+    if filters.user:
+        wanted = filters.user.casefold()
+        owners = executions.owners_shown(found)
+        found = [one.session_id for one in owners if wanted in (str(one.user_id), one.email.casefold())]
+    return found
 
 
 def _without_turn(session: executions.SessionOwner, *, see_email: bool) -> Execution:

@@ -111,6 +111,6 @@ def probed() -> list[running.Result]:
     return _probes.get()
 
 
-_probes = Shared(lambda: running.without_echo(running.run(servers.READINESS)), PROBES_SECONDS)
+_probes = Shared(lambda: running.without_echo(running.run(servers.ESSENTIAL)), PROBES_SECONDS)
 _seen = CollectorRegistry()
 _seen.register(Seen())

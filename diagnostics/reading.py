@@ -32,3 +32,12 @@ def now() -> datetime:
         cursor.execute("SELECT clock_timestamp()")
         moment: datetime = cursor.fetchone()[0]
         return moment
+
+
+def takes_writes() -> bool:
+    """Whether a transaction that asks for nothing may write: neither on a standby nor on a server set to reading."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
+        )
+        return bool(cursor.fetchone()[0])

@@ -17,8 +17,9 @@ from diagnostics import broker, conditions, counting, samples, timetable
 from diagnostics import inventory as present
 from diagnostics.conditions import Moment
 from diagnostics.findings import MOST_IDS, Snapshot, Summary
-from diagnostics.reading import one_moment
+from diagnostics.reading import one_moment, takes_writes
 from diagnostics.shared import Shared
+from diagnostics.ticks import last_tick_at
 from linking import queries as linking
 
 CACHE_SECONDS = 5.0
@@ -128,13 +129,16 @@ def look() -> Snapshot:
 def _from_postgres() -> dict[str, object]:
     try:
         with one_moment() as now:
+            skew = time.time() - now.timestamp()  # at once: what follows takes its time
             moment = conditions.judged(now)
             ids = {name: _some_ids(name, moment) for name in SHOWN}
             ids["stranded_pending"] = tuple(str(one) for one in counting.stranded_sessions()[:MOST_IDS])
-            ticked = timetable.last_tick_at()
+            ticked = last_tick_at()
             waiting = linking.backlogs()
         return {
             "ids": ids,
+            "database_takes_writes": takes_writes(),
+            "database_skew_seconds": skew,
             "workers": present.workers(),
             "scheduler_silent_seconds": (now - ticked).total_seconds() if ticked else None,
             "orphaned_schedules": timetable.summary().orphaned_total,
@@ -158,11 +162,14 @@ def _from_redis(*, readable: bool) -> dict[str, object]:
     """`readable`: Postgres answers, which knows what the leases are held for."""
     try:
         health = inventory.redis_health()
+        skew = time.time() - health.time
         streams = present.streams()
+        silent = inventory.reaper_silent_seconds()
         return {
             "eviction_policy": health.eviction_policy,
-            "clock_skew_seconds": time.time() - health.time,
-            "reaper_silent_seconds": inventory.reaper_silent_seconds(),
+            "redis_skew_seconds": skew,
+            "reaper_silent_seconds": silent,
+            "reaper_never_looked": silent is None,
             "reaper_blind": inventory.reaper_was_blind(),
             "longest_stream": streams.longest,
             "streams_without_life": streams.without_life,

@@ -125,10 +125,3 @@ def _shown(row: timetable.Described, *, see_email: bool) -> ScheduleShown:
         reason=row.orphan.reason if row.orphan else None,
         detail=row.orphan.detail if row.orphan else None,
     )
-
-
-def last_tick_at() -> datetime | None:
-    """When Celery beat last sent anything, as far as it has written down."""
-    sent = PeriodicTask.objects.filter(enabled=True, last_run_at__isnull=False)
-    newest = sent.order_by("-last_run_at").first()
-    return newest.last_run_at if newest is not None else None

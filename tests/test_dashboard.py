@@ -14,10 +14,10 @@ from django.utils import timezone
 from billing import accounts, counters, plans, pricing, usage
 from billing.models import UsageWindow
 from config.servers import free_port
-from copilot.models import Agent, AgentVersion, Turn
-from diagnostics import inventory, snapshot, timetable
+from copilot.models import Agent, AgentVersion, Message, Turn
+from diagnostics import conditions, inventory, snapshot, timetable
 from diagnostics.dashboard import charts, overview
-from diagnostics.dashboard.tabs import TABS
+from diagnostics.dashboard.tabs import PLACES, TABS
 from diagnostics.findings import Finding, Summary
 from diagnostics.models import MetricSample, RepairAudit
 from tests import make
@@ -111,6 +111,7 @@ def test_the_first_line_says_what_is_wrong_and_what_may_be_done(grace: Client):
     assert "Executions that wait for a worker for too long" in page
     assert str(turn.pk)[:8] in page
     assert f"{HOME}stuck-queued/" in page
+    assert "No worker took them within the hour" in page  # why
     assert overview.verdict([], Summary(taken_at=timezone.now())).words == "All is well"
 
 
@@ -135,6 +136,43 @@ def test_filters_stand_in_the_address_and_pages_keep_them(grace: Client):
     refused = grace.get(f"{HOME}queued/", {"created_from": "yesterday"})
     assert refused.status_code == 400
     assert "created_from" in refused.content.decode()
+
+
+def test_a_list_has_its_narrower_parts_and_a_file(grace: Client):
+    """D13, D3: every condition has its place, with what it means; and the file has the same rows (D5)"""
+    turn, other = stuck(), make.turn(make.session(), "running", attempts=1)
+    Turn.objects.filter(pk=other.pk).update(stop_requested_at=timezone.now() - timedelta(seconds=9))
+    assert set(PLACES) | {tab.condition for tab in TABS} >= set(conditions.CONDITIONS)
+    page = text(grace, f"{HOME}running/?only=cancel_backlog")
+    assert "more than 5 seconds ago" in page
+    assert str(other.pk) in page
+    assert str(turn.pk) not in page
+    link = re.search(r'href="(/api/v1/admin/diagnostics/executions.csv[^"]*)"', page)
+    assert link is not None
+    rows = text(grace, link[1].replace("&amp;", "&")).splitlines()
+    assert [row.split(",")[0] for row in rows] == ["id", str(other.pk)]
+    assert grace.get(f"{HOME}running/?only=waiting_old").status_code == 400
+
+
+def test_stranded_messages_are_listed_with_their_session_and_no_button(grace: Client):
+    """D13, D3: the reaper starts a turn for them, so there is nothing to press; filters hold or are refused"""
+    session = make.session()
+    message = make.pending(session, "Hello", run_id="r-1")
+    Message.objects.filter(pk=message.pk).update(created_at=timezone.now() - timedelta(seconds=20))
+    page = text(grace, f"{HOME}queued/?only=stranded_pending")
+    assert f"/admin/copilot/session/{session.pk}/change/" in page
+    assert 'name="ids"' not in page
+    assert "Hello" not in page
+    path = f"{HOME}queued/?only=stranded_pending&"
+    for filters, found in (
+        (f"user={session.owner.email}", True),
+        ("user=999999", False),
+        (f"q={session.pk}", True),
+        (f"session={uuid.uuid4()}", False),
+    ):
+        assert (str(session.pk) in text(grace, path + filters)) is found, filters
+    assert grace.get(f"{path}origin=web").status_code == 400
+    assert f"/admin/copilot/session/{session.pk}/change/" in text(grace, HOME)
 
 
 def test_a_source_that_does_not_answer_leaves_its_figures_out(grace: Client, monkeypatch):

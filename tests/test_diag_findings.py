@@ -64,10 +64,23 @@ TABLE = [
         [seen(longest_stream=50_000, streams_without_life=0)],
     ),
     ("reaper_blind", [seen(reaper_blind=True)], [seen(reaper_blind=False)]),
-    ("reaper_silent", [seen(reaper_silent_seconds=30.1)], [seen(reaper_silent_seconds=30.0)]),
+    (
+        "reaper_silent",
+        [seen(reaper_silent_seconds=30.1), seen(reaper_never_looked=True)],
+        [seen(reaper_silent_seconds=30.0, reaper_never_looked=False), seen(reaper_never_looked=None)],
+    ),
     ("scheduler_silent", [seen(scheduler_silent_seconds=180.1)], [seen(scheduler_silent_seconds=180.0)]),
     ("mixed_versions", [seen(workers=(WORKER, OTHER))], [seen(workers=(WORKER, LATE))]),
-    ("clock_skew", [seen(clock_skew_seconds=-2.1)], [seen(clock_skew_seconds=2.0)]),
+    (
+        "clock_skew",
+        [seen(redis_skew_seconds=-2.1), seen(database_skew_seconds=3.0, redis_skew_seconds=0.1)],
+        [seen(redis_skew_seconds=2.0, database_skew_seconds=-2.0)],
+    ),
+    (
+        "database_read_only",
+        [seen(database_takes_writes=False)],
+        [seen(database_takes_writes=True), seen(database_takes_writes=None)],
+    ),
     ("redis_eviction", [seen(eviction_policy="allkeys-lru")], [seen(eviction_policy="noeviction")]),
     ("orphaned_schedules", [seen(orphaned_schedules=1)], [seen(orphaned_schedules=0)]),
     ("update_backlog", [seen(update_backlog=100)], [seen(update_backlog=99)]),
@@ -80,7 +93,9 @@ TABLE = [
 def test_each_code_fires_and_is_quiet(code, firing, quiet):
     """A-D12.1"""
     for snapshot in firing:
-        assert code in [finding.code for finding in evaluate(snapshot)]
+        found = {finding.code: finding for finding in evaluate(snapshot)}
+        assert found[code].why  # it is explained
+        assert found[code].suggested_action
     for snapshot in quiet:
         assert code not in [finding.code for finding in evaluate(snapshot)]
 

@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from diagnostics import findings, inventory, lists, samples, snapshot, timeline, timetable
 from diagnostics.api.doors import Door, Query, answer, operation, query_of
 from diagnostics.probes import running, servers
+from diagnostics.ticks import last_tick_at
 from linking import queries as linking
 
 
@@ -81,7 +82,7 @@ class DiagnosticsWorkersView(Door):
         return answer(
             Workers(
                 results=inventory.workers(),
-                scheduler_ticked_at=timetable.last_tick_at(),
+                scheduler_ticked_at=last_tick_at(),
                 runners=linking.runners(),
                 backlogs=linking.backlogs(),
             )

@@ -38,7 +38,7 @@ REPAIRS = (
 urlpatterns = [
     path("executions/summary", DiagnosticsSummaryView.as_view()),
     path("executions", DiagnosticsExecutionsView.as_view()),
-    path("executions.csv", DiagnosticsExecutionsFileView.as_view()),
+    path("executions.csv", DiagnosticsExecutionsFileView.as_view(), name="diagnostics_executions_file"),
     path("executions/<uuid:execution_id>", DiagnosticsExecutionView.as_view()),
     path("workers", DiagnosticsWorkersView.as_view()),
     path("leases", DiagnosticsLeasesView.as_view()),

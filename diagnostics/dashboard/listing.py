@@ -12,12 +12,13 @@ from django.urls import reverse
 from pydantic import ValidationError
 
 from copilot.errors import InvalidRequest
-from diagnostics import inventory, lists, timeline, timetable
+from diagnostics import inventory, lists, snapshot, timeline, timetable
 from diagnostics.api.executions import WantedPage
 from diagnostics.dashboard.staffing import person, sees_email
-from diagnostics.dashboard.tabs import ACTIONS, Tab
+from diagnostics.dashboard.tabs import ACTIONS, Part, Tab
 
 ROWS = 50
+ONLY = "only"  # the part of a tab's list that an address names
 Context = dict[str, object]
 ORIGINS = ("web", "api", "schedule", "goal", "parent", "telegram", "discord", "slack")
 
@@ -52,9 +53,9 @@ FAILED_FIELDS = (
 
 def executions(request: HttpRequest, tab: Tab) -> Context:
     """Raises InvalidRequest, which names the parameter."""
-    given = {name: text for name, text in _texts(request.GET).items() if text and name != "page"}
-    page = _page(request.GET)
-    wanted = _wanted(tab, given, page)
+    given = {name: text for name, text in _texts(request.GET).items() if text and name not in ("page", ONLY)}
+    page, part = _page(request.GET), part_of(tab, request.GET)
+    wanted = _wanted(part.condition if part else tab.condition, given, page)
     found = lists.page(wanted.filters(), wanted.part(), see_email=sees_email(request))
     may_see_users = person(request).has_perm("auth.view_user")
     return {
@@ -65,8 +66,42 @@ def executions(request: HttpRequest, tab: Tab) -> Context:
         "total_is_capped": found.total_is_capped,
         "degraded": found.degraded,
         "back": request.get_full_path(),
+        "about": part.about if part else tab.about,
+        "parts": parts(tab, part),
+        "only": part.condition if part else "",
+        "may_act": not (part and part.repaired_by_reaper),
+        "csv": _csv(wanted.condition, given),
         **pages(request.GET, page, found.total),
     }
+
+
+def part_of(tab: Tab, given: QueryDict) -> Part | None:
+    """The narrower list that the address names."""
+    only = given.get(ONLY, "")
+    chosen = next((part for part in tab.parts if part.condition == only), None)
+    if only and chosen is None:
+        raise InvalidRequest(f"{ONLY}: not a part of this list.")
+    return chosen
+
+
+def parts(tab: Tab, chosen: Part | None) -> list[Context]:
+    counted = snapshot.summary() if tab.parts else None
+    whole = {"title": "All", "link": "?", "chosen": chosen is None, "count": None}
+    return [whole] * bool(tab.parts) + [
+        {
+            "title": part.title,
+            "link": f"?{urlencode({ONLY: part.condition})}",
+            "chosen": part is chosen,
+            "count": getattr(counted, part.counted_as),
+        }
+        for part in tab.parts
+    ]
+
+
+def _csv(condition: str, given: dict[str, str]) -> str:
+    """The same list as a file, by the door that programs use."""
+    asked = {name: text for name, text in _zoned(given).items() if name != "order"}
+    return f"{reverse('diagnostics_executions_file')}?{urlencode({'condition': condition, **asked})}"
 
 
 def fields(tab: Tab, given: QueryDict) -> list[Field]:
@@ -74,17 +109,21 @@ def fields(tab: Tab, given: QueryDict) -> list[Field]:
     return [Field(**{**asdict(field), "value": given.get(field.name, "")}) for field in offered]
 
 
-def _wanted(tab: Tab, given: dict[str, str], page: int) -> WantedPage:
-    allowed = {field.name for field in (*FIELDS, *FAILED_FIELDS)} | {"session", "status", "order"}
-    if unknown := sorted(set(given) - allowed):
-        raise InvalidRequest(f"{unknown[0][:50]}: not a filter of this list.")
-    zoned = {
+def _zoned(given: dict[str, str]) -> dict[str, str]:
+    """A field of the page knows no zone: what it says is UTC."""
+    return {
         name: f"{value}Z" if name.endswith(("_from", "_to")) and _is_local(value) else value
         for name, value in given.items()
     }
+
+
+def _wanted(condition: str, given: dict[str, str], page: int) -> WantedPage:
+    allowed = {field.name for field in (*FIELDS, *FAILED_FIELDS)} | {"session", "status", "order"}
+    if unknown := sorted(set(given) - allowed):
+        raise InvalidRequest(f"{unknown[0][:50]}: not a filter of this list.")
     try:
         return WantedPage.model_validate(
-            {**zoned, "condition": tab.condition, "limit": ROWS, "offset": (page - 1) * ROWS}
+            {**_zoned(given), "condition": condition, "limit": ROWS, "offset": (page - 1) * ROWS}
         )
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -103,10 +142,11 @@ def _is_local(value: str) -> bool:
 
 
 def item(row: lists.Execution, *, may_see_users: bool) -> Context:
+    """One without an id is a session in which no turn ever ran."""
     return {
         **asdict(row),
-        "link": reverse("diagnostics:execution", args=[row.id]),
-        "turn_link": reverse("admin:copilot_turn_change", args=[row.id]),
+        "link": reverse("diagnostics:execution", args=[row.id]) if row.id else "",
+        "turn_link": reverse("admin:copilot_turn_change", args=[row.id]) if row.id else "",
         "session_link": reverse("admin:copilot_session_change", args=[row.session_id]),
         "user_link": reverse("admin:auth_user_change", args=[row.user_id]) if may_see_users else "",
     }

@@ -24,19 +24,22 @@ CHARTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("Failed in the hour before", "", (("failed_1h", "turns"),)),
     ("Waiting for a worker", "", (("queued", "turns"), ("broker_depth", "tasks"))),
 )
-WHERE: Mapping[str, str] = {  # the tab that shows what a finding is about
+WHERE: Mapping[str, str] = {  # the tab, and the part of it, that shows what a finding is about
     "orphans": "orphaned",
     "stuck_queue": "stuck-queued",
     "failure_spike": "failed",
-    "long_running": "long-running",
+    "long_running": "running?only=long_running_1h",
     "invalid_state": "invalid",
-    "cancel_backlog": "running",
+    "cancel_backlog": "running?only=cancel_backlog",
+    "stranded_pending": "queued?only=stranded_pending",
     "no_workers": "workers",
     "mixed_versions": "workers",
     "queue_growing": "queued",
     "slow_start": "queued",
+    "scheduler_silent": "schedules",
     "orphaned_schedules": "orphaned-schedules",
 }
+ABOUT_SESSIONS = frozenset({"stranded_pending", "lease_without_turn"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,12 @@ def _unfinished(summary: Summary) -> list[Card]:
             tab="queued",
             tone="warning" if (summary.oldest_queued_seconds or 0) > 60 else "",
         ),
-        Card(name="Waiting for people", value=_count(summary.waiting), tab="waiting"),
+        Card(
+            name="Waiting for people",
+            value=_count(summary.waiting),
+            more=f"{_count(summary.waiting_old)} over a day" if summary.waiting_old else "",
+            tab="waiting",
+        ),
         Card(
             name="Orphaned",
             value=_count(orphans),
@@ -108,7 +116,7 @@ def _unfinished(summary: Summary) -> list[Card]:
             name="Stops not obeyed",
             value=_count(summary.cancel_backlog),
             more="over 5 s",
-            tab="running",
+            tab="running?only=cancel_backlog",
             tone="warning" if summary.cancel_backlog else "",
         ),
     ]
@@ -153,6 +161,7 @@ def _around(summary: Summary) -> list[Card]:
             name="Messages waiting",
             value=_count(summary.pending_messages),
             more=f"{_count(summary.stranded_sessions)} sessions stranded",
+            tab="queued?only=stranded_pending",
             tone="warning" if summary.stranded_sessions else "",
         ),
         Card(name="Recovered, 24 h", value=_count(summary.recovered_24h), more="taken from dead workers"),

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.db import Error, connection
 from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
@@ -62,7 +63,15 @@ def first_page(request: HttpRequest) -> HttpResponse:
 def _with_link(finding: findings.Finding) -> dict[str, object]:
     slug = overview.WHERE.get(finding.code, "")
     figures = [figure(name, number) for name, number in finding.numbers.items()]
-    return {**asdict(finding), "figures": figures, "link": url_of(slug) if slug else ""}
+    ids = [(one, _page_of(finding.code, one)) for one in finding.ids]
+    return {**asdict(finding), "figures": figures, "ids": ids, "link": url_of(slug) if slug else ""}
+
+
+def _page_of(code: str, identifier: str) -> str:
+    """Findings about sessions name sessions; all others name executions."""
+    if code in overview.ABOUT_SESSIONS:
+        return reverse("admin:copilot_session_change", args=[identifier])
+    return reverse("diagnostics:execution", args=[identifier])
 
 
 def _charts(span: str) -> list[object]:

@@ -13,8 +13,10 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
@@ -34,8 +36,6 @@ def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
     """Strangers are asked to log in, others told no, both before any work; whoever acts has logged in today."""
 
     def guarded(view: View[P]) -> View[P]:
-        @never_cache
-        @wraps(view)
         def guard(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path(), reverse("admin:login"))
@@ -49,7 +49,16 @@ def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
                 return redirect_to_login(request.get_full_path(), reverse("admin:login"))
             return view(request, *args, **kwargs)
 
-        return guard
+        @never_cache
+        @wraps(view)
+        def answered(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+            try:
+                return guard(request, *args, **kwargs)
+            except (OperationalError, InterfaceError):  # who asks cannot be known, or what became of it
+                connection.close()
+                return HttpResponse(render_to_string("admin/diagnostics/away.html"), status=503)
+
+        return answered
 
     return guarded
 
@@ -121,8 +130,10 @@ def tabs_shown(summary: Summary) -> list[TabShown]:
     ]
 
 
-def url_of(slug: str) -> str:
-    return reverse("diagnostics:tab", args=[slug]) if slug else reverse("diagnostics:overview")
+def url_of(place: str) -> str:
+    """Of a tab, or of a part of its list: `running?only=cancel_backlog`."""
+    slug, asks, query = place.partition("?")
+    return reverse("diagnostics:tab", args=[slug]) + asks + query if slug else reverse("diagnostics:overview")
 
 
 def _count(tab: Tab, summary: Summary) -> int | None:

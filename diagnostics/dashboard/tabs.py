@@ -68,6 +68,21 @@ DISABLE_SCHEDULES = Action(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some of what a tab lists: a narrower condition of D3, at `?only=` its name."""
+
+    condition: str
+    title: str
+    about: str
+    figure: str = ""  # of the summary, where it is not named as the condition
+    repaired_by_reaper: bool = False  # then there is nothing to press
+
+    @property
+    def counted_as(self) -> str:
+        return self.figure or self.condition
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tab:
     slug: str
     title: str
@@ -76,6 +91,7 @@ class Tab:
     empty: str = "Nothing here."
     noun: str = "execution"
     condition: str = ""
+    parts: tuple[Part, ...] = ()
     counts: tuple[str, ...] = ()  # the figures of the summary beside its title, added up
     tone: Tone = ""  # when there is anything in it
     actions: tuple[Action, ...] = ()
@@ -95,6 +111,19 @@ TABS: tuple[Tab, ...] = (
         counts=("running",),
         about="A worker has them now. “Live” means that its beat names this very run.",
         empty="Nothing runs at the moment.",
+        parts=(
+            Part(
+                condition="cancel_backlog",
+                title="Stop not obeyed",
+                about="Told to stop more than 5 seconds ago, and not ended. The reaper overrides them; "
+                "Stop does the same by hand, and takes the worker's right to write.",
+            ),
+            Part(
+                condition="long_running_1h",
+                title="Over an hour",
+                about="Live, and running for longer than the limit of a turn allows. Look at the turn, then stop it.",
+            ),
+        ),
         actions=(STOP,),
     ),
     Tab(
@@ -105,6 +134,21 @@ TABS: tuple[Tab, ...] = (
         counts=("queued",),
         about="Waiting for a worker. Seconds are normal; minutes mean too few workers, or none.",
         empty="Nobody waits for a worker.",
+        parts=(
+            Part(
+                condition="never_started",
+                title="Never started",
+                about="No worker has had them yet. The others were queued again, after an approval or a takeover.",
+            ),
+            Part(
+                condition="stranded_pending",
+                title="Stranded messages",
+                about="Sessions whose messages wait although nothing runs there. The reaper starts a turn for each "
+                "within seconds; if they stay, look whether it is alive. There is nothing to press.",
+                figure="stranded_sessions",
+                repaired_by_reaper=True,
+            ),
+        ),
         actions=(REQUEUE, STOP),
     ),
     Tab(
@@ -115,6 +159,14 @@ TABS: tuple[Tab, ...] = (
         counts=("waiting",),
         about="Waiting for a person to approve something. No worker is held; days are normal.",
         empty="Nobody is waited for.",
+        parts=(
+            Part(
+                condition="waiting_old",
+                title="Over a day",
+                about="Waiting for a person for more than a day. They cost nothing and end by themselves when "
+                "their request expires; stop one only if its owner asks for it.",
+            ),
+        ),
         actions=(STOP,),
     ),
     Tab(
@@ -127,6 +179,19 @@ TABS: tuple[Tab, ...] = (
         about="Nobody runs them: their worker is dead, or they never started within a day. "
         "The reaper takes over what is provably dead within seconds; what stays here needs a decision.",
         empty="Every execution has somebody who runs it.",
+        parts=(
+            Part(
+                condition="orphaned_running",
+                title="Worker dead",
+                about="No beat of any worker names them. The reaper gives them to another worker within seconds; "
+                "one that stays here is ended by hand.",
+            ),
+            Part(
+                condition="orphaned_queued",
+                title="Never started",
+                about="Queued for more than a day. Ending them costs nobody anything; their owners can retry.",
+            ),
+        ),
         actions=(CLEANUP,),
         all_actions=(CLEANUP_ALL,),
     ),
@@ -213,5 +278,8 @@ TABS: tuple[Tab, ...] = (
     ),
 )
 STORY = Tab(slug="execution", title="Execution", kind="executions")  # of one; it has no place among the tabs
+PLACES = {
+    part.condition: tab.slug for tab in TABS for part in tab.parts
+}  # where a narrower condition is listed
 BY_SLUG = {tab.slug: tab for tab in TABS}
 ACTIONS = {action.name: action for tab in TABS for action in (*tab.actions, *tab.all_actions)}

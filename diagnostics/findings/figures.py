@@ -91,10 +91,13 @@ class Snapshot:
     leases_without_turn: tuple[str, ...] | None = None
     longest_stream: int | None = None
     streams_without_life: int | None = None
+    database_takes_writes: bool | None = None
     reaper_silent_seconds: float | None = None
+    reaper_never_looked: bool | None = None  # or Redis forgot that it did
     reaper_blind: bool | None = None
     scheduler_silent_seconds: float | None = None
-    clock_skew_seconds: float | None = None
+    database_skew_seconds: float | None = None  # this host's clock against the server's
+    redis_skew_seconds: float | None = None
     eviction_policy: str | None = None
     orphaned_schedules: int | None = None
     update_backlog: int | None = None

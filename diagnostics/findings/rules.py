@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
 from diagnostics.findings.figures import Snapshot
+from diagnostics.findings.meanings import meaning
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -17,6 +18,7 @@ class Finding:
     code: str
     severity: Severity
     title: str
+    why: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     ids: tuple[str, ...] = ()  # at most twenty
     suggested_action: str = ""
@@ -39,7 +41,8 @@ Rule = Callable[[Snapshot], Finding | None]
 def evaluate(snapshot: Snapshot) -> list[Finding]:
     """Ordered by severity, then as the rules stand; what could not be read gives no finding but its own."""
     found = [*_dependencies(snapshot), *(finding for rule in RULES if (finding := rule(snapshot)))]
-    return sorted(found, key=lambda finding: GRAVITY[finding.severity])
+    explained = [replace(finding, why=meaning(finding.code)) for finding in found]
+    return sorted(explained, key=lambda finding: GRAVITY[finding.severity])
 
 
 def _some(number: float | None) -> float:
@@ -56,8 +59,19 @@ def _dependencies(snapshot: Snapshot) -> Iterable[Finding]:
             code=f"dependency_down:{name}",
             severity="critical",
             title=f"{name.capitalize()} does not answer",
-            suggested_action="Run `manage.py doctor`: it says what is wrong and what to do next.",
+            suggested_action="Bring it back; `manage.py doctor` says what is wrong with it. Repair nothing before.",
         )
+
+
+def _database_read_only(snapshot: Snapshot) -> Finding | None:
+    if snapshot.database_takes_writes is not False:
+        return None
+    return Finding(
+        code="database_read_only",
+        severity="critical",
+        title="Postgres takes no writes",
+        suggested_action="Point DATABASE_URL at the primary, or end its read-only mode. Repairs wait until then.",
+    )
 
 
 def _orphans(snapshot: Snapshot) -> Finding | None:
@@ -224,7 +238,7 @@ def _stream_bloat(snapshot: Snapshot) -> Finding | None:
         severity="warning",
         title="Event logs that are not cut or never expire",
         numbers={"longest": longest, "without_life": endless},
-        suggested_action="Look at the tab Streams; EVENT_LOG_LENGTH and EVENT_LOG_SECONDS bound them.",
+        suggested_action="Look at /api/v1/admin/diagnostics/streams; EVENT_LOG_LENGTH and EVENT_LOG_SECONDS bound them.",
     )
 
 
@@ -241,13 +255,13 @@ def _reaper_blind(snapshot: Snapshot) -> Finding | None:
 
 def _reaper_silent(snapshot: Snapshot) -> Finding | None:
     silent = snapshot.reaper_silent_seconds
-    if silent is None or silent <= REAPER_SILENT_SECONDS:
+    if not snapshot.reaper_never_looked and (silent is None or silent <= REAPER_SILENT_SECONDS):
         return None
     return Finding(
         code="reaper_silent",
         severity="critical",
         title="Nobody looks for dead executions",
-        numbers={"silent_seconds": silent},
+        numbers={} if silent is None else {"silent_seconds": silent},
         suggested_action="Start `celery beat` and a worker of the queue `maintenance`.",
     )
 
@@ -280,14 +294,15 @@ def _mixed_versions(snapshot: Snapshot) -> Finding | None:
 
 
 def _clock_skew(snapshot: Snapshot) -> Finding | None:
-    skew = snapshot.clock_skew_seconds
-    if skew is None or abs(skew) <= MOST_SKEW_SECONDS:
+    against = {"Postgres": snapshot.database_skew_seconds, "Redis": snapshot.redis_skew_seconds}
+    wrong = {name: skew for name, skew in against.items() if abs(_some(skew)) > MOST_SKEW_SECONDS}
+    if not wrong:
         return None
     return Finding(
         code="clock_skew",
         severity="warning",
-        title="The clocks of the servers differ",
-        numbers={"seconds": skew},
+        title=f"The clocks of this host and of {' and '.join(wrong)} differ",
+        numbers={f"{name.lower()}_skew_seconds": abs(_some(skew)) for name, skew in wrong.items()},
         suggested_action="Run NTP on every host.",
     )
 
@@ -343,6 +358,7 @@ def _delivery_backlog(snapshot: Snapshot) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
+    _database_read_only,
     _orphans,
     _no_workers,
     _reaper_blind,

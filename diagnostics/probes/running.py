@@ -129,8 +129,10 @@ def without_echo(results: Sequence[Result]) -> list[Result]:
     dead = {result.name for result in results if result.status == "fail"}
     needs = {
         "migrations": {"postgres"},
-        "workers": {"postgres"},
-        "reaper": {"redis", "workers"},
+        "postgres.writes": {"postgres"},
+        "workers": {"postgres", "postgres.writes"},
+        "scheduler": {"postgres", "postgres.writes"},
+        "reaper": {"redis", "workers", "scheduler", "postgres.writes"},
         "clock": {"postgres", "redis"},
         "webhooks.stripe": {"payments.stripe"},
         "webhooks.telegram": {"platforms.telegram"},

@@ -20,10 +20,13 @@ from copilot.errors import Unavailable
 from copilot.queries import reaper_silent_seconds, redis_health, workers_seen
 from diagnostics.broker import QUEUES, UNREACHABLE, depths
 from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe, shown
+from diagnostics.reading import now
+from diagnostics.ticks import last_tick_at
 
 MOST_SKEW_SECONDS = 2.0
 OLDEST_TRANSACTION_SECONDS = 3600
 BEAT_LIFE_SECONDS = 6.0  # D2
+SCHEDULER_SILENT_SECONDS = 180.0  # D12
 REAPER_SILENT_SECONDS = 20.0  # ten ticks; a sweep that has much to do takes several
 
 
@@ -51,6 +54,22 @@ def postgres() -> Finding:
             status="warn", detail=detail, next_step="Find it in pg_stat_activity: it keeps vacuum waiting."
         )
     return Finding(detail=detail)
+
+
+def writes() -> Finding:
+    """A standby, or a server that somebody set to reading, answers everything and keeps nothing."""
+    with _database() as database:
+        row = database.execute(
+            "select pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on'"
+        ).fetchone()
+    assert row is not None
+    if not any(row):
+        return Finding(detail="takes writes")
+    return Finding(
+        status="fail",
+        detail="a standby, which takes no writes" if row[0] else "takes no writes: it is set to read only",
+        next_step="Point DATABASE_URL at the primary, or set default_transaction_read_only off.",
+    )
 
 
 def migrations() -> Finding:
@@ -196,6 +215,29 @@ def reaper() -> Finding:
     )
 
 
+def scheduler() -> Finding:
+    """A sweep proves it, for beat sends it; else what it has written down of itself."""
+    try:
+        swept = reaper_silent_seconds()
+    except Unavailable:
+        swept = None
+    if swept is not None and swept <= REAPER_SILENT_SECONDS:
+        return Finding(detail=f"the reaper that it sends looked {swept:.0f} s ago")
+    try:
+        ticked = last_tick_at()
+        silent = (now() - ticked).total_seconds() if ticked else None
+    finally:
+        connection.close()  # this thread's own
+    if silent is not None and silent <= SCHEDULER_SILENT_SECONDS:
+        return Finding(detail=f"ticked {silent:.0f} s ago")
+    since = "it never ticked" if silent is None else f"it last ticked {silent:.0f} s ago"
+    return Finding(
+        status="fail",
+        detail=f"scheduler_silent: {since}; the reaper, schedules, mails and clean-ups wait",
+        next_step="Start `celery beat` (see deploy/systemd).",
+    )
+
+
 def clock() -> Finding:
     with _database() as database:
         row = database.execute("select extract(epoch from clock_timestamp())::float").fetchone()
@@ -244,3 +286,11 @@ def mail() -> Finding:
 
 
 READINESS: Mapping[str, Probe] = {"postgres": postgres, "migrations": migrations, "redis": redis}
+ESSENTIAL: Mapping[str, Probe] = {
+    "postgres": postgres,
+    "postgres.writes": writes,
+    "migrations": migrations,
+    "redis": redis,
+    "broker": broker,
+    "clock": clock,
+}  # what the dashboard shows at every look

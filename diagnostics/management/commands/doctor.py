@@ -14,12 +14,13 @@ from diagnostics.probes import configuration, payments, platforms, providers, ru
 
 GROUPS: Mapping[str, Mapping[str, running.Probe]] = {
     "config": configuration.CHECKS,
-    "postgres": {"postgres": servers.postgres},
+    "postgres": {"postgres": servers.postgres, "postgres.writes": servers.writes},
     "migrations": {"migrations": servers.migrations},
     "redis": {"redis": servers.redis},
     "broker": {"broker": servers.broker},
     "channels": {"channels": servers.channels},
     "workers": {"workers": servers.workers},
+    "scheduler": {"scheduler": servers.scheduler},
     "reaper": {"reaper": servers.reaper},
     "storage": {"storage": servers.storage},
     "mail": {"mail": servers.mail},
