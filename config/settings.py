@@ -163,7 +163,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 5,
     "socket_connect_timeout": 2,
 }
-CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_SCHEDULER = "config.clock:Scheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_BEAT_SYNC_EVERY = 30  # tasks sent: it writes down at least every minute that it lives (D12)
 CELERY_BEAT_SCHEDULE = timetable.jobs(sweep_seconds=DIAG_SWEEP_SECONDS)
@@ -210,6 +210,7 @@ EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD")
 EMAIL_USE_TLS = env.flag("EMAIL_USE_TLS", False)
 EMAIL_TIMEOUT = env.seconds("EMAIL_TIMEOUT", 10, least=1)
 DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
+SERVER_EMAIL = DEFAULT_FROM_EMAIL
 ALERT_EMAILS = env.words(
     "ALERT_EMAILS", []
 )  # who is told what needs a person; empty: staff who have an address
@@ -304,6 +305,9 @@ TRACES = bool(env.text("OTEL_EXPORTER_OTLP_ENDPOINT") or env.text("OTEL_EXPORTER
 METRICS_TOKEN = env.text("METRICS_TOKEN")
 METRICS_ALLOWED_CIDRS = env.words("METRICS_ALLOWED_CIDRS", [])  # who may scrape without the token
 METRICS_PORT = env.integer("METRICS_PORT", 0, most=65535)  # of a worker's own /metrics; 0: none
+# Who is told of critical findings (D12): addresses, and a webhook that takes JSON with the field `text`.
+ADMINS = [(address, address) for address in env.words("ADMINS", ALERT_EMAILS)]
+DIAG_ALERT_WEBHOOK_URL = env.text("DIAG_ALERT_WEBHOOK_URL")
 HEARTBEAT_FILE = env.text(
     "HEARTBEAT_FILE"
 )  # touched by a Celery process while it works, for container checks

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-Act = Literal["take_over", "override_stop", "send_again", "expire", "start_stranded"]
+Act = Literal["take_over", "override_stop", "send_again", "expire", "start_stranded", "restore"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Healed:
-    """`id` is a turn's, or the session's whose messages were stranded; the rest is what it was before."""
+    """`id` is a turn's, or a session's: of stranded messages, or that Redis forgot; the rest is what it was before."""
 
     act: Act
     id: UUID

@@ -327,6 +327,7 @@ def restore_if_forgotten() -> bool:
         return False
     for session_id in _sessions_in_use():
         dispatch.restore(session_id)
+        journal.note("restore", session_id, status="forgotten")
     lease.mark_epoch()
     return True
 

@@ -80,6 +80,21 @@ class RepairPreview(models.Model):
         return f"preview of {self.action}"
 
 
+class Alert(models.Model):
+    """A critical finding that administrators were told of (D12)."""
+
+    code = models.CharField(max_length=60, primary_key=True)
+    title = models.CharField(max_length=200)
+    told_at = models.DateTimeField()
+    resolved_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.code
+
+
 class MetricSample(models.Model):
     """One figure of one minute, for the charts (D13)."""
 

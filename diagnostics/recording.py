@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TypeVar
 from uuid import UUID
@@ -14,6 +14,7 @@ from diagnostics import audit
 from diagnostics.audit import Change, Entry, Outcome, State
 
 T = TypeVar("T")
+OF_SESSIONS: Mapping[str, str] = {"start_stranded": "started", "restore": "put back"}  # which have no status
 
 
 def recorded(act: Callable[[], T]) -> T:
@@ -35,7 +36,7 @@ def _record(notes: Sequence[recovery.journal.Healed], duration_ms: int) -> None:
             Change(
                 id=note.id,
                 before=State(status=note.status, fence=note.fence),
-                after=after.get(note.id, State(status="started", fence=0)),
+                after=after.get(note.id, State(status=OF_SESSIONS.get(act, ""), fence=0)),
             )
             for note in healed
         ]

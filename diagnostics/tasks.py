@@ -15,7 +15,7 @@ from django.db import Error, connection
 
 from copilot import recovery, workers
 from copilot.queries import executions
-from diagnostics import keeping, samples, snapshot
+from diagnostics import alerts, keeping, samples, snapshot
 from diagnostics.recording import recorded
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,9 @@ def _let_go() -> None:
 
 @shared_task(name="diagnostics.tasks.sample", ignore_result=True)
 def sample() -> None:
-    """The figures of this minute (D13)."""
+    """The figures of this minute, and whoever must hear of them (D12, D13)."""
+    if alerts.wanted():
+        alerts.tell(snapshot.take())
     samples.record(snapshot.compute())
 
 

@@ -164,15 +164,17 @@ def address(model: type[models.Model], page: str, *arguments: object) -> str:
     return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}", args=arguments)
 
 
-def statements(client: Client, model: type[models.Model]) -> int:
+def statements(client: Client, model: type[models.Model], *opened: object) -> int:
+    """Of a list, or of one row's page."""
     with CaptureQueriesContext(connection) as made:
-        answer = client.get(address(model, "changelist"))
+        answer = client.get(address(model, "change" if opened else "changelist", *opened))
     assert answer.status_code == 200, model
     assert SECRET not in answer.content.decode(), model
     return len(made)
 
 
-def test_every_list_costs_the_same_for_many_rows_as_for_one(staff: Client):
+@pytest.mark.parametrize("times", [3, pytest.param(49, marks=pytest.mark.slow)])
+def test_every_list_costs_the_same_for_many_rows_as_for_one(staff: Client, times: int):
     """D13, P12: no list asks once more for every row, and none shows a secret"""
     lists = [model for model in shown() if model.__name__ not in FIXED]
     for model in lists:
@@ -180,7 +182,7 @@ def test_every_list_costs_the_same_for_many_rows_as_for_one(staff: Client):
     for model in lists:
         staff.get(address(model, "changelist"))  # content types and policies are read once
     for_one = {model.__name__: statements(staff, model) for model in lists}
-    for model in lists * 3:
+    for model in lists * times:
         row(model)
     for_many = {model.__name__: statements(staff, model) for model in lists}
     assert for_many == for_one
@@ -195,6 +197,19 @@ def test_every_row_opens_every_list_can_be_searched_and_no_page_shows_a_secret(s
         assert SECRET not in opened.content.decode(), model
         for text in ("owner-1", str(uuid.uuid4()), "a b'c%"):
             assert staff.get(address(model, "changelist"), {"q": text}).status_code == 200, model
+
+
+def test_a_page_costs_the_same_however_much_belongs_to_its_row(staff: Client):
+    """D13, P12: a user with many sessions, a session with many turns, a turn with many rows"""
+    turn = make.turn(make.session(person()))
+    pages = [(User, turn.session.owner_id), (Session, turn.session_id), (Turn, turn.pk)]
+    for _ in range(2):  # content types and policies are read once
+        before = {model: statements(staff, model, key) for model, key in pages}
+    for _ in range(10):
+        another = make.session(turn.session.owner)
+        make.turn(another, "succeeded")
+        make.message(turn.session, turn=turn)
+    assert {model: statements(staff, model, key) for model, key in pages} == before
 
 
 def test_user_session_turn_use_and_money_lead_to_each_other(staff: Client):

@@ -149,9 +149,10 @@ class TestJudging:
         for _ in range(2):
             Turn.objects.filter(pk=sent.pk).update(dispatched_at=long_ago)
             reaper.sweep()
-        found = {audit.action: audit.ids for audit in RepairAudit.objects.all()}
+        rows = RepairAudit.objects.exclude(action="restore")  # an empty Redis looks like one that forgot
+        found = {audit.action: audit.ids for audit in rows}
         assert found == {"override_stop": [stopped.pk], "send_again": [sent.pk]}
-        assert RepairAudit.objects.count() == 2
+        assert rows.count() == 2
 
     def test_all_that_died_meanwhile_is_handled_in_one_pass(self):
         """A-D10.8: after the reaper itself was away, which is told while it lasts"""

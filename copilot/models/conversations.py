@@ -219,7 +219,6 @@ class Turn(models.Model):
     dispatch_count = models.PositiveIntegerField(default=0, db_default=0)
     started_at = models.DateTimeField(null=True, blank=True)
     begun_at = models.DateTimeField(null=True, blank=True, help_text="When the present run began.")
-    first_event_at = models.DateTimeField(null=True, blank=True)
     recovered_at = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_through = models.BigIntegerField(

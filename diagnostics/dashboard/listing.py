@@ -20,6 +20,7 @@ from diagnostics.dashboard.tabs import ACTIONS, Part, Tab
 ROWS = 50
 ONLY = "only"  # the part of a tab's list that an address names
 Context = dict[str, object]
+HEALING = ("take_over", "override_stop", "send_again", "expire", "start_stranded", "restore")  # by the reaper
 ORIGINS = ("web", "api", "schedule", "goal", "parent", "telegram", "discord", "slack")
 
 
@@ -188,7 +189,7 @@ def audit(request: HttpRequest, tab: Tab) -> Context:
                 name="action",
                 label="Action",
                 value=action,
-                choices=[(name, name.replace("_", " ")) for name in (*ACTIONS, "reset_usage")],
+                choices=[(name, name.replace("_", " ")) for name in (*ACTIONS, "reset_usage", *HEALING)],
             ),
         ],
         "filtered": bool(actor or action),

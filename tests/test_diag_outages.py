@@ -1,0 +1,133 @@
+"""While servers are away, forget or refuse, the page still answers, and says which and what to do (D1, D4, D13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+from django.test import Client
+from kombu import Connection
+
+from config.celery import app
+from config.servers import free_port
+from copilot.live import client as live_client
+from copilot.live.client import blocking
+from diagnostics import findings, inventory, metrics, snapshot, timetable
+from diagnostics import tasks as reaper
+from diagnostics.dashboard.tabs import TABS
+from diagnostics.models import RepairAudit
+from tests import make
+from tests.test_dashboard import HOME, staff, stuck, text
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(inventory, "ask_celery", list)
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
+    for part in (snapshot, inventory, timetable, metrics._probes):
+        part.forget()
+
+
+@pytest.fixture
+def grace() -> Client:
+    return staff("view", "repair")
+
+
+def pages() -> list[str]:
+    return [f"{HOME}{tab.slug}/" if tab.slug else HOME for tab in TABS]
+
+
+def codes() -> list[str]:
+    return [finding.code for finding in findings.evaluate(snapshot.take())]
+
+
+def test_without_postgres_there_is_a_page_that_says_what_to_do(grace: Client, monkeypatch):
+    """A-D4.3, D13: nobody can be recognised, so nothing is told but that"""
+    with monkeypatch.context() as patch:
+        connection.close()
+        patch.setitem(connection.settings_dict, "PORT", free_port())
+        for where in (HOME, f"{HOME}running/"):
+            answer = grace.get(where)
+            assert answer.status_code == 503, where
+            assert "Postgres does not answer" in answer.content.decode()
+            assert "manage.py doctor" in answer.content.decode()
+        connection.close()
+    assert grace.get(HOME).status_code == 200
+
+
+def test_on_a_database_that_takes_no_writes_all_can_be_read_and_nothing_is_half_done(grace: Client):
+    """D1, D13: the first page says so, and a repair says why it cannot be done"""
+    turn = stuck()
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+        try:
+            for where in (*pages(), f"{HOME}execution/{turn.pk}/"):
+                assert grace.get(where).status_code == 200, where
+            assert "Act now: Postgres takes no writes" in text(grace, HOME)
+            asked = {"tab": "stuck-queued", "action": "requeue", "ids": [str(turn.pk)]}
+            shown = grace.post(f"{HOME}confirm/", asked)
+            assert shown.status_code == 200
+            assert "will be changed" not in shown.content.decode()
+            assert 'role="alert"' in shown.content.decode()
+        finally:
+            cursor.execute("SET default_transaction_read_only = off")
+    turn.refresh_from_db()
+    assert (turn.status, turn.dispatch_count) == ("queued", 0)
+
+
+def test_without_redis_the_rest_is_shown(grace: Client, settings):
+    """A-D4.3, D13: figures that are missing are not zero"""
+    make.turn(make.session(), "running", attempts=1)
+    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
+    live_client.blocking.cache_clear()
+    try:
+        for where in pages():
+            assert grace.get(where).status_code in (200, 503), where
+        page = text(grace, HOME)
+    finally:
+        live_client.blocking.cache_clear()
+    assert "Redis does not answer" in page
+    assert "Chats stand still" in page
+
+
+def test_without_the_broker_the_rest_is_shown(grace: Client, monkeypatch):
+    """A-D4.3, D13"""
+    gone = f"redis://127.0.0.1:{free_port()}/0"
+    monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(gone, **how))
+    page = text(grace, HOME)
+    assert "Broker does not answer" in page
+    assert "new turns are accepted" in page
+
+
+def test_a_redis_that_forgot_everything_is_told_and_what_was_put_back_is_recorded(grace: Client):
+    """A-D2.1, D8, D10: the silent reaper first, then its record"""
+    session = make.session()
+    make.turn(session, "running", attempts=1)
+    blocking().flushall()
+    assert "reaper_silent" in codes()
+    assert text(grace, HOME)
+    reaper.sweep()
+    [row] = RepairAudit.objects.filter(action="restore")
+    assert (row.actor, row.ids) == ("reaper", [session.pk])
+    assert f"/admin/copilot/session/{session.pk}/change/" in text(grace, f"{HOME}audit/")
+    forget()
+    assert "reaper_silent" not in codes()
+    reaper.sweep()
+    assert RepairAudit.objects.filter(action="restore").count() == 1
+
+
+@pytest.mark.parametrize("seconds", [-60, 60])
+def test_clocks_that_differ_are_told(grace: Client, monkeypatch, seconds: int):
+    """A-D7.1, D12: this host's against Postgres' and Redis'"""
+    real = snapshot.time.time
+    monkeypatch.setattr(snapshot.time, "time", lambda: real() + seconds)
+    page = text(grace, HOME)
+    assert "The clocks of this host and of Postgres and Redis differ" in page
