@@ -86,12 +86,16 @@ def of_execution(execution_id: UUID) -> list[RepairAudit]:
     return list(RepairAudit.objects.filter(ids__contains=[execution_id]).order_by("-at", "pk")[:MOST_AUDITS])
 
 
-def audits(*, actor: str = "", action: str = "", limit: int = 50, offset: int = 0) -> AuditPage:
+def audits(
+    *, actor: str = "", action: str = "", outcome: str = "", limit: int = 50, offset: int = 0
+) -> AuditPage:
     rows = RepairAudit.objects.all()
     if actor:
         rows = rows.filter(actor=actor)
     if action:
         rows = rows.filter(action=action)
+    if outcome:
+        rows = rows.filter(outcome=outcome)
     total = rows[: lists.MOST_COUNTED + 1].count()
     found = rows.order_by("-at", "pk")[offset : offset + limit]
     return AuditPage(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import uuid
 from datetime import timedelta
@@ -15,7 +16,7 @@ from billing import accounts, counters, plans, pricing, usage
 from billing.models import UsageWindow
 from config.servers import free_port
 from copilot.models import Agent, AgentVersion, Message, Turn
-from diagnostics import conditions, inventory, snapshot, timetable
+from diagnostics import conditions, inventory, shared, snapshot, timetable
 from diagnostics.dashboard import charts, overview
 from diagnostics.dashboard.tabs import PLACES, TABS
 from diagnostics.findings import Finding, Summary
@@ -200,6 +201,8 @@ def test_the_record_of_repairs_names_who_what_and_why(grace: Client):
     page = text(grace, f"{HOME}audit/?action=requeue")
     assert "lost its task" in page
     assert "grace" in page
+    for outcome, status in (("done", 200), ("refused", 200), ("dry_run", 200), ("odd", 400)):
+        assert grace.get(f"{HOME}audit/?only={outcome}").status_code == status
 
 
 def test_one_execution_tells_its_story(grace: Client):
@@ -421,3 +424,24 @@ def test_the_gravest_finding_is_the_verdict():
     critical = Finding(code="c", severity="critical", title="Dead")
     assert overview.verdict([critical, warning], quiet).words == "Act now: Dead"
     assert overview.verdict([warning, warning], quiet).words == "Have a look: Slow, and 1 more"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_hour_on_five_browsers_costs_few_looks_and_no_memory(grace: Client, monkeypatch):
+    """A-D22.2: each renews itself every 30 seconds; at most five computations in that time, and nothing piles up"""
+    clock = [1_000.0]
+    monkeypatch.setattr(shared.time, "monotonic", lambda: clock[0])
+    stuck()
+    looks, sizes = [], []
+    for half_minute in range(120):
+        before = snapshot._summary.computations
+        for _ in range(5):
+            text(grace, HOME, **FRAGMENT)
+            clock[0] += 6
+        looks.append(snapshot._summary.computations - before)
+        if half_minute % 30 == 29:
+            gc.collect()
+            sizes.append(len(gc.get_objects()))
+    assert max(looks) <= 5
+    assert sizes[-1] < sizes[0] * 1.02, sizes

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from copilot.models import Turn
 from diagnostics import inventory, snapshot
+from diagnostics.api.doors import Door
 from diagnostics.api.urls import REPAIRS
 from diagnostics.models import MetricSample, RepairAudit
 from tests import make
@@ -106,19 +107,24 @@ def test_an_old_login_changes_nothing():
     assert client.get(f"{HERE}/executions").status_code == 200
 
 
-def test_answers_are_not_kept_and_not_without_bound():
+def test_answers_are_not_kept_and_not_without_bound(monkeypatch: pytest.MonkeyPatch):
     """A-D14.1: no-store; 120 reads and 20 changes a minute for one administrator"""
+    assert (Door.reads_per_minute, Door.writes_per_minute) == (120, 20)
+    monkeypatch.setattr(
+        Door, "reads_per_minute", 8
+    )  # fewer are asked for within the minute, however busy it is
+    monkeypatch.setattr(Door, "writes_per_minute", 4)
     client = person(staff("view", "repair", name="oscar"))
     assert client.get(f"{HERE}/audit")["Cache-Control"] == "no-store"
-    codes = [client.get(f"{HERE}/audit").status_code for _ in range(121)]
-    assert codes.count(200) == 119
+    codes = [client.get(f"{HERE}/audit").status_code for _ in range(9)]
+    assert codes.count(200) == 7
     assert codes[-1] == 429
     asked = {"ids": [str(uuid.uuid4())], "reason": "to try it", "confirm": True}
     codes = [
         client.post(f"{HERE}/executions/requeue", asked, content_type="application/json").status_code
-        for _ in range(21)
+        for _ in range(5)
     ]
-    assert (codes.count(200), codes[-1]) == (20, 429)
+    assert (codes.count(200), codes[-1]) == (4, 429)
 
 
 @pytest.mark.parametrize(

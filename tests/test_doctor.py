@@ -21,10 +21,16 @@ from copilot.live import beats, keys
 from copilot.live import client as live_client
 from copilot.models import WorkerBeat
 from diagnostics import tasks as reaper
-from diagnostics.probes import servers
+from diagnostics.probes import running, servers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "extremely-secret-value-1234567890"
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(running, "QUICK_SECONDS", 30.0)
+    monkeypatch.setattr(running, "SLOW_SECONDS", 30.0)
 
 
 def doctor(*arguments: str) -> tuple[int, list[dict[str, str]]]:

@@ -34,13 +34,14 @@ def confirm(request: HttpRequest) -> HttpResponse:
 def apply(request: HttpRequest) -> HttpResponse:
     action, ids, tab = _asked(request)
     preview = request.POST.get("preview_id")
-    looked = _dry_run(request, action, ids, preview)
-    if isinstance(looked, Refused):
-        return _ask(request, action, ids, tab, refusal=looked.message)
-    if looked.changed > COUNTED_ABOVE and request.POST.get("count", "").strip() != str(looked.changed):
-        return _ask(
-            request, action, ids, tab, refusal=f"Type {looked.changed} to confirm how many are changed."
-        )
+    if preview or len(ids) > COUNTED_ABOVE:
+        looked = _dry_run(request, action, ids, preview)
+        if isinstance(looked, Refused):
+            return _ask(request, action, ids, tab, refusal=looked.message)
+        if looked.changed > COUNTED_ABOVE and request.POST.get("count", "").strip() != str(looked.changed):
+            return _ask(
+                request, action, ids, tab, refusal=f"Type {looked.changed} to confirm how many are changed."
+            )
     fields = {**_chosen(action, ids, preview), "reason": request.POST.get("reason", ""), "confirm": True}
     try:
         result = repairs.perform(actor(request), action.name, fields)

@@ -21,6 +21,7 @@ ROWS = 50
 ONLY = "only"  # the part of a tab's list that an address names
 Context = dict[str, object]
 HEALING = ("take_over", "override_stop", "send_again", "expire", "start_stranded", "restore")  # by the reaper
+OUTCOMES = {"": "All", "done": "Done", "refused": "Refused", "dry_run": "Looked at"}
 ORIGINS = ("web", "api", "schedule", "goal", "parent", "telegram", "discord", "slack")
 
 
@@ -181,8 +182,20 @@ def schedules(request: HttpRequest, tab: Tab) -> Context:
 def audit(request: HttpRequest, tab: Tab) -> Context:
     page = _page(request.GET)
     actor, action = request.GET.get("actor", "")[:150], request.GET.get("action", "")[:40]
-    found = timeline.audits(actor=actor, action=action, limit=ROWS, offset=(page - 1) * ROWS)
+    outcome = request.GET.get(ONLY, "")
+    if outcome not in OUTCOMES:
+        raise InvalidRequest(f"{ONLY}: not a part of this list.")
+    found = timeline.audits(actor=actor, action=action, outcome=outcome, limit=ROWS, offset=(page - 1) * ROWS)
     return {
+        "only": outcome,
+        "parts": [
+            {
+                "title": title,
+                "link": f"?{urlencode({ONLY: name})}" if name else "?",
+                "chosen": name == outcome,
+            }
+            for name, title in OUTCOMES.items()
+        ],
         "filters": [
             Field(name="actor", label="Who", value=actor, hint="a user name, or reaper"),
             Field(

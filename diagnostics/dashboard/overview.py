@@ -127,13 +127,13 @@ def _ended(summary: Summary) -> list[Card]:
         Card(
             name="Failed, 1 h",
             value=_count(summary.failed_1h),
-            more=f"{_share(summary.failure_ratio_1h)} of ended; 24 h {_share(summary.failure_ratio_24h)}",
+            more=f"{_share(summary.failure_ratio_1h)}; in 24 h {_share(summary.failure_ratio_24h)}",
             tab="failed",
         ),
         Card(
             name="Succeeded, 1 h",
             value=_count(summary.succeeded_1h),
-            more=f"{_number(summary.throughput_per_hour_24h)} an hour over 24 h",
+            more=f"{_number(summary.throughput_per_hour_24h)} an hour in 24 h",
         ),
         Card(
             name="Latency",
@@ -143,7 +143,7 @@ def _ended(summary: Summary) -> list[Card]:
         Card(
             name="First word",
             value=_milliseconds(summary.first_event_p95_ms),
-            more=f"95 %; wait for a worker {_milliseconds(summary.queue_wait_p95_ms)}",
+            more=f"95 % below; in the queue {_milliseconds(summary.queue_wait_p95_ms)}",
         ),
     ]
 
@@ -160,7 +160,7 @@ def _around(summary: Summary) -> list[Card]:
         Card(
             name="Messages waiting",
             value=_count(summary.pending_messages),
-            more=f"{_count(summary.stranded_sessions)} sessions stranded",
+            more=f"{_count(summary.stranded_sessions)} stranded",
             tab="queued?only=stranded_pending",
             tone="warning" if summary.stranded_sessions else "",
         ),
@@ -222,4 +222,6 @@ def _oldest(seconds: float | None) -> str:
 def _milliseconds(number: float | None) -> str:
     if number is None:
         return "–"
+    if number >= 120_000:
+        return age(number / 1000)
     return f"{number / 1000:.1f} s" if number >= 1000 else f"{number:.0f} ms"

@@ -111,6 +111,7 @@ def show(
     frame = {
         **admin.site.each_context(request),
         "title": f"{tab.title} · Diagnostics",
+        "is_nav_sidebar_enabled": False,  # its tabs are the navigation, and tables need the width
         "refresh_seconds": settings.DIAG_REFRESH_SECONDS,
         **shared,
     }

@@ -357,14 +357,14 @@ def _delivery_backlog(snapshot: Snapshot) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (  # causes before what comes of them
     _database_read_only,
-    _orphans,
     _no_workers,
     _reaper_blind,
     _reaper_silent,
     _scheduler_silent,
     _redis_eviction,
+    _orphans,
     _invalid_state,
     _failure_spike,
     _stuck_queue,

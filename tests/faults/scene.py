@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 90.0
 LONG = 'fake:{"tokens": 6000, "gap_ms": 50}'  # speaks for minutes
 SHORT = 'fake:{"tokens": 5}'
-ASKING = 'fake:{"tools": [{"name": "delete_file", "arguments": "{\\"path\\": \\"log.txt\\"}"}]}'
+ASKING = 'fake:{"tools": [{"name": "delete_file", "arguments": "{\\"file\\": \\"log.txt\\"}"}]}'
 FIGURES = {
     "long_running": "long_running_24h",
     "invalid": "invalid_total",

@@ -43,12 +43,16 @@ class Staff:
 
     def repair(self, place: str, action: str, *ids: UUID) -> int:
         """Asked first, as the page asks; how many were changed."""
+        return self.confirm(*self.ask(place, action, *ids))
+
+    def ask(self, place: str, action: str, *ids: UUID) -> tuple[str, dict[str, object]]:
+        """The dialog, and what it was opened with."""
         tab = place.partition("?")[0]
-        asked = {"tab": tab, "action": action, "ids": [str(one) for one in ids]}
-        shown = self._post("confirm/", asked | {"csrfmiddlewaretoken": self._token(self.look(place))})
-        return self.confirm(shown, asked)
+        asked: dict[str, object] = {"tab": tab, "action": action, "ids": [str(one) for one in ids]}
+        return self._post("confirm/", asked | {"csrfmiddlewaretoken": self._token(self.look(place))}), asked
 
     def confirm(self, shown: str, asked: dict[str, object]) -> int:
+        """Whoever reads it says yes."""
         preview = _PREVIEW.search(shown)
         count = re.search(r'pattern="(\d+)"', shown)
         fields = asked | {"reason": "the fault run mends it", "csrfmiddlewaretoken": self._token(shown)}
