@@ -15,12 +15,14 @@ from django.utils import timezone
 from billing import accounts, counters, plans, pricing, usage
 from billing.models import UsageWindow
 from config.servers import free_port
+from copilot.live import beats
 from copilot.models import Agent, AgentVersion, Message, Turn
 from diagnostics import conditions, inventory, shared, snapshot, timetable
 from diagnostics.dashboard import charts, overview
 from diagnostics.dashboard.tabs import PLACES, TABS
 from diagnostics.findings import Finding, Summary
 from diagnostics.models import MetricSample, RepairAudit
+from linking.models import BotRunner
 from tests import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -153,6 +155,19 @@ def test_a_list_has_its_narrower_parts_and_a_file(grace: Client):
     rows = text(grace, link[1].replace("&amp;", "&")).splitlines()
     assert [row.split(",")[0] for row in rows] == ["id", str(other.pk)]
     assert grace.get(f"{HOME}running/?only=waiting_old").status_code == 400
+
+
+def test_whoever_must_be_alive_is_named_with_his_last_sign_of_life(grace: Client):
+    """D6, D13: the reaper, the scheduler, the bots, and what waits for them"""
+    beats.note_sweep()
+    BotRunner.objects.create(
+        platform="telegram", bot_account="pilot", holder="host-1", until=timezone.now() - timedelta(minutes=1)
+    )
+    page = text(grace, f"{HOME}workers/")
+    assert re.search(r'Reaper</td><td><span class="dx-pill dx-alive">', page)
+    assert "Scheduler (Celery beat)" in page
+    assert re.search(r'Bot of telegram \(pilot\)</td><td><span class="dx-pill dx-lost">', page)
+    assert "Answers that were given up" in page
 
 
 def test_stranded_messages_are_listed_with_their_session_and_no_button(grace: Client):

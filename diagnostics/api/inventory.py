@@ -50,11 +50,10 @@ class Probes:
 
 
 ASKED = {
-    **servers.READINESS,
-    "broker": servers.broker,
+    **servers.ESSENTIAL,
+    "scheduler": servers.scheduler,
     "reaper": servers.reaper,
     "mail": servers.mail,
-    "clock": servers.clock,
 }  # those that leave nothing behind: the storage is written to by the doctor alone
 
 

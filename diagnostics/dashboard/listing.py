@@ -12,7 +12,7 @@ from django.urls import reverse
 from pydantic import ValidationError
 
 from copilot.errors import InvalidRequest
-from diagnostics import inventory, lists, snapshot, timeline, timetable
+from diagnostics import lists, snapshot, timeline, timetable
 from diagnostics.api.executions import WantedPage
 from diagnostics.dashboard.staffing import person, sees_email
 from diagnostics.dashboard.tabs import ACTIONS, Part, Tab
@@ -120,7 +120,7 @@ def _zoned(given: dict[str, str]) -> dict[str, str]:
 
 
 def _wanted(condition: str, given: dict[str, str], page: int) -> WantedPage:
-    allowed = {field.name for field in (*FIELDS, *FAILED_FIELDS)} | {"session", "status", "order"}
+    allowed = set(WantedPage.model_fields) - {"condition", "limit", "offset"}
     if unknown := sorted(set(given) - allowed):
         raise InvalidRequest(f"{unknown[0][:50]}: not a filter of this list.")
     try:
@@ -155,10 +155,6 @@ def item(row: lists.Execution, *, may_see_users: bool) -> Context:
 
 
 # --- the others --------------------------------------------------------------------------------------
-
-
-def workers(request: HttpRequest, tab: Tab) -> Context:
-    return {"items": inventory.workers()}
 
 
 def schedules(request: HttpRequest, tab: Tab) -> Context:

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 
 from copilot.errors import InvalidRequest, NotFound, Unavailable
 from diagnostics import findings, metrics, snapshot, timeline
-from diagnostics.dashboard import limits, listing, overview
+from diagnostics.dashboard import limits, listing, overview, processes
 from diagnostics.dashboard.staffing import person, sees_email, show, staff_only, url_of
 from diagnostics.dashboard.tabs import BY_SLUG, STORY, Kind, Tab
 from diagnostics.templatetags.diagnostics import figure
@@ -22,7 +22,7 @@ from diagnostics.templatetags.diagnostics import figure
 Source = Callable[[HttpRequest, Tab], listing.Context]
 TABLES: Mapping[Kind, tuple[str, Source]] = {
     "executions": ("_executions.html", listing.executions),
-    "workers": ("_workers.html", listing.workers),
+    "workers": ("_workers.html", processes.look),
     "schedules": ("_schedules.html", listing.schedules),
     "audit": ("_audit.html", listing.audit),
     "limits": ("_limits.html", limits.look),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
@@ -18,11 +17,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
 from diagnostics import snapshot
-from diagnostics.api.doors import LOGIN_LIFE, REPAIR, SEE_EMAIL, VIEW, actor_of
+from diagnostics.api.doors import REPAIR, SEE_EMAIL, VIEW, actor_of, logged_in_at, oldest_login
 from diagnostics.audit import Actor
 from diagnostics.dashboard.tabs import TABS, Tab
 from diagnostics.findings import Summary
@@ -45,7 +43,7 @@ def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
                 and request.user.has_perms([VIEW, permission])
             ):
                 raise PermissionDenied
-            if request.method == "POST" and logged_in_for(request) > LOGIN_LIFE:
+            if request.method == "POST" and logged_in_at(person(request), request.session) < oldest_login():
                 return redirect_to_login(request.get_full_path(), reverse("admin:login"))
             return view(request, *args, **kwargs)
 
@@ -61,11 +59,6 @@ def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
         return answered
 
     return guarded
-
-
-def logged_in_for(request: HttpRequest) -> timedelta:
-    last = person(request).last_login
-    return timezone.now() - last if last is not None else timedelta.max
 
 
 def person(request: HttpRequest) -> User:

@@ -39,12 +39,18 @@ def ask(url: str, headers: Mapping[str, str], *, post: bool = False) -> Answer:
 
 
 def judged(answer: Answer, *, variable: str, refusals: Collection[int] = (401, 403)) -> Finding:
-    """The same three troubles everywhere: nobody there, the key refused, something else."""
+    """The same troubles everywhere: nobody there, the key refused or too weak, something else."""
     if answer.well:
         return Finding(detail="reachable, key accepted")
     if not answer.status:
         return Finding(
             status="fail", detail="cannot be reached", next_step="Check the network and its address."
+        )
+    if answer.status == 403 and 403 in refusals:
+        return Finding(
+            status="fail",
+            detail="the key is known, and may not do this",
+            next_step=f"Give the key of {variable} the rights it needs, or set another.",
         )
     if answer.status in refusals:
         return Finding(status="fail", detail="the key was refused", next_step=f"Set a valid {variable}.")

@@ -10,6 +10,7 @@ from diagnostics.probes.asking import ask, judged
 from diagnostics.probes.running import Finding, Probe
 
 OFF = Finding(status="skip", detail="not configured")
+REVOKED = ("token_revoked", "token_expired", "account_inactive")  # Slack's words
 
 
 def telegram() -> Finding:
@@ -34,7 +35,14 @@ def slack() -> Finding:
         return OFF
     answer = ask(f"{settings.SLACK_API_URL}/auth.test", {"Authorization": f"Bearer {token}"}, post=True)
     if answer.well and answer.body.get("ok") is not True:
-        return Finding(status="fail", detail="the key was refused", next_step="Set a valid SLACK_BOT_TOKEN.")
+        revoked = answer.body.get("error") in REVOKED
+        return Finding(
+            status="fail",
+            detail="the token was revoked" if revoked else "the key was refused",
+            next_step="Install the app again, and set its new SLACK_BOT_TOKEN."
+            if revoked
+            else "Set a valid SLACK_BOT_TOKEN.",
+        )
     return judged(answer, variable="SLACK_BOT_TOKEN")
 
 

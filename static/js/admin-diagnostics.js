@@ -67,6 +67,7 @@ async function renew() {
   if (renewing) return;
   renewing = true;
   triedAt = Date.now();
+  tell();
   try {
     const text = await fragment(location.href);
     const kept = new Set(chosen().map((box) => box.value));
@@ -99,7 +100,7 @@ function tell() {
   const paused = pausedBecause();
   fresh.classList.toggle("dx-stale", seconds > STALE_SECONDS);
   fresh.classList.toggle("dx-paused", Boolean(paused));
-  const age = seconds < 2 ? "updated now" : `updated ${seconds} s ago`;
+  const age = renewing ? "updating…" : seconds < 2 ? "updated now" : `updated ${seconds} s ago`;
   document.getElementById("dx-fresh-words").textContent = paused ? `${age}, paused: ${paused}` : age;
 }
 
