@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 from copilot import api_keys
 from copilot import catalogue_admin as catalogue_admin  # registers itself
 from copilot import mcp_admin as mcp_admin  # registers itself
+from copilot import sign_in_admin as sign_in_admin  # registers itself
 from copilot import work_admin as work_admin  # registers itself
 from copilot.errors import NotFound
 from copilot.models import (

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from allauth.mfa.models import Authenticator
+from allauth.socialaccount.models import SocialApp, SocialToken
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import User
@@ -210,6 +212,17 @@ def test_a_page_costs_the_same_however_much_belongs_to_its_row(staff: Client):
         make.turn(another, "succeeded")
         make.message(turn.session, turn=turn)
     assert {model: statements(staff, model, key) for model, key in pages} == before
+
+
+def test_no_page_shows_how_somebody_signs_in(staff: Client):
+    """D13: neither the seed of a second factor nor a provider's key or token"""
+    factor = Authenticator.objects.create(user=person(), type="totp", data={"secret": SECRET})
+    page = staff.get(reverse("admin:mfa_authenticator_change", args=[factor.pk]))
+    assert page.status_code == 200
+    assert SECRET not in page.content.decode()
+    assert not admin.site.is_registered(SocialApp)
+    assert not admin.site.is_registered(SocialToken)
+    assert staff.post(reverse("admin:mfa_authenticator_add"), {}).status_code == 403
 
 
 def test_user_session_turn_use_and_money_lead_to_each_other(staff: Client):

@@ -36,7 +36,11 @@ WHERE: Mapping[str, str] = {  # the tab, and the part of it, that shows what a f
     "mixed_versions": "workers",
     "queue_growing": "queued",
     "slow_start": "queued",
-    "scheduler_silent": "schedules",
+    "reaper_silent": "workers",
+    "reaper_blind": "workers",
+    "scheduler_silent": "workers",
+    "update_backlog": "workers",
+    "delivery_backlog": "workers",
     "orphaned_schedules": "orphaned-schedules",
 }
 ABOUT_SESSIONS = frozenset({"stranded_pending", "lease_without_turn"})
