@@ -24,7 +24,8 @@ class AuthenticatorAdmin(AnyAdmin):
     list_filter = ["type"]
     list_select_related = ["user"]
     search_fields = ["=user__username", "=user__email"]
-    fields = readonly_fields = ["user", "type", "created_at", "last_used_at"]
+    fields = ("user", "type", "created_at", "last_used_at")
+    readonly_fields = ("user", "type", "created_at", "last_used_at")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

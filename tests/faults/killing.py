@@ -78,8 +78,8 @@ def broken(site: Site, ids: list[UUID]) -> Iterator[str]:
         if times > 1:
             yield f"call {call_id} of session {session_id} wrote its file {times} times"
     calls = set(ModelCall.objects.values_list("pk", flat=True))
-    for call_id in UsageRecord.objects.exclude(call_id__in=calls).values_list("call_id", flat=True):
-        yield f"call {call_id} was charged and has no turn"
+    for charged in UsageRecord.objects.exclude(call_id__in=calls).values_list("call_id", flat=True):
+        yield f"call {charged} was charged and has no turn"
     yield from checks._texts()
     for name in TURNS:
         lost = site.log(name).read_text(errors="replace").count(LOST_IT)
