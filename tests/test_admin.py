@@ -175,6 +175,7 @@ def statements(client: Client, model: type[models.Model], *opened: object) -> in
     return len(made)
 
 
+@pytest.mark.timeout(600)  # some fifty pages, twice
 @pytest.mark.parametrize("times", [3, pytest.param(49, marks=pytest.mark.slow)])
 def test_every_list_costs_the_same_for_many_rows_as_for_one(staff: Client, times: int):
     """D13, P12: no list asks once more for every row, and none shows a secret"""

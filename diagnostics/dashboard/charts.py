@@ -115,10 +115,14 @@ def _round_up(most: float) -> float:
 
 
 def _number(value: float, unit: str) -> str:
+    if unit == "ms" and value >= 120_000:
+        return f"{value / 60_000:,.0f} min"
     if unit == "ms":
         return f"{value / 1000:.3g} s" if value >= 1000 else f"{value:.0f} ms"
     if unit == "%":
         return f"{value * 100:.3g} %"
+    if value >= 10_000:
+        return f"{value / 1000:,.4g}k {unit}".strip()
     text = f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2g}"
     return f"{text} {unit}".strip()
 

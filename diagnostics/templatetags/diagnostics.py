@@ -79,7 +79,7 @@ def age(seconds: float | None) -> str:
 
 UNITS_OF_NAMES: Mapping[str, Callable[[float], str]] = {
     "seconds": age,
-    "ms": lambda number: f"{number / 1000:.1f} s",
+    "ms": lambda number: age(number / 1000) if number >= 120_000 else f"{number / 1000:.1f} s",
     "ratio": lambda number: f"{number * 100:.1f} %",
 }
 

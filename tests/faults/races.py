@@ -8,8 +8,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import cycle
 from uuid import UUID
 
 from tests.faults.__main__ import _enter
@@ -18,6 +20,7 @@ from tests.faults.site import TURNS, running_site
 from tests.faults.staff import Staff
 
 REAPER = "maintenance"
+DELAYS = cycle((0.0, 0.1, 0.3, 0.6, 1.2))
 
 
 def together(*acts: Callable[[], object]) -> None:
@@ -59,7 +62,7 @@ def waking_while_repaired(scene: Scene) -> str:
             dialog = scene.staff.ask("orphaned", "cleanup_orphaned", turn_id)
             together(
                 lambda: scene.staff.confirm(*dialog),
-                lambda: scene.site.signal(name, signal.SIGCONT),
+                lambda: wake(scene, name, next(DELAYS)),
             )
         finally:
             scene.site.signal(name, signal.SIGCONT)
@@ -74,6 +77,12 @@ def waking_while_repaired(scene: Scene) -> str:
     until(lambda: endings(turn_id), "its end is told")  # after the row
     assert endings(turn_id) == 1, f"{endings(turn_id)} endings"
     return "ended by the repair" if status == "failed" else "left alone, went on"
+
+
+def wake(scene: Scene, name: str, seconds: float) -> None:
+    """Sooner or later: before the repair has judged, while it does, and after it."""
+    time.sleep(seconds)
+    scene.site.signal(name, signal.SIGCONT)
 
 
 def aged(scene: Scene, turn_id: UUID) -> bool:
