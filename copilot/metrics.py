@@ -50,6 +50,10 @@ tool_calls = Counter(
     "Tool calls by tool (ours by name, those of MCP servers as mcp, others as unknown) and outcome: ok, error.",
     ["tool", "outcome"],
 )
+leaked_calls = Counter(
+    "pilothouse_leaked_tool_calls_total",
+    "Tool calls that models wrote as plain text; they are removed and never executed (A14.8).",
+)
 titles = Counter(
     "pilothouse_titles_total",
     "Titles of the server's own by where they came from: model, local, none (nothing usable).",

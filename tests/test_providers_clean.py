@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copilot import metrics
 from copilot.providers.base import TextDelta
 from copilot.providers.clean import Cleaner, Piece
 
@@ -66,7 +67,9 @@ def cut(text: str, size: int) -> list[str]:
 def test_markers_are_found_across_any_chunk_border_a14_8(
     raw: str, text: str, thought: str, removed: int, size: int
 ) -> None:
+    before = metrics.leaked_calls._value.get()
     assert clean(cut(raw, size)) == (text, thought, removed)
+    assert metrics.leaked_calls._value.get() == before + removed
 
 
 def test_no_fragment_of_a_split_tag_is_ever_visible_a14_c1() -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
+from copilot import metrics
 from copilot.providers.base import ReasoningDelta, TextDelta
 
 Piece = TextDelta | ReasoningDelta
@@ -121,7 +122,8 @@ class Cleaner:
         """What was held back, unless it is a marker that was cut off."""
         held = self._held
         if len(held) >= _CUT_OFF and held[0] in "<◁[":
-            self.removed += any(marker.startswith(held.lower()) for marker in _DROP)
+            if any(marker.startswith(held.lower()) for marker in _DROP):
+                self._count_removed()
             held = ""
         return self._sort(held, final=True)
 
@@ -195,7 +197,12 @@ class Cleaner:
         if effect == "skip":
             return
         self._mode, self._ends, self._fresh = effect, ends, True
-        self.removed += effect == "drop"
+        if effect == "drop":
+            self._count_removed()
+
+    def _count_removed(self) -> None:
+        self.removed += 1
+        metrics.leaked_calls.inc()
 
     def _advance(self, text: str) -> None:
         if self._line_blank and text:
