@@ -30,8 +30,10 @@ CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "config")
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")  # Redis tells all that these would
 
 
-def _worker(name: str, queue: str, *options: str) -> Program:
-    return Program(name, (*CELERY, "worker", "-n", f"{name}@%h", "-Q", queue, "-l", "INFO", *options, *QUIET))
+def _worker(name: str, queue: str, *options: str, nice: int = 0) -> Program:
+    before = ("nice", "-n", str(nice)) if nice else ()
+    command = (*CELERY, "worker", "-n", f"{name}@%h", "-Q", queue, "-l", "INFO", *options, *QUIET)
+    return Program(name, (*before, *command))
 
 
 WORKERS = (
@@ -41,7 +43,7 @@ WORKERS = (
     Program("schedule", (*CELERY, "beat", "-l", "INFO", "--pidfile=")),
 )
 PREPARE = Program("prepare", (sys.executable, "-m", "config.prepare", "--when-told"))
-CHATS = _worker("chats", "chats", "-P", "threads", "-c", "8")
+CHATS = _worker("chats", "chats", "-P", "threads", "-c", "8", nice=5)  # a burst there must not slow the page
 BOT_TOKENS = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_BOT_TOKEN")
 
 

@@ -45,14 +45,20 @@ class Run:
     http: aiohttp.ClientSession
     numbers: int = 0
     answered_ms: list[float] = field(default_factory=list)
+    sent_away: int = 0
 
     async def knock(self, update: dict[str, object]) -> float:
-        began = time.perf_counter()
+        """How long the door took; sent away with 503, it knocks again as the platform would."""
         headers = {"x-telegram-bot-api-secret-token": SECRET}
-        async with self.http.post(self.site.url + self.door, json=update, headers=headers) as answer:
-            assert answer.status == 200, answer.status
-            await answer.read()
-        return (time.perf_counter() - began) * 1000
+        while True:
+            began = time.perf_counter()
+            async with self.http.post(self.site.url + self.door, json=update, headers=headers) as answer:
+                await answer.read()
+            if answer.status == 200:
+                return (time.perf_counter() - began) * 1000
+            assert answer.status == 503, answer.status
+            self.sent_away += 1
+            await asyncio.sleep(1)
 
     async def write(self, chat: int, text: str) -> float:
         self.numbers += 1
@@ -213,7 +219,9 @@ async def measure(site: Site, telegram: Telegram, options: argparse.Namespace) -
         await started(run, options.starts)
         await burst(run, options.burst)
         await many_chats(run, options.chats, options.seconds)
-    print(f"the platform's rules that we broke: {dict(Counter(telegram.refused))}")
+    print(
+        f"asked to send again: {run.sent_away}; rules of the platform broken: {dict(Counter(telegram.refused))}"
+    )
 
 
 def main() -> int:
