@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from config import run
 from config.servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -176,3 +177,10 @@ def test_a_database_that_does_not_answer_is_a_sentence(var: Path, monkeypatch: p
     assert done.stderr.startswith("The database does not answer")
     assert "Traceback" not in done.stderr
     assert "secret" not in done.stderr
+
+
+def test_bots_of_our_own_have_a_worker_of_their_own() -> None:
+    """L18: what somebody waits for in a chat waits behind nothing else; without bots nothing is started for them"""
+    assert [program.name for program in run.workers({})] == [program.name for program in run.WORKERS]
+    *_, chats = run.workers({"TELEGRAM_BOT_TOKEN": "1:x"})
+    assert (chats.name, chats.command[:2]) == ("chats", ("nice", "-n"))
