@@ -7,7 +7,7 @@ import json
 import pytest
 from django.core.cache import caches
 
-from copilot.models import Turn
+from copilot.models import Message, Turn
 from linking import links
 from linking.links import TokenRequest
 from linking.models import PlatformUpdate
@@ -58,14 +58,17 @@ def test_a_telegram_group_hears_the_bot_where_it_calls_it_by_name(fakes):
     claimed("telegram", "-100500")
     fake = fakes["telegram"]
     chat = TelegramChat(fake)
-    for number, text in ((1, "@PilotBot hello"), (2, "@OtherBot hello"), (3, "@PilotBot again")):
-        update = recorded.telegram_group_message(text=text, offset=0, update_id=number, message_id=number)
+    for number, text in enumerate(("@PilotBot hello", "@OtherBot hello", "/ask@PilotBot again"), start=1):
+        at = text.index("@")
+        update = recorded.telegram_group_message(text=text, offset=at, update_id=number, message_id=number)
         assert chat.knock(*chat._signed(update)).status_code == 200
         until(handled)
     until(lambda: [one.text for one in fake.shown("-100500")] == ["Aye.", "Aye."])
     assert [(one.thread_id, one.reply_to) for one in fake.shown("-100500")] == [("3", "1"), ("3", "3")]
     assert fake.calls.count("getMe") == 1
     assert Turn.objects.count() == 2
+    rows = Message.objects.filter(kind="user").order_by("sequence")
+    assert list(rows.values_list("content", flat=True)) == ["hello", "again"]
 
 
 def test_a_discord_server_is_answered_by_the_promised_reply_and_linked_in_private(fakes):

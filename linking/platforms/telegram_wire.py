@@ -223,6 +223,9 @@ def recognised(said: Said, me: Identity) -> Said:
         at = text.lower().find(f"@{name}")
         text = text[:at] + text[at + len(name) + 1 :]
         said = msgspec.structs.replace(said, mentioned=True, text=text.strip())
-    if text.partition(" ")[0] == "/start":  # what Telegram sends when somebody opens the bot
+    word, _, words = said.text.partition(" ")
+    if word == "/start":  # what Telegram sends when somebody opens the bot
         said = msgspec.structs.replace(said, text="/help")
+    elif word == "/ask" and said.mentioned:  # how a group speaks to a bot that sees commands alone
+        said = msgspec.structs.replace(said, text=words.strip())
     return said
