@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 import schemathesis
 from django.core.wsgi import get_wsgi_application
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import (
     content_type_conformance,
@@ -27,14 +28,15 @@ from tests.rest import V1
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 NEVER_ENDING = rf"{V1}/(sessions/.*/stream|turns/.*/wait)$"  # have tests of their own over ASGI
-bounded = settings(
+bounded = hypothesis_settings(
     max_examples=6, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 
 @pytest.fixture
-def token(transactional_db, monkeypatch):
-    """A program whose rate is of no interest here."""
+def token(transactional_db, monkeypatch, settings):
+    """A program whose rate is of no interest here; and Stripe's door has a secret to refuse it by."""
+    settings.STRIPE_WEBHOOK_SECRETS = ["whsec_of_somebody_else"]
     monkeypatch.setattr(authentication, "CALLS_PER_MINUTE", 10**9)
     monkeypatch.setattr(billing_doors.Door, "reads_per_minute", 10**9)
     monkeypatch.setattr(billing_doors.Door, "writes_per_minute", 10**9)
