@@ -13,8 +13,9 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 
 from config import tracing  # noqa: E402
 from config.bodies import CappedBodies  # noqa: E402
+from config.threads import SharedThreads  # noqa: E402
 from copilot.api.uploads import room_for  # noqa: E402
 from copilot.routing import sockets  # noqa: E402
 
 tracing.start("web")
-application = CappedBodies(ProtocolTypeRouter({"http": http, "websocket": sockets}), room_for)
+application = SharedThreads(CappedBodies(ProtocolTypeRouter({"http": http, "websocket": sockets}), room_for))

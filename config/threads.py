@@ -1,0 +1,69 @@
+"""Where synchronous views run: a bounded set of threads that keep their connections, shared by all requests.
+
+Django alone gives every request a thread, and so a connection to Postgres, of its own: a few hundred requests at once are
+more than the server takes, and each pays for both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+from django.conf import settings
+from django.db import close_old_connections
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_threads = ThreadPoolExecutor(max_workers=settings.WEB_THREADS, thread_name_prefix="web")
+
+
+class _Thread(threading.local):
+    lane: Lane | None = None  # whose work it did last
+
+
+_thread = _Thread()
+
+
+class Lane(Executor):
+    """One request's way to the threads; between its calls it holds none, so a stream that waits keeps nobody waiting."""
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        return _threads.submit(self._run, fn, *args, **kwargs)
+
+    def _run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if _thread.lane is not self:
+            _thread.lane = self
+            close_old_connections()  # the one this thread kept is looked at anew with each request
+        return fn(*args, **kwargs)
+
+
+class _Laned(ThreadSensitiveContext):
+    """Instead of a thread of its own, whoever is served has a lane; contexts inside give way to this one."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()  # type: ignore[no-untyped-call]
+        SyncToAsync.context_to_thread_executor[self] = Lane()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        SyncToAsync.context_to_thread_executor.pop(self, None)  # the threads stay
+        await super().__aexit__(kind, problem, trace)  # type: ignore[no-untyped-call]
+
+
+class SharedThreads:
+    """Around the whole application: requests and sockets alike."""
+
+    def __init__(self, application: ASGI3Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        async with _Laned():
+            await self._application(scope, receive, send)

@@ -1,0 +1,91 @@
+"""Synchronous views share a bounded set of threads and connections, and a stream that waits holds none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import connection
+
+from config import threads
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def backend() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+@sync_to_async
+def ask() -> int:
+    return backend()
+
+
+async def served(act) -> object:
+    """As the application does it, with Django's own context inside."""
+    found = []
+
+    async def application(scope, receive, send) -> None:
+        async with ThreadSensitiveContext():
+            found.append(await act())
+
+    await threads.SharedThreads(application)({"type": "http"}, None, None)
+    return found[0]
+
+
+@pytest.fixture(autouse=True)
+def few_threads(monkeypatch):
+    pool = threads.ThreadPoolExecutor(max_workers=4)
+    monkeypatch.setattr(threads, "_threads", pool)
+    yield
+    list(pool.map(lambda _: connection.close(), range(16)))
+    pool.shutdown()
+
+
+def test_a_crowd_shares_few_connections_and_the_next_find_them_open():
+    async def crowd() -> set[object]:
+        return set(await asyncio.gather(*(served(ask) for _ in range(40))))
+
+    first = asyncio.run(crowd())
+    assert len(first) <= 4
+    assert asyncio.run(crowd()) & first
+
+
+def test_who_waits_between_two_calls_holds_no_thread():
+    """More streams than threads wait at once, each after a call, and others are served meanwhile."""
+
+    async def streams() -> list[object]:
+        waiting, over = asyncio.Barrier(13), asyncio.Event()
+
+        async def stream() -> object:
+            await ask()
+            await waiting.wait()
+            await over.wait()
+            return await ask()
+
+        begun = [asyncio.create_task(served(stream)) for _ in range(12)]
+        await waiting.wait()
+        assert await served(ask)
+        over.set()
+        return await asyncio.gather(*begun)
+
+    assert len(asyncio.run(asyncio.wait_for(streams(), 30))) == 12
+
+
+def test_a_connection_that_broke_meanwhile_is_replaced_before_the_next_request():
+    async def twice() -> tuple[object, object]:
+        before = await served(ask)
+        await asyncio.get_running_loop().run_in_executor(None, _end, before)
+        return before, await served(ask)
+
+    before, after = asyncio.run(twice())
+    assert before != after
+
+
+def _end(backend_pid: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [backend_pid])
+    connection.close()
