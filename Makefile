@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PORT ?= 8000
 WORKERS ?= 4
+SLOW_WORKERS ?= 2
 ARGS ?=
 BIN := .venv/bin
 LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --universal --python-version 3.11
@@ -10,7 +11,7 @@ export PORT
 unexport PYTHONDONTWRITEBYTECODE  # compiled files halve every start
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench faults lock clean venv debian
+.PHONY: help run test slow check bench faults lock clean venv debian
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -22,6 +23,9 @@ test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4)
 	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own.
 	@$(BIN)/pytest -n $(WORKERS) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ]
 	@$(BIN)/pytest -n 3 --dist loadfile -m "browser and not slow" $(ARGS) || [ $$? = 5 ]
+
+slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
+	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)
 
 check: venv ## format, lint, types, import contracts
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run .venv/bin/ruff format ."; exit 1; }

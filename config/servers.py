@@ -24,6 +24,7 @@ LEAST_FREE_BYTES = 300 * 1024 * 1024  # an empty cluster with its first journal 
 START_SECONDS = 60  # a cluster that was killed replays its journal first
 STOP_SECONDS = 15
 PORT_ATTEMPTS = 5  # a free port may be taken between our look and the server's
+OWN_PORTS = range(20_000, 32_768)  # below Linux' ephemeral ones
 REDIS_DATABASES = 64  # one for each parallel test process
 _PR_SET_PDEATHSIG = 1
 
@@ -302,10 +303,12 @@ class Valkey(Server):
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Of those that the kernel gives to nobody by itself: no connection out takes it before the server does."""
+    while True:
+        port = secrets.choice(OWN_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def dies_with_parent(kindness: signal.Signals) -> Callable[[], None] | None:

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import boto3
 
+from config.servers import free_port
+
 KEYS = {"access_key": "test", "secret_key": "test"}
 
 
 @contextlib.contextmanager
 def bucket_server() -> Iterator[str]:
     """Its address, once it answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     program = Path(sys.executable).with_name("moto_server")
     process = subprocess.Popen(
         [str(program), "-H", "127.0.0.1", "-p", str(port)],

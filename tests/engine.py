@@ -38,8 +38,7 @@ from copilot.providers.scripted import Pause, Reply, ScriptItem, Text
 from copilot.tools import registry
 from copilot.tools.base import AnyTool, Arguments, Invocation, Tool, ToolOutput
 from copilot.turns import Claimed
-
-PATIENCE_SECONDS = 20.0
+from tests.patience import PATIENCE_SECONDS
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
@@ -234,7 +233,7 @@ class Worker:
         beat = self.engine._beat
         beat._over.set()
         if beat.is_alive():
-            beat.join(timeout=5)
+            beat.join(timeout=PATIENCE_SECONDS)
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -263,7 +262,7 @@ async def _unwound() -> None:
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in left:
         task.cancel()
-    await asyncio.wait(left, timeout=5) if left else None
+    await asyncio.wait(left, timeout=PATIENCE_SECONDS) if left else None
     await on_loop().aclose()
 
 

@@ -7,6 +7,7 @@ import uuid
 from typing import TypedDict, Unpack
 
 from django.contrib.auth.models import User
+from django.db import connection
 from django.utils import timezone
 
 from copilot.models import Message, Session, Turn
@@ -66,6 +67,20 @@ def message(of: Session, kind: str = "user", **fields: Unpack[MessageFields]) ->
     made = Message.objects.create(session=of, kind=kind, permissions=permissions, **fields)
     made.refresh_from_db()
     return made
+
+
+def many_messages(of: Session, count: int, *, length: int) -> None:
+    """A long conversation, by the database itself: rows made one by one would take longer than any test."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO copilot_message (id, session_id, sequence, kind, content, accept_number)
+            SELECT gen_random_uuid(), %s, n, CASE WHEN n %% 2 = 0 THEN 'assistant' ELSE 'user' END,
+                   repeat('w', %s), CASE WHEN n %% 2 = 0 THEN NULL ELSE n END
+            FROM generate_series(1, %s) n
+            """,
+            [of.pk, length, count],
+        )
 
 
 def pending(of: Session, content: str, *, run_id: str | None = None) -> Message:

@@ -14,6 +14,7 @@ from django.core.asgi import get_asgi_application
 from django.test import Client
 
 from copilot import api_keys
+from tests.patience import PATIENCE_SECONDS
 
 JSON = "application/json"
 V1 = "/api/v1"
@@ -81,14 +82,14 @@ class Stream:
 
     async def open(self) -> None:
         await self.call.send_input({"type": "http.request", "body": b"", "more_body": False})
-        start = await self.call.receive_output(timeout=10)
+        start = await self.call.receive_output(timeout=PATIENCE_SECONDS)
         self.status = start["status"]
         self.headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
 
     async def block(self) -> bytes:
         """The next block of lines, whatever it is."""
         while b"\n\n" not in self._buffer:
-            self._buffer += (await self.call.receive_output(timeout=10))["body"]
+            self._buffer += (await self.call.receive_output(timeout=PATIENCE_SECONDS))["body"]
         block, _, self._buffer = self._buffer.partition(b"\n\n")
         return block
 
@@ -115,14 +116,14 @@ class Stream:
         """All of it, for answers that end."""
         content: list[bytes] = []
         while True:
-            part = await self.call.receive_output(timeout=10)
+            part = await self.call.receive_output(timeout=PATIENCE_SECONDS)
             content.append(part.get("body", b""))
             if not part.get("more_body"):
                 return b"".join(content)
 
     async def hang_up(self) -> None:
         await self.call.send_input({"type": "http.disconnect"})
-        await self.call.wait(timeout=10)
+        await self.call.wait(timeout=PATIENCE_SECONDS)
 
 
 @asynccontextmanager
@@ -136,7 +137,7 @@ async def opened(path: str, token: str, **headers: str) -> AsyncIterator[Stream]
             await stream.hang_up()
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until a condition holds; give up loudly."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for knows no event

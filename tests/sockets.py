@@ -13,6 +13,7 @@ from copilot.events import SessionChanged
 from copilot.live import stream, tickets
 from copilot.routing import sockets
 from tests.engine import Rig
+from tests.patience import PATIENCE_SECONDS
 
 
 class Socket:
@@ -26,7 +27,7 @@ class Socket:
         await self.wire.send_to(text_data=msgspec.json.encode(command).decode())
 
     async def next(self) -> dict:
-        return msgspec.json.decode(await self.wire.receive_from(timeout=10))
+        return msgspec.json.decode(await self.wire.receive_from(timeout=PATIENCE_SECONDS))
 
     async def ask(self, kind: str, **fields) -> dict:
         """Send a command and wait for its answer; events that come first are kept aside."""
@@ -52,18 +53,18 @@ async def connected(user, *, headers=(), query="", application=sockets):
     if not headers and not query:
         query = f"?ticket={await in_thread(tickets.issue, user.pk)}"
     wire = WebsocketCommunicator(application, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
-    accepted, _ = await wire.connect(timeout=10)
+    accepted, _ = await wire.connect(timeout=PATIENCE_SECONDS)
     assert accepted
     try:
         yield Socket(wire)
     finally:
-        await wire.disconnect(timeout=10)
+        await wire.disconnect(timeout=PATIENCE_SECONDS)
 
 
 async def closes(wire: WebsocketCommunicator) -> int:
     """The code with which the server hangs up."""
     while True:
-        message = await wire.receive_output(timeout=10)
+        message = await wire.receive_output(timeout=PATIENCE_SECONDS)
         if message["type"] == "websocket.close":
             return message["code"]
 

@@ -25,12 +25,10 @@ from copilot.models import Session
 from copilot.workspace import files
 from tests import make
 from tests.rest import V1
+from tests.rounds import rounds
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 NEVER_ENDING = rf"{V1}/(sessions/.*/stream|turns/.*/wait)$"  # have tests of their own over ASGI
-bounded = hypothesis_settings(
-    max_examples=6, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 @pytest.fixture
@@ -76,9 +74,17 @@ def belongings() -> dict[str, str]:
     }
 
 
+@rounds(2, 12)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_every_answer_is_documented_and_none_is_a_server_error(token, operations, mode):
+def test_every_answer_is_documented_and_none_is_a_server_error(token, operations, mode, rounds):
     own = belongings()
+    bounded = settings(
+        max_examples=rounds,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     assert len(operations) > 20
     for operation in operations:
 

@@ -11,6 +11,7 @@ from copilot.events import SessionChanged, TextExtended
 from copilot.live import stream
 from copilot.live.tail import TAIL
 from tests import make
+from tests.patience import PATIENCE_SECONDS
 from tests.rest import NOBODYS, NOT_FOUND, V1, eventually, opened
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -163,7 +164,7 @@ async def test_a_revoked_key_loses_its_open_stream(monkeypatch, ada, path):
         await read.frame()
         await in_thread(api_keys.revoke, ada.pk, key.row.id)
         assert (await read.frame()).event == "closed"
-        await read.call.wait(timeout=5)
+        await read.call.wait(timeout=PATIENCE_SECONDS)
 
 
 async def test_a_deleted_session_ends_its_streams(monkeypatch, ada, session, token, path):

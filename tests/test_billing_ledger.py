@@ -21,6 +21,7 @@ from billing.errors import Conflict, InsufficientCredits, RefundTooLarge, Refuse
 from billing.models import Account, LedgerAllocation, LedgerEntry
 from billing.tasks import expire_credits
 from tests import make
+from tests.rounds import rounds
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -270,13 +271,14 @@ class Credits(RuleBasedStateMachine):
             add_up(account)
 
 
+@rounds(6, 60)
 @pytest.mark.django_db
-def test_any_sequence_of_operations_adds_up():
+def test_any_sequence_of_operations_adds_up(rounds):
     """B9.c1: invariants hold after every step, and a rejected operation changes nothing."""
     run_state_machine_as_test(
         Credits,
         settings=settings(
-            max_examples=12,
+            max_examples=rounds,
             stateful_step_count=15,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -19,10 +19,10 @@ from billing import accounts, metrics, pricing, queries, usage
 from billing.apps import make_default_rows
 from billing.models import Account, LimitPolicy, ModelPrice, TierPolicy, UsageRecord, UsageWindow
 from tests import make
+from tests.rounds import rounds
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)  # a Wednesday
-ROUNDS = 50
 
 
 @pytest.fixture(autouse=True)
@@ -237,10 +237,11 @@ def together(*acts):
         return list(threads.map(run, acts))
 
 
+@rounds(10, 50)
 @pytest.mark.django_db(transaction=True)
-def test_b5_c3_one_call_id_recorded_twice_at_the_same_time_is_one_record_and_one_addition():
+def test_b5_c3_one_call_id_recorded_twice_at_the_same_time_is_one_record_and_one_addition(rounds):
     ada = make.ada()
-    for done in range(1, ROUNDS + 1):
+    for done in range(1, rounds + 1):
         made = call(ada)
         answers = together(*[lambda made=made: usage.record(made)] * 2)
         assert answers == [usage.Recorded(cost_microdollars=1_000, source="REPORTED")] * 2
@@ -262,9 +263,10 @@ def test_b5_2_many_recordings_at_once_lose_nothing_and_never_deadlock():
     assert used(ada, "WEEK") == {"2026-11-16": (80_000, 80)}
 
 
+@rounds(10, 50)
 @pytest.mark.django_db(transaction=True)
-def test_b2_c2_two_first_requests_of_a_new_user_make_one_account_and_both_succeed():
-    for _ in range(ROUNDS):
+def test_b2_c2_two_first_requests_of_a_new_user_make_one_account_and_both_succeed(rounds):
+    for _ in range(rounds):
         user = newcomer()
         answers = together(*[lambda user=user: accounts.get_or_create(user.pk).pk] * 2)
         assert answers == [Account.objects.get(user=user).pk] * 2

@@ -33,6 +33,7 @@ from tests.engine import (
 )
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.rounds import rounds
 
 
 @pytest.fixture
@@ -449,9 +450,10 @@ def outcome_of(act):
         return None
 
 
-def test_undo_edit_retry_and_a_message_race(rig, model):
+@rounds(6, 25)
+def test_undo_edit_retry_and_a_message_race(rig, model, rounds):
     """A30.c2: of the acts one wins and the others are 409; a message is never lost, whoever wins"""
-    for number in range(1, 26):
+    for number in range(1, rounds + 1):
         session = make.session()
         model.always(Text("Aye."))
         _, second = talk(session, "One", "Two")

@@ -13,6 +13,7 @@ from copilot.bridge import in_thread
 from copilot.history import NewRow
 from copilot.models import Message
 from tests import make
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,7 +50,7 @@ async def test_a_fault_nobody_foresaw_reaches_everybody_who_waits():
         raise ZeroDivisionError
 
     group = GroupCommit(commit)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         answers = await asyncio.gather(*(group.write(n) for n in range(3)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [ZeroDivisionError] * 3
 

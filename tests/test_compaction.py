@@ -578,11 +578,7 @@ def test_overflow_for_ever_loses_nothing_and_a_new_message_is_possible(rig, mode
 def test_a_long_session_with_a_summary_reads_only_what_is_after_it():
     """P12, A16.1"""
     session = make.session()
-    rows = (
-        Message(session=session, sequence=number, kind="assistant", content="x" * 100)
-        for number in range(1, 10_001)
-    )
-    Message.objects.bulk_create(rows, batch_size=1_000)
+    make.many_messages(session, 10_000, length=100)
     kept = make.message(session, content="The request")
     anchor = history.last_place(session.pk)
     late = make.message(session, content="Came meanwhile")

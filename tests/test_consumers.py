@@ -12,6 +12,7 @@ from copilot.models import Question
 from copilot.providers.scripted import Call, Hang, Text
 from copilot.routing import sockets
 from tests import make
+from tests.patience import PATIENCE_SECONDS
 from tests.rest import NOBODYS
 from tests.sockets import closes, connected, engine
 
@@ -43,7 +44,7 @@ async def test_strangers_are_closed_with_a_reason(ada):
     ]
     for query, headers in knocks:
         wire = WebsocketCommunicator(sockets, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
-        await wire.connect(timeout=10)
+        await wire.connect(timeout=PATIENCE_SECONDS)
         assert await closes(wire) == 4401
 
 

@@ -18,6 +18,7 @@ from copilot.providers.scripted import Call, Text
 from copilot.routing import sockets
 from tests import make
 from tests.engine import assert_same_page, cue, fresh
+from tests.patience import PATIENCE_SECONDS
 from tests.rest import eventually
 from tests.sockets import Choked, Socket, connected, engine, publish
 
@@ -194,7 +195,7 @@ async def test_reloading_at_any_moment_ends_in_the_same_page(ada, session):
             for page in pages:
                 assert_same_page(page.transcript(), reloaded)
             for page in pages[1:]:
-                await page.socket.wire.disconnect(timeout=10)
+                await page.socket.wire.disconnect(timeout=PATIENCE_SECONDS)
 
 
 def replies():
@@ -209,7 +210,7 @@ def replies():
 async def joined(user, name):
     ticket = await in_thread(tickets.issue, user.pk)
     wire = WebsocketCommunicator(sockets, f"/ws/?ticket={ticket}", headers=[(b"host", b"testserver")])
-    await wire.connect(timeout=10)
+    await wire.connect(timeout=PATIENCE_SECONDS)
     socket = Socket(wire)
     await socket.ask("session.subscribe", session_id=name)
     return socket

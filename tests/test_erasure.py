@@ -56,6 +56,7 @@ from tests.engine import Model, Rig, cue, ended, start, together
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.moving import archived, conversation, document, imported, objects_of
+from tests.patience import PATIENCE_SECONDS
 from tests.sockets import connected
 
 pytestmark = pytest.mark.django_db
@@ -422,7 +423,7 @@ async def test_open_sockets_are_closed_at_the_request() -> None:
         for socket in (hers, his):
             await socket.ask("sidebar.subscribe")
         await in_thread(erasure.request, ada, password=make.PASSWORD)
-        closing = await hers.wire.receive_output(timeout=10)
+        closing = await hers.wire.receive_output(timeout=PATIENCE_SECONDS)
         assert (closing["type"], closing["code"]) == ("websocket.close", 4401)
         assert (await his.ask("ping"))["kind"] == "ack"
 

@@ -146,7 +146,9 @@ class _Breaking(io.BytesIO):
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(("unit", "uploads", "rounds"), [(MB, 20, 1), (10, 8, 50)])
+@pytest.mark.parametrize(
+    ("unit", "uploads", "rounds"), [(MB, 20, 1), (10, 8, 8), pytest.param(10, 8, 50, marks=pytest.mark.slow)]
+)
 def test_parallel_uploads_fill_the_quota_exactly(
     small_quota: Callable[[Quota], None], unit: int, uploads: int, rounds: int
 ) -> None:

@@ -19,6 +19,7 @@ from tests import make
 from tests.engine import Model, Rig, command, cue, ended, notices, queue, quiet, said, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.patience import PATIENCE_SECONDS
 from tests.rest import JSON, NOBODYS, V1, code_of, person, program
 from tests.test_titles import small_fixture as small_fixture
 
@@ -147,7 +148,7 @@ def test_a_message_that_comes_while_it_is_judged_goes_first(rig, model, judge, s
     model.will(cue(2), Text("Aye."))
     mine = start(session, "Something else")
     judge.give(1)
-    judging.join(20)
+    judging.join(PATIENCE_SECONDS)
     model.give(2)
     ended(mine)
     quiet(session)
@@ -218,7 +219,7 @@ def test_a_goal_changed_while_it_is_judged_is_not_judged(rig, judge, session):
     judge.reaches(1)
     sessions.set_goal(session.owner_id, session.pk, "Write a novel")
     judge.give(1)
-    judging.join(20)
+    judging.join(PATIENCE_SECONDS)
     assert goal(session)[0] == "active"
 
 

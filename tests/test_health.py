@@ -16,15 +16,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvicorn
 from asgiref.sync import sync_to_async
 from django.db import connection
 from django.test import AsyncClient
 
+from config import web
 from config.servers import free_port
 from copilot.live import client as live_client
 from diagnostics import views
 from diagnostics.probes import running, servers
 from tests import make
+from tests.patience import PATIENCE_SECONDS
+from tests.rounds import rounds
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -87,8 +91,9 @@ async def test_a_draining_process_is_not_ready_a_d15_2(
     assert (response.status_code, response.json()["failed"]) == (503, ["draining"])
 
 
+@rounds(100, 1_000)
 async def test_a_thousand_askers_cost_one_look_a_d15_3(
-    async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch, rounds: int
 ):
     looks = 0
 
@@ -99,7 +104,7 @@ async def test_a_thousand_askers_cost_one_look_a_d15_3(
 
     monkeypatch.setattr(servers, "READINESS", {"counted": counted})
     began = time.monotonic()
-    answers = await asyncio.gather(*(async_client.get("/readyz") for _ in range(1000)))
+    answers = await asyncio.gather(*(async_client.get("/readyz") for _ in range(rounds)))
     assert {answer.status_code for answer in answers} == {200}
     assert looks <= 1 + (time.monotonic() - began) / views.CACHE_SECONDS
 
@@ -150,19 +155,29 @@ def test_an_address_is_shown_without_who_logs_in_there(url: str, told: str):
 
 def test_sigterm_says_not_ready_before_the_socket_closes_a_d15_2():
     port = free_port()
-    web = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "config.web", "--port", str(port)],
         cwd=Path(__file__).resolve().parent.parent,
-        env=os.environ | {"WEB_DRAIN_SECONDS": "2"},
+        env=os.environ | {"WEB_DRAIN_SECONDS": "60"},
     )
     try:
         _until(lambda: _ready(port) == (200, []))
-        web.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         _until(lambda: _ready(port) == (503, ["draining"]))
-        assert web.wait(30) in (0, -signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)  # who asks twice is in a hurry
+        assert process.wait(PATIENCE_SECONDS) in (0, -signal.SIGTERM)
     finally:
-        web.kill()
-        web.wait()
+        process.kill()
+        process.wait()
+
+
+async def test_a_drained_process_leaves_by_itself_a_d15_2(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(running, "_draining", type(running._draining)())
+    server = web.Server(uvicorn.Config("config.asgi:application"), drain_seconds=60)
+    server.handle_exit(signal.SIGTERM, None)
+    assert not await server.on_tick(1)
+    server.leaves_at = time.monotonic()  # a minute later
+    assert await server.on_tick(1)
 
 
 def _ready(port: int) -> tuple[int, list[str]] | None:

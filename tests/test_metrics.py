@@ -22,6 +22,7 @@ from copilot.workspace import erasure
 from diagnostics import snapshot
 from tests import make, moving
 from tests.engine import ended, model_fixture, rig_fixture, start
+from tests.rounds import rounds
 
 __all__ = ["model_fixture", "rig_fixture"]
 pytestmark = pytest.mark.django_db
@@ -65,7 +66,8 @@ def test_a_network_may_be_let_in_instead(client: Client, settings):
     assert client.get("/metrics", REMOTE_ADDR="10.20.30.40").status_code == 200
 
 
-def test_strangers_cannot_make_series(rf: RequestFactory):
+@rounds(2_000, 10_000)
+def test_strangers_cannot_make_series(rf: RequestFactory, rounds: int):
     """A-D16.2"""
 
     def answer(request: HttpRequest) -> HttpResponse:
@@ -82,7 +84,7 @@ def test_strangers_cannot_make_series(rf: RequestFactory):
     handle(rf.generic("BREW", "/x"))
     before = series()
     try:
-        for _ in range(10_000):
+        for _ in range(rounds):
             handle(rf.generic(secrets.token_hex(3).upper(), f"/{secrets.token_urlsafe(6)}"))
     finally:
         quiet.setLevel(logging.NOTSET)

@@ -16,6 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from copilot.addresses import connecting
 from copilot.tools import net
 from copilot.tools.base import ToolFailed
+from tests.patience import PATIENCE_SECONDS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -289,7 +290,7 @@ async def test_a_slow_drip_ends_when_the_time_is_over() -> None:
             total_seconds=0.3,
         )
         assert await refused(way_out, f"http://a.example:{port}/") == "timeout"
-        await asyncio.wait_for(hung_up.wait(), 5)
+        await asyncio.wait_for(hung_up.wait(), PATIENCE_SECONDS)
 
 
 def test_the_whole_fetch_fits_into_the_tools_time() -> None:

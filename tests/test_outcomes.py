@@ -17,6 +17,7 @@ from copilot.live.tail import TAIL
 from copilot.models import Message, ModelCall, Turn
 from copilot.permissions import UNRESTRICTED
 from tests import make
+from tests.patience import PATIENCE_SECONDS
 from tests.rest import NOBODYS, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,7 +72,7 @@ async def test_an_ended_turn_is_told_at_once_with_text_calls_and_tokens(ada, tur
     await in_thread(
         lambda: Turn.objects.filter(pk=turn.pk).update(status="succeeded", ended_at=timezone.now())
     )
-    outcome = await outcomes.wait(ada.pk, turn.pk, timeout_seconds=5)
+    outcome = await outcomes.wait(ada.pk, turn.pk, timeout_seconds=PATIENCE_SECONDS)
     assert outcome == outcomes.Outcome(
         turn_id=str(turn.pk),
         status="succeeded",
@@ -90,7 +91,7 @@ async def test_a_waiter_wakes_when_the_turn_ends(ada, turn):
     await eventually(lambda: str(turn.session_id) in TAIL._sessions)
     ending = TurnFailed(run_ids=["r1"], code="overloaded", notice_id=None)
     await in_thread(end, turn, "failed", ending, failure_code="overloaded")
-    outcome = await asyncio.wait_for(waiter, 5)
+    outcome = await asyncio.wait_for(waiter, PATIENCE_SECONDS)
     assert outcome.status == "failed"
     assert outcome.error is not None
     assert (outcome.error.code, outcome.error.message) == ("overloaded", "Provider unavailable")
@@ -102,7 +103,7 @@ async def test_a_pause_for_approval_is_told_as_waiting(ada, turn):
     await eventually(lambda: str(turn.session_id) in TAIL._sessions)
     await in_thread(lambda: Turn.objects.filter(pk=turn.pk).update(status="waiting"))
     await in_thread(stream.publish_now, str(turn.session_id), [(TurnPaused(approvals=[]), str(turn.pk))])
-    outcome = await asyncio.wait_for(waiter, 5)
+    outcome = await asyncio.wait_for(waiter, PATIENCE_SECONDS)
     assert outcome.status == "waiting"
     assert outcome.link.endswith(f"/chat/{turn.session_id}/")
 
@@ -126,7 +127,7 @@ async def test_a_waiter_follows_its_own_message_not_what_happens_to_run(ada, tur
     await in_thread(lambda: make.message(turn.session, "assistant", content="Yours", turn=own))
     assert not waiter.done()
     await in_thread(end, own, "cancelled", TurnCancelled(run_ids=["mine"], reason="user"))
-    outcome = await asyncio.wait_for(waiter, 5)
+    outcome = await asyncio.wait_for(waiter, PATIENCE_SECONDS)
     assert (outcome.turn_id, outcome.status, outcome.text) == (str(own.pk), "cancelled", "Yours")
 
 
@@ -142,7 +143,7 @@ async def test_a_message_dropped_from_the_queue_is_cancelled(ada, turn):
     waiting = await in_thread(make.pending, turn.session, "mine", run_id="mine")
     await in_thread(lambda: Message.objects.filter(pk=waiting.pk).update(dropped_at=timezone.now()))
     own = await in_thread(make.turn, turn.session, "cancelled", run_ids=["mine"])
-    outcome = await outcomes.wait(ada.pk, turn.pk, run_id="mine", timeout_seconds=5)
+    outcome = await outcomes.wait(ada.pk, turn.pk, run_id="mine", timeout_seconds=PATIENCE_SECONDS)
     assert outcome == outcomes.Outcome(turn_id=str(own.pk), status="cancelled")
 
 
@@ -184,7 +185,7 @@ async def test_news_lost_with_redis_is_made_up_for_by_the_rows(ada, turn, monkey
     await in_thread(
         lambda: Turn.objects.filter(pk=turn.pk).update(status="succeeded", ended_at=timezone.now())
     )
-    assert (await asyncio.wait_for(waiter, 5)).status == "succeeded"
+    assert (await asyncio.wait_for(waiter, PATIENCE_SECONDS)).status == "succeeded"
 
 
 async def test_run_and_wait_follows_the_message_it_sent(ada, session):
@@ -204,7 +205,7 @@ async def test_run_and_wait_follows_the_message_it_sent(ada, session):
         return Accepted(turn.pk)
 
     accepted: list[object] = []
-    outcome = await outcomes.run_and_wait(command, submit=submit, timeout_seconds=10)
+    outcome = await outcomes.run_and_wait(command, submit=submit, timeout_seconds=PATIENCE_SECONDS)
     assert (outcome.turn_id, outcome.status, outcome.text) == (str(accepted[0]), "succeeded", "Hello!")
     assert str(session.pk) not in TAIL._sessions
 
@@ -225,5 +226,5 @@ async def test_a_message_that_is_refused_leaves_no_listener(ada):
         raise NotFound
 
     with pytest.raises(NotFound):
-        await outcomes.run_and_wait(command, submit=refuse, timeout_seconds=10)
+        await outcomes.run_and_wait(command, submit=refuse, timeout_seconds=PATIENCE_SECONDS)
     assert NOBODYS not in TAIL._sessions

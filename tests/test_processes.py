@@ -10,6 +10,7 @@ import pytest
 
 from config import processes
 from config.processes import Program, Supervisor
+from tests.patience import PATIENCE_SECONDS
 
 
 def python(name: str, code: str) -> Program:
@@ -20,7 +21,9 @@ def supervisor(grace_seconds: float = 10) -> Supervisor:
     return Supervisor(dict(os.environ), grace_seconds=grace_seconds)
 
 
-async def until_said(capsys: pytest.CaptureFixture[str], words: str, *, seconds: float = 20) -> str:
+async def until_said(
+    capsys: pytest.CaptureFixture[str], words: str, *, seconds: float = PATIENCE_SECONDS
+) -> str:
     said = ""
     async with asyncio.timeout(seconds):
         while words not in said:
@@ -77,7 +80,7 @@ async def test_a_stop_asks_kindly_and_kills_who_overstays(capsys: pytest.Capture
 async def test_a_second_stop_ends_everything_at_once(capsys: pytest.CaptureFixture[str]):
     crew = supervisor(grace_seconds=60)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
         group.create_task(crew.ended())
         group.create_task(crew.keep(python("turns", stubborn)))
         await until_said(capsys, "up")

@@ -17,6 +17,7 @@ from tests import make
 from tests.engine import Errand, add_tools, quiet
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.patience import PATIENCE_SECONDS
 from tests.serving import served
 
 README = Path(__file__).parent.parent / "linking" / "README.md"
@@ -60,7 +61,7 @@ class Console:
         with self.process:  # closes what is open
             assert self.process.stdin is not None
             self.process.stdin.close()
-            assert self.process.wait(timeout=20) == 0
+            assert self.process.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def test_a_reader_of_the_readme_has_a_bot_that_links_talks_asks_and_begins_anew(

@@ -18,10 +18,10 @@ from linking.platforms.base import Incoming, Misconfigured
 from linking.platforms.discord import Discord
 from linking.platforms.discord_gateway import Gateway
 from linking.platforms.telegram import Polling, Telegram
+from tests.patience import PATIENCE_SECONDS
 from tests.platform_fakes import discord, recorded, telegram
 
 pytestmark = pytest.mark.django_db(transaction=True)
-PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture

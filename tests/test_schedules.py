@@ -28,6 +28,7 @@ from tests import make
 from tests.engine import Rig, answer, cue, ended, notices, quiet, said, start, status, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.patience import PATIENCE_SECONDS
 from tests.rest import JSON, NOBODYS, V1, code_of, person, program
 
 EVERY_DAY = Asked(prompt="Water the plants", cron="0 8 * * *", timezone="UTC", name="Plants")
@@ -91,7 +92,7 @@ def test_the_last_free_place_is_taken_once():
     barrier, refused = threading.Barrier(3), []
 
     def make_one() -> None:
-        barrier.wait(10)
+        barrier.wait(PATIENCE_SECONDS)
         try:
             schedules.create(ada, EVERY_DAY, UNRESTRICTED)
         except Conflict as conflict:
@@ -103,7 +104,7 @@ def test_the_last_free_place_is_taken_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
     assert refused == ["too_many_schedules"] * 2
     schedules.cancel(ada, schedules.of_owner(ada)[0].pk)
     schedules.create(ada, EVERY_DAY, UNRESTRICTED)

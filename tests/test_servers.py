@@ -20,6 +20,7 @@ from redis.retry import Retry
 from config import binaries, servers
 from config.binaries import ServerProblem
 from config.servers import Postgres, Server, Valkey
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -119,7 +120,7 @@ def test_an_interrupt_ends_the_throw_away_pair_quietly():
     assert starter.stdout is not None
     starter.stdout.readline()
     starter.send_signal(signal.SIGINT)
-    _, complaints = starter.communicate(timeout=30)
+    _, complaints = starter.communicate(timeout=PATIENCE_SECONDS)
     assert (starter.returncode, complaints) == (0, "")
 
 

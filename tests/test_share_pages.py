@@ -23,6 +23,7 @@ from copilot.workspace.drafts import Asked
 from copilot.workspace.shares import Terms
 from tests import make
 from tests.rest import JSON, V1, person
+from tests.rounds import rounds
 from tests.shared import shared_page, spoken, status, stored, stranger, with_files
 
 pytestmark = pytest.mark.django_db
@@ -501,7 +502,8 @@ def test_an_archive_that_would_be_too_large_says_so(settings):
 # --- everything else ---------------------------------------------------------------------------------
 
 
-def test_random_paths_find_nothing(unlimited, silent):
+@rounds(500, 5_000)
+def test_random_paths_find_nothing(unlimited, silent, rounds):
     """A-S21.1"""
     chance = random.Random(21)
     share = with_files(stored())
@@ -520,7 +522,7 @@ def test_random_paths_find_nothing(unlimited, silent):
     ]
     alphabet = string.ascii_letters + string.digits + "-_.~%/?#&=+ äß∂\\"
     visitor = stranger()
-    for number in range(5_000):
+    for number in range(rounds):
         rest = "/".join(
             chance.choice(real[1:])
             if chance.random() < 0.5

@@ -21,6 +21,7 @@ from tests import make
 from tests.engine import Errand, Model, Rig, add_tools, ended, log_of, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.patience import PATIENCE_SECONDS
 
 STANDARD = Entry(name="Standard", provider="scripted", model="standard", max_output_tokens=4_096)
 SMALL = Entry(name="Small", provider="scripted", model="small", max_output_tokens=4_096)
@@ -109,17 +110,17 @@ def test_a_name_given_while_a_title_is_made_stays(rig, small, session):
 
     def held(*args: object, **kwargs: object) -> bool:
         arrived.set()
-        assert go.wait(20)
+        assert go.wait(PATIENCE_SECONDS)
         return write(*args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "name_automatically", held)
         naming = threading.Thread(target=titles.name, args=[turn.pk])
         naming.start()
-        assert arrived.wait(20)
+        assert arrived.wait(PATIENCE_SECONDS)
         sessions.update(session.owner_id, session.pk, title="Mine")
         go.set()
-        naming.join(20)
+        naming.join(PATIENCE_SECONDS)
     assert named(session) == ("Mine", "manual")
     assert [event.title for event in told(session.pk, "title.changed")] == ["Mine"]
 

@@ -33,7 +33,7 @@ NO_TIME_TO_ANIMATE = re.compile(r"^Transition was (aborted|skipped)")  # from pa
 _people = itertools.count(1)
 T = TypeVar("T")
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=30_000)
 
 
 @dataclass

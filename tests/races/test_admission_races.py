@@ -32,13 +32,14 @@ from tests.engine import (
 )
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.rounds import rounds
 
 
 def accepted(outcomes):
     return [one for one in outcomes if isinstance(one, dispatch.Started | dispatch.Queued)]
 
 
-@pytest.mark.parametrize("round", range(3))
+@pytest.mark.parametrize("round", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3))])
 def test_of_fifty_senders_one_starts_at_most_ten_queue_and_the_rest_are_refused(rig, model, round):
     """T12: and every accepted text is in the transcript exactly once, in accept order"""
     session = make.session()
@@ -65,12 +66,13 @@ def test_of_fifty_senders_one_starts_at_most_ten_queue_and_the_rest_are_refused(
     assert_same_page(folded(fresh(make.session()), session), fresh(session))
 
 
-def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model):
+@pytest.mark.parametrize(("talkers", "messages"), [(8, 12), pytest.param(20, 50, marks=pytest.mark.slow)])
+def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model, talkers, messages):
     """T12, T3.4, A13.c3: the race at the end, a thousand times over twenty sessions"""
-    sessions = [make.session(make.user(f"sailor{number}")) for number in range(20)]
+    sessions = [make.session(make.user(f"sailor{number}")) for number in range(talkers)]
 
     def converse(session):
-        for number in range(50):
+        for number in range(messages):
             blocking().delete(keys.counter("queue", str(session.owner_id)))  # T3.7 would slow the race down
             outcome = say(session, f"Message {number}")
             turn_id = outcome.turn_id
@@ -85,14 +87,15 @@ def test_a_message_accepted_while_a_turn_ends_is_always_answered(rig, model):
     for session in sessions:
         until(lambda: not waiting(session))
         quiet(session)
-        assert said(session) == [f"Message {number}" for number in range(50)]
+        assert said(session) == [f"Message {number}" for number in range(messages)]
         assert lease_of(session) == {}
         assert len(endings(session.pk)) == Turn.objects.filter(session=session).count()
 
 
-def test_concurrent_requests_with_one_run_id_are_one_message(rig, model):
+@rounds(6, 20)
+def test_concurrent_requests_with_one_run_id_are_one_message(rig, model, rounds):
     """T3.6"""
-    for number in range(20):
+    for number in range(rounds):
         session = make.session()
         outcomes = together(
             *(functools.partial(say, session, "Once", run_id=f"run-{number}") for _ in range(6))
@@ -123,7 +126,8 @@ def test_messages_with_run_ids_that_race_each_get_their_own_turn(rig, model):
     assert len(endings(session.pk)) == 8
 
 
-def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model):
+@rounds(8, 30)
+def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model, rounds):
     """T3.4: a member whose message was taken is dropped, and no other"""
     session = make.session()
     model.will(cue(1), Text("Aye."))
@@ -133,7 +137,7 @@ def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model):
     model.give(1)
     ended(turn_id)
     quiet(session)
-    for number in range(30):
+    for number in range(rounds):
         blocking().delete(keys.counter("queue", str(session.owner_id)))
         lease.reorder(str(session.pk), {stale: 1.0})
         outcome = say(session, f"Race {number}")
@@ -143,5 +147,5 @@ def test_the_queue_is_mended_without_forgetting_who_comes_meanwhile(rig, model):
             lambda: say(session, f"Meanwhile {number}"), lambda: say(session, f"Also {number}")
         )
         assert len(accepted(answers)) == 2, answers
-        until(lambda: len(said(session)) == 1 + 3 * (number + 1), 8)
+        until(lambda: len(said(session)) == 1 + 3 * (number + 1))
         quiet(session)

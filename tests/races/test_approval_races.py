@@ -11,11 +11,9 @@ from copilot.errors import Conflict
 from copilot.models import Approval, Session, Turn
 from tests import make
 from tests.engine import command, together
+from tests.rounds import rounds
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-ROUNDS = 100
-FEWER = 40
 
 
 def asked(session: Session) -> Approval:
@@ -37,10 +35,11 @@ def deciding(row: Approval, decision: str):
     return lambda: dispatch.decide(row.session.owner_id, [Decide(approval_id=row.pk, decision=decision)])
 
 
-def test_of_an_approval_and_a_rejection_exactly_one_wins():
+@rounds(15, 100)
+def test_of_an_approval_and_a_rejection_exactly_one_wins(rounds):
     """A11.c2: released together, the loser is told how it stands"""
     session = make.session()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         row = asked(session)
         answers = together(deciding(row, "approve"), deciding(row, "reject"))
         [lost] = [one for one in answers if isinstance(one, Conflict)]
@@ -51,10 +50,11 @@ def test_of_an_approval_and_a_rejection_exactly_one_wins():
         turns.end(row.turn_id, Turn.objects.get(pk=row.turn_id).fence, turns.CANCELLED, reason="user")
 
 
-def test_an_approval_and_a_message_either_resume_or_abandon():
+@rounds(8, 40)
+def test_an_approval_and_a_message_either_resume_or_abandon(rounds):
     """A11.c2: never both, never neither"""
     seen = set()
-    for number in range(FEWER):
+    for number in range(rounds):
         session = make.session(make.user(f"ada{number}"))  # nobody may queue so often in a minute
         row = asked(session)
         said = command(session, "Never mind")
@@ -77,9 +77,10 @@ def test_an_approval_and_a_message_either_resume_or_abandon():
     assert seen <= {"cancelled", "queued"}
 
 
-def test_an_approval_and_a_stop_leave_one_turn_that_is_over_or_told_to_stop():
+@rounds(8, 40)
+def test_an_approval_and_a_stop_leave_one_turn_that_is_over_or_told_to_stop(rounds):
     """A11.5, A11.9"""
-    for _ in range(FEWER):
+    for _ in range(rounds):
         session = make.session()
         row = asked(session)
         decided, _ = together(
@@ -92,9 +93,10 @@ def test_an_approval_and_a_stop_leave_one_turn_that_is_over_or_told_to_stop():
             assert decided.details["state"] == "cancelled"
 
 
-def test_expiry_and_an_approval_decide_once():
+@rounds(8, 40)
+def test_expiry_and_an_approval_decide_once(rounds):
     """A11.5, A11.9"""
-    for _ in range(FEWER):
+    for _ in range(rounds):
         session = make.session()
         row = asked(session)
         decided, expired = together(deciding(row, "approve"), lambda row=row: dispatch.expire(row.turn_id))
@@ -104,9 +106,10 @@ def test_expiry_and_an_approval_decide_once():
         )
 
 
-def test_parallel_turns_and_children_cannot_overshoot_the_cap():
+@rounds(8, 40)
+def test_parallel_turns_and_children_cannot_overshoot_the_cap(rounds):
     """A11.c3, A11.11: the reservation is one conditional update"""
-    for _ in range(FEWER):
+    for _ in range(rounds):
         root = make.session()
         Session.objects.filter(pk=root.pk).update(auto_approve=True, auto_approve_cap=1_000)
         family = [root, make.session(), make.session()]

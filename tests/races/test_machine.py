@@ -37,6 +37,7 @@ from tests.engine import (
     say,
     until,
 )
+from tests.rounds import rounds
 
 
 @dataclass
@@ -151,7 +152,7 @@ class Conversation(RuleBasedStateMachine):
         connection.close()
 
     def _settle(self) -> None:
-        until(lambda: self._calm(), 30)
+        until(lambda: self._calm())
 
     def _calm(self) -> bool:
         self.finish()
@@ -199,14 +200,15 @@ class Conversation(RuleBasedStateMachine):
             assert seen.queue == fresh(self.session).queue
 
 
-def test_whatever_happens_nothing_is_lost(transactional_db):
+@rounds(10, 600)
+def test_whatever_happens_nothing_is_lost(transactional_db, rounds):
     """T12"""
     with rigged() as rig:
         Conversation.rig = rig
         run_state_machine_as_test(
             Conversation,
             settings=settings(
-                max_examples=25,
+                max_examples=rounds,
                 stateful_step_count=15,
                 deadline=None,
                 derandomize=True,

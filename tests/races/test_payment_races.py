@@ -11,18 +11,19 @@ from billing.models import Account, AutoTopUp, StripeEvent, TopUp
 from tests import make
 from tests.engine import together
 from tests.paying import stripe
+from tests.rounds import rounds
 from tests.stripe_fake import Fake
 
 __all__ = ["stripe"]
-ROUNDS = 50
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_an_event_that_two_workers_take_is_applied_once(stripe: Fake) -> None:
+@rounds(3, 50)
+def test_an_event_that_two_workers_take_is_applied_once(stripe: Fake, rounds: int) -> None:
     """B14.c2: double webhook, and two events about one purchase, each round."""
     ada = make.ada().pk
     purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
-    for number in range(1, ROUNDS + 1):
+    for number in range(1, rounds + 1):
         top_up = payments.buy(ada, purchase, key=None)
         stripe.webhooks.take()
         stripe.pay(top_up.checkout_session_id)
@@ -34,11 +35,12 @@ def test_an_event_that_two_workers_take_is_applied_once(stripe: Fake) -> None:
     assert set(StripeEvent.objects.values_list("state", "attempts")) == {("DONE", 1)}
 
 
-def test_a_refund_and_a_dispute_that_meet_never_take_more_than_was_bought(stripe: Fake) -> None:
+@rounds(3, 50)
+def test_a_refund_and_a_dispute_that_meet_never_take_more_than_was_bought(stripe: Fake, rounds: int) -> None:
     """B10.5, B10.6: refund events and a dispute's, on two workers at once, each round."""
     ada = make.ada().pk
     purchase = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
-    for _ in range(10):
+    for _ in range(rounds):
         top_up = payments.buy(ada, purchase, key=None)
         stripe.pay(top_up.checkout_session_id)
         payments.fulfil(gateway.get_checkout(gateway.in_task(), top_up.checkout_session_id))
@@ -55,21 +57,23 @@ def test_a_refund_and_a_dispute_that_meet_never_take_more_than_was_bought(stripe
         assert (account.credit_balance_cents, account.debt_cents) == (0, 0)
 
 
-def test_spends_that_cross_the_threshold_together_buy_once(stripe: Fake) -> None:
+@rounds(3, 50)
+def test_spends_that_cross_the_threshold_together_buy_once(stripe: Fake, rounds: int) -> None:
     """B10.c4: auto top-up trigger, each round one AUTO top-up."""
     account = accounts.get_or_create(make.ada().pk)
     stripe.save_card(accounts.ensure_customer(account, gateway.in_task()))
     AutoTopUp.objects.create(account=account, enabled=True, threshold_cents=500, amount_cents=500)
-    for number in range(ROUNDS):
+    for number in range(rounds):
         TopUp.objects.all().delete()
         together(*[partial(payments.top_up_if_low, account.pk)] * 3)
         assert TopUp.objects.filter(kind="AUTO").count() == 1
         assert len(stripe.all("payment_intent")) == number + 1
 
 
-def test_first_purchases_that_race_end_with_one_customer(stripe: Fake) -> None:
+@rounds(3, 50)
+def test_first_purchases_that_race_end_with_one_customer(stripe: Fake, rounds: int) -> None:
     """B15.5: customer creation, and the account itself, each round a new user's."""
-    for number in range(ROUNDS):
+    for number in range(rounds):
         user_id = make.user(f"new{number}").pk
 
         def first(user_id: int = user_id) -> str:

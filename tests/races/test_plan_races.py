@@ -15,12 +15,12 @@ from billing.subscriptions import Ways, Wish
 from tests import make
 from tests.engine import together
 from tests.paying import stripe as stripe
+from tests.rounds import rounds
 from tests.shop import shop_fixture as shop_fixture
 from tests.shop import start_fixture as start_fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ROUNDS = 50
 WAYS = Ways(success_url="https://a.test/", cancel_url="https://a.test/")
 
 
@@ -74,35 +74,36 @@ def test_of_two_tabs_one_is_told_to_wait_b11_c4(shop, first, second):
     is_what_stripe_has(shop)
 
 
-@pytest.mark.slow
-def test_two_tabs_fifty_times(shop):
+@rounds(4, 50)
+def test_two_tabs_at_once(shop, rounds):
     """B20.7: two tabs, and webhooks of our own changes in between."""
     shop.subscribe("PRO")
     wishes = [("BUSINESS", "FREE"), ("PRO", "FREE"), ("FREE", "PRO"), ("PRO", "BUSINESS")]
-    for number in range(ROUNDS):
+    for number in range(rounds):
         one, other = wishes[number % len(wishes)]
         answers = together(asking(shop, one), asking(shop, other), shop.sync)
         assert any(isinstance(answer, Status) for answer in answers)
         is_what_stripe_has(shop)
 
 
-@pytest.mark.slow
-def test_two_pages_to_pay_on_fifty_times(shop):
+@rounds(3, 50)
+def test_two_pages_to_pay_on(shop, rounds):
     """B20.7, B11.c4: double checkout: at most one page is open; both clicks are answered."""
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         answers = together(asking(shop, "PRO"), asking(shop, "PRO"))
         assert any(isinstance(answer, Status) for answer in answers)
         assert len([one for one in shop.fake.all("checkout.session") if one["status"] == "open"]) == 1
         assert PlanChange.objects.filter(kind="CHECKOUT", state="STARTED").count() == 1
 
 
-def test_one_customer_for_requests_that_race(shop):
+@rounds(8, 50)
+def test_one_customer_for_requests_that_race(shop, rounds):
     """B20.7, B15.5: customer creation, fifty times."""
-    for number in range(ROUNDS):
+    for number in range(rounds):
         account = accounts.get_or_create(make.user(f"racer-{number}").pk)
 
         def ensure(pk=account.pk):
             return accounts.ensure_customer(Account.objects.get(pk=pk), gateway.in_task())
 
         assert len(set(together(ensure, ensure))) == 1
-    assert len(shop.fake.all("customer")) == ROUNDS
+    assert len(shop.fake.all("customer")) == rounds

@@ -11,11 +11,10 @@ from copilot.workspace.drafts import Asked
 from copilot.workspace.shares import Terms
 from tests import make
 from tests.engine import together
+from tests.rounds import rounds
 from tests.shared import spoken, status, stored
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-ROUNDS = 50
 
 
 @pytest.fixture
@@ -49,9 +48,10 @@ def test_of_ten_shares_at_once_one_stands(session, rounds, monkeypatch):
         assert reached[kept.token] == 200
 
 
-def test_a_share_made_and_ended_together_leaves_all_or_nothing(session):
+@rounds(12, 100)
+def test_a_share_made_and_ended_together_leaves_all_or_nothing(session, rounds):
     """A-S9.1: a hundred times"""
-    for _ in range(100):
+    for _ in range(rounds):
         together(publishing(session), lambda: shares.revoke_of_session(session.owner_id, session.pk))
         kept = standing(session)
         listed = SharedFile.objects.filter(share__session=session)
@@ -60,18 +60,20 @@ def test_a_share_made_and_ended_together_leaves_all_or_nothing(session):
         assert listed.count() == len(kept)
 
 
-def test_a_session_deleted_while_it_is_shared_is_not_shared(session):
+@rounds(8, 50)
+def test_a_session_deleted_while_it_is_shared_is_not_shared(session, rounds):
     """S2, S8"""
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         together(publishing(session), lambda: sessions.delete(session.owner_id, session.pk))
         assert standing(session) == []
         sessions.restore(session.owner_id, session.pk)
 
 
-def test_a_file_deleted_while_it_is_shared_is_not_public_even_when_restored(session):
+@rounds(8, 50)
+def test_a_file_deleted_while_it_is_shared_is_not_public_even_when_restored(session, rounds):
     """A-S12.4: also at the same moment"""
     owner, file = session.owner_id, session.files.get()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         together(
             publishing(session),
             lambda: files.delete(owner, file.pk),

@@ -12,6 +12,7 @@ from copilot.models import Message, ModelCall, Turn
 from copilot.providers.scripted import Call, Text
 from tests import make
 from tests.engine import (
+    PATIENCE_SECONDS,
     Errand,
     add_tools,
     assert_same_page,
@@ -31,21 +32,21 @@ from tests.engine import (
 )
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
-
-PATIENCE = 15
+from tests.rounds import rounds
 
 
 def press_stop(session):
     return dispatch.stop(session.owner_id, session.pk)
 
 
-def test_stop_and_natural_end_race_two_hundred_times(rig, model):
+@rounds(24, 200)
+def test_stop_and_natural_end_race(rig, model, rounds):
     """A1.c3: whoever wins, each turn has one ending, in its row and in the log, and one set of usage rows"""
     from billing.models import UsageRecord
 
     chance = random.Random(7)
     won = {"succeeded": 0, "cancelled": 0}
-    for number in range(1, 201):
+    for number in range(1, rounds + 1):
         session = make.session()
         model.will(Text("Nearly done."), cue(number))
         turn_id = start(session)
@@ -53,14 +54,15 @@ def test_stop_and_natural_end_race_two_hundred_times(rig, model):
         late = chance.randrange(12)
         together(lambda: give_late(model, number, late), lambda: press_stop(session))
         won[ended(turn_id).status] += 1
-        until(lambda: lease_of(session) == {}, PATIENCE)
+        until(lambda: lease_of(session) == {})
         assert len(endings(session.pk)) == 1
         assert not Message.objects.filter(session=session, streaming=True).exists()
         assert_same_page(folded(fresh(make.session()), session), fresh(session))
         calls = ModelCall.objects.filter(turn=turn_id)
         until(lambda: calls.exclude(ended_at=None).count() == 1)
         assert UsageRecord.objects.filter(call_id__in=calls.values("pk")).count() == 1
-    assert min(won.values()) > 0, f"no race at all: {won}"
+    if rounds == 200:  # who wins is luck: a few rounds may all go one way
+        assert min(won.values()) > 0, f"no race at all: {won}"
 
 
 def give_late(model, number, late):
@@ -70,19 +72,20 @@ def give_late(model, number, late):
     model.give(number)
 
 
-def test_stop_edit_resend_a_hundred_times(rig, model):
+@rounds(20, 100)
+def test_stop_edit_resend(rig, model, rounds):
     """T7.5: each sent in the moment the stop is acknowledged; no "already running", no lost text"""
     session = make.session()
     model.always(Text("Well, "), cue(1))
-    for number in range(100):
+    for number in range(rounds):
         say(session, f"Edit {number}")
         until(lambda: latest(session).status == "running" and said(session)[-1] == f"Edit {number}")
         press_stop(session)
         allow_more(session)
     until(lambda: lease_of(session) == {})
     assert waiting(session) == []
-    assert said(session) == [f"Edit {number}" for number in range(100)]
-    assert endings(session.pk) == ["turn.cancelled"] * 100
+    assert said(session) == [f"Edit {number}" for number in range(rounds)]
+    assert endings(session.pk) == ["turn.cancelled"] * rounds
 
 
 def latest(session):
@@ -94,16 +97,17 @@ def allow_more(session):
     blocking().delete(keys.counter("queue", str(session.owner_id)))
 
 
-def test_stop_right_after_sending_leaves_no_turn_running(rig, model):
+@rounds(4, 15)
+def test_stop_right_after_sending_leaves_no_turn_running(rig, model, rounds):
     """T7.3: a stop between two turns covers what is about to start; it becomes a chip or a stopped turn"""
     model.always(Text("Well, "), cue(1))
-    for _ in range(15):
+    for _ in range(rounds):
         session = make.session()
         for number in range(8):
             say(session, f"Edit {number}")
             press_stop(session)
             allow_more(session)
-        until(lambda: lease_of(session) == {}, PATIENCE)
+        until(lambda: lease_of(session) == {})
         assert not Turn.objects.filter(session=session, status__in=Turn.UNFINISHED).exists()
         assert sorted([*said(session), *waiting(session)]) == [f"Edit {number}" for number in range(8)]
         assert waiting(session) == sorted(waiting(session))
@@ -121,35 +125,36 @@ def test_stop_covers_a_turn_that_opens_while_it_looks(rig, model, monkeypatch):
     opening, looking = turns.open_turn, history.last_accepted
 
     def open_late(opening_turn):
-        assert may_open.wait(PATIENCE)
+        assert may_open.wait(PATIENCE_SECONDS)
         return opening(opening_turn)
 
     def look(session_id):
         if not looked.is_set():
             looked.set()
             may_open.set()
-            until(lambda: said(session) == ["First", "Second"], PATIENCE)
+            until(lambda: said(session) == ["First", "Second"])
         return looking(session_id)
 
     monkeypatch.setattr(turns, "open_turn", open_late)
     monkeypatch.setattr(history, "last_accepted", look)
     model.give(1)
-    until(lambda: latest(session).status == "succeeded", PATIENCE)
+    until(lambda: latest(session).status == "succeeded")
     assert press_stop(session).state == "stopping"
     quiet(session)
     assert endings(session.pk) == ["turn.succeeded", "turn.cancelled"]
 
 
-def test_stop_while_a_message_arrives_never_strands_it(rig, model):
+@rounds(15, 60)
+def test_stop_while_a_message_arrives_never_strands_it(rig, model, rounds):
     """T7.3: covered by the stop it is a chip, accepted after it it runs; it is never lost"""
-    for number in range(1, 61):
+    for number in range(1, rounds + 1):
         session = make.session()
         allow_more(session)
         model.will(Text("Talking."), cue(number))
         start(session, "First")
         model.reaches(number)
         together(lambda: press_stop(session), lambda: say(session, "Second"))
-        until(lambda: said(session) == ["First", "Second"] or waiting(session) == ["Second"], PATIENCE)
+        until(lambda: said(session) == ["First", "Second"] or waiting(session) == ["Second"])
         quiet(session)
         if waiting(session):
             ended(start(session, "Third"))
@@ -157,13 +162,14 @@ def test_stop_while_a_message_arrives_never_strands_it(rig, model):
         assert said(session)[:2] == ["First", "Second"]
 
 
-def test_stop_at_any_moment_of_a_busy_turn(rig, model, monkeypatch):
+@rounds(14, 60)
+def test_stop_at_any_moment_of_a_busy_turn(rig, model, monkeypatch, rounds):
     """T12: reasoning, text, tools and a follow-up; each leaves a usable session and a page like its reload"""
     errand = Errand("fetch")
     add_tools(monkeypatch, errand)
     chance = random.Random(11)
     script = [[Text("Looking.", size=2), Call("fetch"), Call("fetch")], [Text("Found it.", size=2)]]
-    for _ in range(60):
+    for _ in range(rounds):
         session = make.session()
         for reply in script:
             model.will(*reply)
@@ -172,7 +178,7 @@ def test_stop_at_any_moment_of_a_busy_turn(rig, model, monkeypatch):
         until(lambda: len(fresh_log(session)) >= moment or endings(session.pk))
         press_stop(session)
         ended(turn_id)
-        until(lambda: lease_of(session) == {}, PATIENCE)
+        until(lambda: lease_of(session) == {})
         assert len(endings(session.pk)) == 1
         calls = Message.objects.filter(session=session, kind="tool_call").count()
         assert calls == Message.objects.filter(session=session, kind="tool_result").count()

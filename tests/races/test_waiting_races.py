@@ -15,29 +15,31 @@ from copilot.events import TurnCancelled
 from copilot.live import stream
 from copilot.models import Session, Turn
 from tests import make
+from tests.rounds import rounds
 
-RUNS, AT_ONCE = 500, 10
+AT_ONCE = 10
 MOMENTS = [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008]  # from before the subscription to after the first look
 
 
+@rounds(60, 500)
 @pytest.mark.django_db(transaction=True)
-async def test_no_end_between_looking_and_listening_is_missed(monkeypatch):
+async def test_no_end_between_looking_and_listening_is_missed(monkeypatch, rounds):
     """A21.c1: 500 runs. Rows are looked at once, so that only the news of the end can wake who waits"""
     monkeypatch.setattr(outcomes, "LOOK_AGAIN_SECONDS", 60.0)
     children = [await in_thread(make.session) for _ in range(AT_ONCE)]
     chance = random.Random(21)
-    found = await asyncio.gather(*(_runs(child, chance) for child in children))
-    assert [status for statuses in found for status in statuses] == ["cancelled"] * RUNS
+    found = await asyncio.gather(*(_runs(child, chance, rounds // AT_ONCE) for child in children))
+    assert [status for statuses in found for status in statuses] == ["cancelled"] * rounds
 
 
-async def _runs(child: Session, chance: random.Random) -> list[str]:
-    return [await _run(child, chance.choice(MOMENTS)) for _ in range(RUNS // AT_ONCE)]
+async def _runs(child: Session, chance: random.Random, count: int) -> list[str]:
+    return [await _run(child, chance.choice(MOMENTS)) for _ in range(count)]
 
 
 async def _run(child: Session, later: float) -> str:
     turn = await in_thread(make.turn, child, "running")
     waiting = outcomes.wait(child.owner_id, turn.pk, timeout_seconds=30)
-    outcome, _ = await asyncio.gather(asyncio.wait_for(waiting, 20), in_thread(_end, turn, later))
+    outcome, _ = await asyncio.gather(asyncio.wait_for(waiting, 25), in_thread(_end, turn, later))
     return outcome.status
 
 
