@@ -220,6 +220,12 @@ SESSION_COOKIE_SAMESITE = "Lax"
 TRUST_PROXY = env.flag("TRUST_PROXY", False)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TRUST_PROXY else None
 SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_HSTS_SECONDS = env.integer("HSTS_SECONDS", 86_400 if SITE_URL.startswith("https://") else 0)
+SILENCED_SYSTEM_CHECKS = [
+    "security.W005",  # other names of the domain are not ours to speak for …
+    "security.W021",  # … nor to enter into browsers' lists
+    "security.W008",  # the proxy redirects; health checks come without TLS
+]
 X_FRAME_OPTIONS = "DENY"
 
 # --- pages -------------------------------------------------------------------------------------------

@@ -88,6 +88,19 @@ class NotABotToo(BaseAuthentication):
             raise AmbiguousCredentials
 
 
+class NotABotTooScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """Nobody comes in by it: the document says nothing of it."""
+
+    target_class = "linking.doors.NotABotToo"
+    name: list[str] = []
+
+    def get_security_requirement(self, auto_schema: object) -> list[dict[str, list[object]]]:
+        return []
+
+    def get_security_definition(self, auto_schema: object) -> list[dict[str, str]]:
+        return []
+
+
 # --- bots --------------------------------------------------------------------------------------------
 
 
