@@ -108,6 +108,7 @@ def test_no_value_of_the_example_is_followed_by_words():
     assert {name: value for name, value in example().items() if "#" in value or " " in value} == {}
 
 
+@pytest.mark.timeout(300)  # the whole site is loaded, on a machine that may be busy
 def test_the_example_starts_in_production_and_django_has_no_objection():
     given = {name: value for name, value in example().items() if value}
     done = manage(
