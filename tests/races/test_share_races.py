@@ -34,7 +34,7 @@ def standing(session):
     return list(Share.objects.filter(session=session, revoked_at=None))
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(ROUNDS, marks=pytest.mark.slow)])
+@rounds(1, 50)
 def test_of_ten_shares_at_once_one_stands(session, rounds, monkeypatch):
     """A-S8.4"""
     monkeypatch.setitem(visiting.PER_MINUTE, "page", 10_000)
