@@ -49,7 +49,12 @@ def image_command() -> list[str]:
 def plain(command: str | list[str] | tuple[str, ...]) -> str:
     """A command without what may differ: where its program lies, its node's name, how much it says, its address."""
     words = command if isinstance(command, str) else " ".join(command)
-    words = re.sub(r"^\S+/", "", re.sub(r"^nice -n \d+ ", "", words)).removeprefix("python3 ").removeprefix("python ").removeprefix("-m ")
+    words = (
+        re.sub(r"^\S+/", "", re.sub(r"^nice -n \d+ ", "", words))
+        .removeprefix("python3 ")
+        .removeprefix("python ")
+        .removeprefix("-m ")
+    )
     words = words.replace(" -Q default,chats ", " -Q default ")  # only where bots have no worker of their own
     return re.sub(r" (--quiet|-l INFO|-n \S+|--host \S+)", "", words)
 
