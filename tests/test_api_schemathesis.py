@@ -78,7 +78,7 @@ def belongings() -> dict[str, str]:
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_answer_is_documented_and_none_is_a_server_error(token, operations, mode, rounds):
     own = belongings()
-    bounded = settings(
+    bounded = hypothesis_settings(
         max_examples=rounds,
         deadline=None,
         derandomize=True,
