@@ -300,7 +300,10 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
-    "POSTPROCESSING_HOOKS": ["billing.api.described.with_webhook"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "billing.api.described.with_webhook",
+    ],
 }
 
 # --- watching (D15, D16, D19) -------------------------------------------------------------------------

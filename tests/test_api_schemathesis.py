@@ -31,6 +31,17 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 NEVER_ENDING = rf"{V1}/(sessions/.*/stream|turns/.*/wait)$"  # have tests of their own over ASGI
 
 
+def bounded(examples: int) -> hypothesis_settings:
+    """The same cases in every run."""
+    return hypothesis_settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 @pytest.fixture
 def token(transactional_db, monkeypatch, settings):
     """A program whose rate is of no interest here; and Stripe's door has a secret to refuse it by."""
@@ -78,17 +89,10 @@ def belongings() -> dict[str, str]:
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_answer_is_documented_and_none_is_a_server_error(token, operations, mode, rounds):
     own = belongings()
-    bounded = hypothesis_settings(
-        max_examples=rounds,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
     assert len(operations) > 20
     for operation in operations:
 
-        @bounded
+        @bounded(rounds)
         @given(case=operation.as_strategy(generation_mode=mode))
         def call(case: Case) -> None:
             Session.objects.update(deleted_at=None)

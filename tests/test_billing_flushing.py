@@ -101,9 +101,9 @@ def test_emptying_redis_at_any_moment_changes_no_figure(redis_clean, monkeypatch
     monkeypatch.setattr(redis.Redis, "execute_command", counted)
     as_it_should_be = lived()
     sent = commands
-    assert sent > 30
+    assert sent > 20
     assert {figure[0] for figure in as_it_should_be} == {"", "limit_reached"}
     for moment in range(0, sent + 8, every):  # after a flush a few more are needed
         commands = 0
         assert lived() == as_it_should_be, f"emptied before command {moment}"
-    assert commands >= sent
+    assert commands > 20

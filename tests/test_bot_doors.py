@@ -9,7 +9,7 @@ import pytest
 import schemathesis
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
-from hypothesis import given, settings
+from hypothesis import given
 from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 
@@ -27,7 +27,7 @@ from tests.rest import JSON, NOBODYS, NOT_FOUND, code_of, person, program
 from tests.test_api_schemathesis import CHECKS, bounded, server
 
 KEYED = {"Idempotency-Key": "k1"}
-few = settings(bounded, max_examples=2)
+few = bounded(2)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from copilot import dispatch, history
 from copilot.agent import abridging
-from copilot.agent.compaction import Compaction, objection, summary_request
+from copilot.agent.compaction import Compaction, Ground, objection, shortened, summary_request
 from copilot.agent.fullness import Fullness, is_due, remembered
 from copilot.agent.parts import Answered, Compacted, CompactionFailed, Failed, NoteMade, NoticeMade
 from copilot.agent.ports import MemoryBudget, MemoryCompactor
@@ -264,6 +264,15 @@ def test_the_request_holds_history_instruction_todos_and_focus_but_no_tools():
     assert "[in_progress] Paint" in text
     assert "todos_write" in text
     assert "the colours" in text
+
+
+def test_an_empty_list_is_never_spoken_of():
+    """A25.3: neither where the summary is asked for nor in what follows it"""
+    request = summary_request(task(), [])
+    kept = shortened("All is said.", Ground(anchor=1, requests=(), todos=()), {})
+    assert "todos_write" not in text_of(request)
+    assert "to-do list as it stands" not in text_of(request)
+    assert "todos_write" not in "".join(message.text for message in kept)
 
 
 def test_what_does_not_fit_loses_tool_output_first_and_then_its_beginning():
