@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
@@ -32,6 +32,11 @@ EXPECTED_WHILE_DOWN = re.compile(r"WebSocket connection|ERR_CONNECTION|Failed to
 NO_TIME_TO_ANIMATE = re.compile(r"^Transition was (aborted|skipped)")  # from page to page, by a busy browser
 _people = itertools.count(1)
 T = TypeVar("T")
+Theme = Literal["light", "dark"]
+THEMES: dict[Theme, dict[str, object]] = {  # and what axe looks at there
+    "light": {},  # every rule
+    "dark": {"runOnly": ["color-contrast"]},  # what a theme can change
+}
 
 expect.set_options(timeout=30_000)
 
@@ -236,6 +241,15 @@ def stored(django_db_blocker: pytest.FixtureRequest) -> Callable[[Callable[[], T
 @pytest.fixture
 def ada(visit: Callable[..., Visitor]) -> Visitor:
     return visit()
+
+
+def switch(page: Page, scheme: Theme) -> None:
+    """The other theme, with every colour arrived where it goes."""
+    page.emulate_media(color_scheme=scheme)
+    page.evaluate(
+        "() => Promise.all(document.getAnimations().filter((one) => one instanceof CSSTransition)"
+        ".map((one) => one.finished.catch(() => null)))"
+    )
 
 
 def send(page: Page, text: str) -> None:

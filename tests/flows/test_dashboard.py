@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.flows.conftest import Site, Visitor
+from tests.flows.conftest import THEMES, Site, Visitor, switch
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]  # five processes start first
 STUCK = "/admin/diagnostics/stuck-queued/"
@@ -173,11 +173,8 @@ def test_every_tab_is_usable_on_a_phone_and_by_a_screen_reader(visit: Callable[.
         expect(page.get_by_role("heading", level=1).filter(has_text=tab.title)).to_be_visible()
         wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 1, f"{tab.slug} is {wide} px too wide"
-        for scheme, rules in {
-            "light": {},
-            "dark": {"runOnly": ["color-contrast"]},
-        }.items():  # what a theme can change
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        for scheme, rules in THEMES.items():
+            switch(page, scheme)
             found = Axe().run(page, context="#diagnostics", options=rules).response["violations"]
             assert [(tab.slug, scheme, one["id"], one["nodes"][0]["html"]) for one in found] == []
             picture(page, f"phone-{scheme}-{tab.slug or 'overview'}")

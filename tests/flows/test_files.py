@@ -59,6 +59,7 @@ def test_files_are_found_renamed_deleted_and_brought_back(newcomer: Reader) -> N
     page.get_by_role("button", name="Search").click()
     expect(page.locator(".file-text a")).to_have_text(["ship.png"])
     row(page, "ship.png").locator(".renaming summary").click()
+    expect(row(page, "ship.png").get_by_label("New name")).to_be_focused()
     page.keyboard.type("boat")  # the ending stays, selected is only what comes before
     page.keyboard.press("Enter")
     expect(page.locator(".file-text a")).to_have_text(["boat.png"])

@@ -5,25 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.flows.conftest import ROOT, Visitor
+from tests.flows.conftest import ROOT, THEMES, Visitor, switch
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-Theme = Literal["light", "dark"]
 PICTURES = ROOT / "test-artifacts" / "screens"
 WIDTHS = {"wide": 1280, "phone": 390}
 EXTREMES = (360, 2560)
 SERIOUS = {"serious", "critical"}
-THEMES: dict[Theme, dict[str, object]] = {
-    "light": {},  # every rule
-    "dark": {"runOnly": ["color-contrast"]},  # what a theme can change
-}
 FOR_ALL = {
     "home": "/",
     "login": "/accounts/login/",
@@ -88,7 +82,7 @@ def look(page: Page, name: str) -> list[str]:
     for kind, width in WIDTHS.items():
         page.set_viewport_size({"width": width, "height": 860})
         for theme in THEMES:
-            page.emulate_media(color_scheme=theme)
+            switch(page, theme)
             picture = f"{name.replace(' ', '-')}-{kind}-{theme}.png"
             page.screenshot(path=PICTURES / picture, animations="disabled")
     for width in (*EXTREMES, WIDTHS["wide"]):
@@ -96,7 +90,7 @@ def look(page: Page, name: str) -> list[str]:
         if page.evaluate("document.documentElement.scrollWidth") > width:
             wrong.append(f"{name}: scrolls sideways at {width}")
     for theme, rules in THEMES.items():
-        page.emulate_media(color_scheme=theme)
+        switch(page, theme)
         for found in Axe().run(page, options=rules).response["violations"]:
             if found["impact"] in SERIOUS:
                 targets = [node["target"] for node in found["nodes"]]
