@@ -33,6 +33,7 @@ IDLE_SECONDS = 60.0  # after which nobody asks, and nothing is read ahead
 COMPLAIN_EVERY_SECONDS = 60.0
 MOST_OVERRIDES = 10_000  # kept per process; in an installation with more, Redis is asked for all
 RECENT_CHANGES = timedelta(minutes=2)
+UNREADABLE = (AnyDatabaseError, LimitPolicy.DoesNotExist)
 ENTITLEMENT = (
     "tier",
     "daily_limit_override_microdollars",
@@ -44,8 +45,14 @@ ENTITLEMENT = (
 class Kept(Generic[T]):
     """A value read at most every few seconds per process. Two threads may both read it: harmless."""
 
-    def __init__(self, load: Callable[[], T], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        load: Callable[[], T],
+        otherwise: Callable[[Exception, T | None], T] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._load = load
+        self._otherwise = otherwise  # given the last value that was read, if any
         self._clock = clock
         self._value: tuple[T, float] | None = None
         self._asked_at = float("-inf")
@@ -58,7 +65,12 @@ class Kept(Generic[T]):
         return kept[0]
 
     def read(self) -> T:
-        value = self._load()
+        try:
+            value = self._load()
+        except UNREADABLE as problem:
+            if self._otherwise is None:
+                raise
+            return self._otherwise(problem, self.last_known())  # not kept: who asks next looks again
         self._value = value, self._clock() + KEPT_SECONDS
         return value
 
@@ -170,23 +182,24 @@ def publish_changes() -> int:
 
 
 def _load_rules() -> Rules:
-    """An unreadable policy is the default one, never no limit at all (B6.3); while the database is away, the last that was read."""
-    try:
-        row = LimitPolicy.objects.get(pk=ONLY_POLICY)
-        terms = {
-            tier.tier: plans.Terms(
-                multiplier=tier.multiplier, model_tiers=tuple(tier.model_tiers), modes=tuple(tier.modes)
-            )
-            for tier in TierPolicy.objects.all()
-        }
-        overrides = _load_overrides()
-    except (AnyDatabaseError, LimitPolicy.DoesNotExist) as problem:
-        if _complaint.due():
-            logger.error("The limit policy cannot be read: %s", type(problem).__name__)
-        known = None if isinstance(problem, LimitPolicy.DoesNotExist) else _rules.last_known()
-        return known or Rules(policy=plans.Policy(), terms={})
+    row = LimitPolicy.objects.get(pk=ONLY_POLICY)
+    terms = {
+        tier.tier: plans.Terms(
+            multiplier=tier.multiplier, model_tiers=tuple(tier.model_tiers), modes=tuple(tier.modes)
+        )
+        for tier in TierPolicy.objects.all()
+    }
     policy = plans.Policy(**{field.name: getattr(row, field.name) for field in fields(plans.Policy)})
-    return Rules(policy=policy, terms=terms, overrides=overrides)
+    return Rules(policy=policy, terms=terms, overrides=_load_overrides())
+
+
+def _rules_unread(problem: Exception, known: Rules | None) -> Rules:
+    """An unreadable policy is the default one, never no limit at all (B6.3); while the database is away, the last that was read."""
+    if _complaint.due():
+        logger.error("The limit policy cannot be read: %s", type(problem).__name__)
+    if known is None or isinstance(problem, LimitPolicy.DoesNotExist):
+        return Rules(policy=plans.Policy(), terms={})
+    return known
 
 
 def _load_overrides() -> dict[int, plans.Entitlement] | None:
@@ -203,7 +216,7 @@ def _load_prices() -> tuple[pricing.Price, ...]:
 
 
 _complaint = Seldom(COMPLAIN_EVERY_SECONDS)
-_rules = Kept(_load_rules)
+_rules = Kept(_load_rules, _rules_unread)
 _prices = Kept(_load_prices)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
@@ -44,18 +43,20 @@ class Lane(Executor):
 
 
 class _Laned(ThreadSensitiveContext):
-    """Instead of a thread of its own, whoever is served has a lane; contexts inside give way to this one."""
+    """Instead of a thread of its own, whoever is served has a lane; contexts inside give way to this one.
+
+    It is set whatever stands there: a connection that is kept alive may carry the context of an earlier request into
+    the next, and each call under one that is over would get a thread, and a connection to Postgres, that nobody ends.
+    """
 
     async def __aenter__(self) -> Self:
-        await super().__aenter__()  # type: ignore[no-untyped-call]
+        self.token = SyncToAsync.thread_sensitive_context.set(self)
         SyncToAsync.context_to_thread_executor[self] = Lane()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        SyncToAsync.context_to_thread_executor.pop(self, None)  # the threads stay
-        await super().__aexit__(kind, problem, trace)  # type: ignore[no-untyped-call]
+    async def __aexit__(self, *_: object) -> None:
+        assert self.token is not None
+        SyncToAsync.thread_sensitive_context.reset(self.token)  # the lane goes with the last who holds this
 
 
 class SharedThreads:

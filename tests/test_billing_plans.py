@@ -139,8 +139,10 @@ def test_a_database_that_is_away_for_a_moment_changes_no_policy(db, monkeypatch)
     def away(**fields):
         raise OperationalError
 
-    monkeypatch.setattr(LimitPolicy.objects, "get", away)
-    assert policies._rules.read().policy.daily_base_microdollars == 0
-    policies.forget()
-    assert policies.rules().policy == plans.Policy()
+    with monkeypatch.context() as outage:
+        outage.setattr(LimitPolicy.objects, "get", away)
+        assert policies._rules.read().policy.daily_base_microdollars == 0
+        policies.forget()
+        assert policies.rules().policy == plans.Policy()
+    assert policies.rules().policy.daily_base_microdollars == 0  # as soon as it is back
     policies.forget()

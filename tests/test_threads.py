@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connection
 
 from config import threads
@@ -38,7 +39,7 @@ async def served(act) -> object:
 
 @pytest.fixture(autouse=True)
 def few_threads(monkeypatch):
-    pool = threads.ThreadPoolExecutor(max_workers=4)
+    pool = threads.ThreadPoolExecutor(max_workers=4, thread_name_prefix="few")
     monkeypatch.setattr(threads, "_threads", pool)
     yield
     list(pool.map(lambda _: connection.close(), range(16)))
@@ -52,6 +53,20 @@ def test_a_crowd_shares_few_connections_and_the_next_find_them_open():
     first = asyncio.run(crowd())
     assert len(first) <= 4
     assert asyncio.run(crowd()) & first
+
+
+def test_a_context_left_by_an_earlier_request_changes_nothing():
+    """A server hands the context of one request on to the next of its connection: nobody gets a thread of his own by that."""
+    names: set[str] = set()
+
+    async def requests() -> None:
+        over = ThreadSensitiveContext()
+        SyncToAsync.thread_sensitive_context.set(over)
+        for _ in range(3):
+            names.add(str(await served(sync_to_async(lambda: threading.current_thread().name))))
+
+    asyncio.run(requests())
+    assert all(name.startswith("few") for name in names), names
 
 
 def test_who_waits_between_two_calls_holds_no_thread():
