@@ -22,6 +22,7 @@ from bench.measures import (
     history,
     killing,
     ladder,
+    pages,
     prefixes,
     sockets,
     standard,
@@ -67,6 +68,8 @@ MEASURES = (
     Measure("long conversations", frozenset({"P10"}), history.measure),
     Measure("prompt prefixes", frozenset({"P11"}), prefixes.measure),
     Measure("SQL", frozenset({"P12"}), history.measure_sql),
+    Measure("first paint", frozenset({"W4"}), pages.measure_paint),
+    Measure("share pages", frozenset({"S21"}), pages.measure_share),
     Measure("killed workers", frozenset({"P9", "P19"}), killing.measure),
 )
 

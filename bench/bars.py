@@ -58,6 +58,11 @@ LINES: dict[str, Spec] = {
         "kill -9 at 5 s of a 10 s turn: tokens again / ended after its own time",
         (Bar(5, 1, "s"), Bar(8, None, "s")),
     ),
+    "W4": Spec("empty chat in a browser with an empty cache: first contentful paint, median", (Bar(300),)),
+    "S21": Spec(
+        "200 visitors of a share with 10 pictures: request p95 / SQL statements per file",
+        (Bar(500), Bar(3, None, "")),
+    ),
 }
 
 

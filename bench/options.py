@@ -20,6 +20,9 @@ class Scale:
     probes: int = 30  # first tokens looked for under load
     rounds: int = 6  # of the standard load
     kills: int = 3
+    paints: int = 15
+    visitors: int = 200  # of a shared page
+    visit_seconds: float = 20.0  # over which they arrive
 
 
 FULL = Scale()
@@ -35,4 +38,7 @@ QUICK = Scale(
     probes=10,
     rounds=3,
     kills=1,
+    paints=5,
+    visitors=40,
+    visit_seconds=20.0,
 )

@@ -14,6 +14,8 @@ from datetime import timedelta
 
 HISTORIES = (50, 1_000, 10_000)
 SAID = "A sentence of ordinary length with **some** `markup`, as people and models write it. " * 3
+PICTURES = 10  # on a shared page
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 READ_ROWS = 40  # rows after the newest summary: what a model is given of a long conversation
 
 
@@ -32,7 +34,8 @@ def main() -> None:
     long = {size: _history(users[0][0], size) for size in HISTORIES}
     _analyze()
     cookies = [cookie for _, cookie in users]
-    print(json.dumps({"cookies": cookies, "sessions": sessions, "histories": long}))
+    share = _share(users[0][0])
+    print(json.dumps({"cookies": cookies, "sessions": sessions, "histories": long, "share": share}))
 
 
 def _lift_limits() -> None:
@@ -115,6 +118,40 @@ def _history(user_id: int, size: int) -> str:
             {"session": session.pk, "summary": summary_at, "said": SAID, "size": size},
         )
     return str(uuid.UUID(str(session.pk)))
+
+
+def _share(user_id: int) -> list[str]:
+    """Paths of a shared conversation: its page, then the pictures on it."""
+    from django.utils import timezone
+
+    from copilot.models import Message, Session, Turn
+    from copilot.permissions import UNRESTRICTED
+    from copilot.workspace import files, shares
+    from copilot.workspace.drafts import Asked
+    from copilot.workspace.shares import Terms
+
+    session = Session.objects.create(owner_id=user_id, title="Pictures", fence=1)
+    pictures = [
+        files.store(
+            user_id, name=f"{n}.png", content=PNG + os.urandom(30_000), source="agent", session_id=session.pk
+        )
+        for n in range(PICTURES)
+    ]
+    turn = Turn.objects.create(
+        session=session,
+        status=Turn.Status.SUCCEEDED,
+        permissions=UNRESTRICTED.to_json(),
+        origin="web",
+        accepted_through=1,
+        fence=1,
+        token=uuid.uuid4(),
+        started_at=timezone.now(),
+        ended_at=timezone.now(),
+    )
+    said = SAID + "".join(f"![picture](workspace://{file.pk})\n\n" for file in pictures)
+    Message.objects.create(session=session, kind="assistant", turn=turn, sequence=1, content=said)
+    share = shares.publish(user_id, session.pk, Asked(), Terms())
+    return [f"/share/{share.token}", *(f"/share/{share.token}/files/{file.pk}" for file in pictures)]
 
 
 def _analyze() -> None:

@@ -36,6 +36,7 @@ class Seeded:
     cookies: list[str]
     sessions: list[str]
     histories: dict[int, str]
+    share: list[str]  # paths: a shared page, and the pictures on it
 
 
 class Site(Installation):
@@ -67,7 +68,7 @@ class Site(Installation):
         output = self.run("bench.seed", "--users", str(self._users), "--sessions", str(self._sessions))
         found = json.loads(output.splitlines()[-1])
         histories = {int(size): session for size, session in found["histories"].items()}
-        return Seeded(found["cookies"], found["sessions"], histories)
+        return Seeded(found["cookies"], found["sessions"], histories, found["share"])
 
     def add_worker(self) -> str:
         """Another worker of turns, under a name of its own."""
