@@ -300,10 +300,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
-    "POSTPROCESSING_HOOKS": [
-        "drf_spectacular.hooks.postprocess_schema_enums",
-        "billing.api.described.with_webhook",
-    ],
+    "POSTPROCESSING_HOOKS": ["billing.api.described.with_webhook"],  # choices stay where they are used
 }
 
 # --- watching (D15, D16, D19) -------------------------------------------------------------------------

@@ -144,11 +144,26 @@ def _unpacked(content: IO[bytes], folder: Path) -> bool:
             for count, member in enumerate(archive):
                 if count >= MAX_LOOKED_AT:
                     return False
-                if member.isdir() or (member.isreg() and not member.issparse()):
-                    archive.extract(member, folder, filter="data")
+                if not (folder / member.name).resolve().is_relative_to(folder.resolve()):
+                    return False
+                _unpack(archive, member, folder / member.name)
     except tarfile.TarError:
         return False
     return True
+
+
+def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    """By hand: the filters of `extract` came with Python 3.11.4, and Debian's is older."""
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+    elif member.isreg() and not member.issparse():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = archive.extractfile(member)
+        assert content is not None  # a regular file has one
+        with content, path.open("wb") as target:
+            shutil.copyfileobj(content, target)
+        path.chmod(0o755 if member.mode & 0o100 else 0o644)
+        os.utime(path, (member.mtime, member.mtime))
 
 
 # --- from disk to rows -------------------------------------------------------------------------------
