@@ -21,7 +21,7 @@ PARAGRAPH = WORDS * 3 + "\n\n- one\n- two\n\n```python\nprint('ahoy')\n```\n\n"
 TABLE = "| ship | flag | knots |\n|---|---|---:|\n" + "| **Ada** | `DE` | 12 |\n" * 160 + "\n"
 LIST = "- sails at *dawn*, with `three` masts\n" * 130 + "\n"
 LONGEST_MS = 50  # W4.4: what an eye notices
-COLLECTIONS = 2  # of the engine's garbage, which may fall into any task
+SPARED = 2  # one task of 118 ms was seen once beside two other browsers; its cause is not known
 MAIN_THREAD = "FireAnimationFrame"  # only the page's own thread has such events
 
 
@@ -131,7 +131,7 @@ def test_five_thousand_deltas_cost_no_long_frame_and_no_memory(
     tasks = tasks_ms(browser.stop_tracing())
     assert len(tasks) > FEW
     long = [took for took in tasks if took > LONGEST_MS]
-    assert len(long) <= COLLECTIONS, long
+    assert len(long) <= SPARED, long
     assert heap(cdp) <= kept_by_few * 1.25
 
 
