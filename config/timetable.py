@@ -4,85 +4,46 @@ from __future__ import annotations
 
 from celery.schedules import crontab
 
+Job = dict[str, object]
+MINUTE, HOUR = 60.0, 3600.0
 
-def jobs(*, sweep_seconds: float) -> dict[str, dict[str, object]]:
+
+def jobs(*, sweep_seconds: float) -> dict[str, Job]:
     return {
-        "reap": {
-            "task": "diagnostics.tasks.reap",
-            "schedule": sweep_seconds,
-            "options": {"expires": 2 * sweep_seconds},
-        },
-        "tick": {"task": "copilot.tasks.tick", "schedule": crontab(), "options": {"expires": 55}},
-        "index messages": {
-            "task": "copilot.tasks.index_messages",
-            "schedule": 5.0,
-            "options": {"expires": 5},
-        },
-        "send lost scans": {
-            "task": "copilot.tasks.send_lost_scans",
-            "schedule": 600.0,
-            "options": {"expires": 600},
-        },
-        "tend storage": {
-            "task": "copilot.tasks.tend_storage",
-            "schedule": crontab(hour=4, minute=20),
-            "options": {"expires": 3600},
-        },
-        "jobs": {"task": "copilot.tasks.look_after_jobs", "schedule": 60.0, "options": {"expires": 55}},
-        "purge sessions": {
-            "task": "copilot.tasks.purge_sessions",
-            "schedule": 3600.0,
-            "options": {"expires": 3600},
-        },
-        "purge files": {
-            "task": "copilot.tasks.purge_files",
-            "schedule": 3600.0,
-            "options": {"expires": 3600},
-        },
-        "sample": {"task": "diagnostics.tasks.sample", "schedule": 60.0, "options": {"expires": 55}},
-        "purge diagnostics": {
-            "task": "diagnostics.tasks.purge",
-            "schedule": crontab(hour=4, minute=40),
-            "options": {"expires": 3600},
-        },
-        "publish windows": {
-            "task": "billing.tasks.publish_windows",
-            "schedule": 60.0,
-            "options": {"expires": 55},
-        },
-        "expire credits": {
-            "task": "billing.tasks.expire_credits",
-            "schedule": 3600.0,
-            "options": {"expires": 3600},
-        },
-        "lapse overdue plans": {
-            "task": "billing.tasks.lapse_overdue",
-            "schedule": 3600.0,
-            "options": {"expires": 3600},
-        },
-        "mail waiting notices": {
-            "task": "billing.tasks.mail_waiting",
-            "schedule": 3600.0,
-            "options": {"expires": 3600},
-        },
-        "sweep events of Stripe": {
-            "task": "billing.tasks.sweep_events",
-            "schedule": 60.0,
-            "options": {"expires": 55},
-        },
-        "reconcile top-ups": {
-            "task": "billing.tasks.reconcile_top_ups",
-            "schedule": crontab(hour=2, minute=11),
-        },
-        "fold old usage": {"task": "billing.tasks.fold_usage", "schedule": crontab(hour=3, minute=47)},
-        "reconcile plans": {"task": "billing.tasks.reconcile", "schedule": crontab(hour=2, minute=41)},
-        "verify windows": {"task": "billing.tasks.verify_windows", "schedule": crontab(hour=3, minute=17)},
-        "deliver": {"task": "linking.tasks.deliver", "schedule": 5.0, "options": {"expires": 5}},
-        "sweep chats": {"task": "linking.tasks.sweep", "schedule": 10.0, "options": {"expires": 10}},
-        "tend links": {"task": "linking.tasks.tend", "schedule": 60.0, "options": {"expires": 55}},
-        "purge shares": {
-            "task": "copilot.tasks.purge_shares",
-            "schedule": 3600.0,
-            "options": {"expires": 3600},
-        },
+        # recovery and figures
+        "reap": _job("diagnostics.tasks.reap", sweep_seconds, expires=2 * sweep_seconds),
+        "sample": _job("diagnostics.tasks.sample", MINUTE, expires=55),
+        "purge diagnostics": _daily("diagnostics.tasks.purge", 4, 40, expires=HOUR),
+        # conversations and files
+        "tick": _job("copilot.tasks.tick", crontab(), expires=55),
+        "index messages": _job("copilot.tasks.index_messages", 5.0, expires=5),
+        "send lost scans": _job("copilot.tasks.send_lost_scans", 600.0, expires=600),
+        "tend storage": _daily("copilot.tasks.tend_storage", 4, 20, expires=HOUR),
+        "jobs": _job("copilot.tasks.look_after_jobs", MINUTE, expires=55),
+        "purge sessions": _job("copilot.tasks.purge_sessions", HOUR, expires=HOUR),
+        "purge files": _job("copilot.tasks.purge_files", HOUR, expires=HOUR),
+        "purge shares": _job("copilot.tasks.purge_shares", HOUR, expires=HOUR),
+        # money
+        "publish windows": _job("billing.tasks.publish_windows", MINUTE, expires=55),
+        "expire credits": _job("billing.tasks.expire_credits", HOUR, expires=HOUR),
+        "lapse overdue plans": _job("billing.tasks.lapse_overdue", HOUR, expires=HOUR),
+        "mail waiting notices": _job("billing.tasks.mail_waiting", HOUR, expires=HOUR),
+        "sweep events of Stripe": _job("billing.tasks.sweep_events", MINUTE, expires=55),
+        "reconcile top-ups": _daily("billing.tasks.reconcile_top_ups", 2, 11),
+        "reconcile plans": _daily("billing.tasks.reconcile", 2, 41),
+        "verify windows": _daily("billing.tasks.verify_windows", 3, 17),
+        "fold old usage": _daily("billing.tasks.fold_usage", 3, 47),
+        # chat platforms
+        "deliver": _job("linking.tasks.deliver", 5.0, expires=5),
+        "sweep chats": _job("linking.tasks.sweep", 10.0, expires=10),
+        "tend links": _job("linking.tasks.tend", MINUTE, expires=55),
     }
+
+
+def _daily(task: str, hour: int, minute: int, *, expires: float | None = None) -> Job:
+    return _job(task, crontab(hour=hour, minute=minute), expires=expires)
+
+
+def _job(task: str, schedule: float | crontab, *, expires: float | None = None) -> Job:
+    job: Job = {"task": task, "schedule": schedule}
+    return job if expires is None else job | {"options": {"expires": expires}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -13,7 +13,6 @@ from django.db.models.functions import Now
 from copilot import turns
 from copilot.commands import clean_text
 from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
-from copilot.events import QuestionView
 from copilot.models import Question, Turn
 
 ANSWER_CHARACTERS = 4_000
@@ -120,10 +119,6 @@ def close_for_turn(turn_id: UUID, outcome: Closing) -> list[UUID]:
     return [question_id for question_id in candidates if close(question_id, outcome)]
 
 
-def open_for_session(session_id: UUID) -> list[Question]:
-    return list(Question.objects.filter(session_id=session_id, outcome=OPEN).order_by("created_at"))
-
-
 def outcome_of(question: Question) -> Closed:
     """How a closed question ended."""
     match question.outcome:
@@ -131,15 +126,3 @@ def outcome_of(question: Question) -> Closed:
             return outcome
         case _:
             raise ValueError(f"question {question.id} is still open")
-
-
-def view(question: Question) -> QuestionView:
-    return QuestionView(
-        id=str(question.id),
-        turn_id=str(question.turn_id),
-        call_id=question.call_id,
-        question=question.question,
-        choices=list(question.choices),
-        allow_text=question.allow_text,
-        deadline=question.deadline.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-    )

@@ -12,6 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from copilot import questions
+from copilot.awaited import open_questions, question_view
 from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
 from copilot.models import Question, Turn
 from tests import make
@@ -134,17 +135,17 @@ def test_closing_a_turns_questions_closes_only_open_ones() -> None:
     answered = ask(turn, "call-1")
     questions.answer(make.ada().pk, answered.id, text="red", choice=None)
     still_open = ask(turn, "call-2")
-    assert questions.open_for_session(turn.session_id) == [still_open]
+    assert [shown.id for shown in open_questions(turn.session_id)] == [str(still_open.pk)]
     assert questions.close_for_turn(turn.id, "superseded") == [still_open.id]
     assert questions.close_for_turn(turn.id, "cancelled") == []
-    assert questions.open_for_session(turn.session_id) == []
+    assert open_questions(turn.session_id) == []
 
 
 @pytest.mark.django_db
 def test_a_view_carries_what_a_client_needs() -> None:
     """A2.6"""
     question = ask(running_turn())
-    shown = questions.view(question)
+    shown = question_view(question)
     assert (shown.id, shown.question, shown.choices) == (str(question.id), "Red or blue?", ["red", "blue"])
     assert shown.deadline.endswith("Z")
 

@@ -10,6 +10,7 @@ from django.conf import settings
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from copilot import questions
+from copilot.awaited import question_view
 from copilot.bridge import in_thread
 from copilot.events import QuestionAsked, QuestionClosed
 from copilot.models import Question
@@ -60,7 +61,7 @@ async def ask_user(arguments: AskUser, invocation: Invocation) -> ToolOutput:
         allow_text=arguments.allow_text,
         timeout_seconds=min(arguments.timeout_seconds, longest),
     )
-    invocation.emit(QuestionAsked(question=questions.view(question)))
+    invocation.emit(QuestionAsked(question=question_view(question)))
     while question.outcome == Question.Outcome.OPEN:
         await asyncio.sleep(POLL_SECONDS)
         question = await in_thread(questions.look, question.id)

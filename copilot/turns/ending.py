@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 from uuid import UUID
 
 import msgspec
@@ -125,6 +126,11 @@ def end(
     transaction.on_commit(
         partial(_count, to, code=limit_code or failure_code, origin=row[10], seconds=row[11], summary=summary)
     )
+    return _as_ended(row)
+
+
+def _as_ended(row: Sequence[Any]) -> Ended:
+    """In the order of the statement's RETURNING."""
     return Ended(
         run_ids=loaded(row[0], list[str]),
         stop_through=row[1],
