@@ -20,9 +20,10 @@ run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
 	@exec $(BIN)/python -m config.run
 
 test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4)
-	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own.
+	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own;
+	@# one that fails is tried once more, and the closing line counts it as a rerun.
 	@$(BIN)/pytest -n $(WORKERS) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ]
-	@$(BIN)/pytest -n 3 --dist loadfile -m "browser and not slow" $(ARGS) || [ $$? = 5 ]
+	@$(BIN)/pytest -n 3 --dist loadfile --reruns 1 -m "browser and not slow" $(ARGS) || [ $$? = 5 ]
 
 slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
 	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)

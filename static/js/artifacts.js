@@ -129,7 +129,7 @@ export class Artifacts {
   #key(event) {
     if (event.key !== "Escape" || event.defaultPrevented || !this.panel?.isOpen) return;
     if (document.body.dataset.drawer || document.querySelector("dialog[open]")) return;
-    if (this.state.turn && document.activeElement === byId("text")) return;
+    if (byId("app").matches("[data-running]") && document.activeElement === byId("text")) return; // as painted: what one sees decides
     event.preventDefault();
     this.panel.dismiss();
   }
