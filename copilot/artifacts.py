@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from copilot.errors import NotFound
 from copilot.events import ArtifactAdded, ArtifactView, instant
 from copilot.models import Message, WorkspaceFile
@@ -13,9 +15,21 @@ MOST = 200  # the newest of a session; older ones are on the page of files
 
 def of_session(session_id: UUID) -> list[ArtifactView]:
     """Oldest first; the versions of one name follow each other in time."""
-    made = WorkspaceFile.objects.filter(
-        session=session_id, source=WorkspaceFile.Source.AGENT, deleted_at=None, purged_at=None
-    )
+    return _newest(_standing().filter(session=session_id))
+
+
+def of_turn(turn_id: UUID) -> list[ArtifactView]:
+    """What a turn's calls have made, oldest first; of several versions of a name the last."""
+    calls = Message.objects.filter(turn=turn_id, kind=Message.Kind.TOOL_CALL, hidden="").exclude(call_id=None)
+    made = _standing().filter(session__turns=turn_id, call_id__in=calls.values("call_id"))
+    return list({file.name: file for file in _newest(made)}.values())
+
+
+def _standing() -> QuerySet[WorkspaceFile]:
+    return WorkspaceFile.objects.filter(source=WorkspaceFile.Source.AGENT, deleted_at=None, purged_at=None)
+
+
+def _newest(made: QuerySet[WorkspaceFile]) -> list[ArtifactView]:
     return [_view(file) for file in made.order_by("-created_at", "-id")[:MOST]][::-1]
 
 

@@ -1,13 +1,14 @@
-"""Files that somebody sends along in a direct message are put into its conversation, like any upload (L20, L25)."""
+"""Files that somebody sends along are put into the conversation, like any upload (L8, L20, L25)."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from copilot.commands import LIMITS
 from copilot.errors import Refused, Unavailable
 from copilot.workspace import files
-from linking import conversations, outbound
+from linking import caps, conversations, outbound
 from linking.conversations import Where
 from linking.platforms.base import CallRefused, Said, SentFile, Unreachable
 
@@ -16,23 +17,50 @@ log = logging.getLogger(__name__)
 LARGEST_BYTES = 20 * 2**20  # what Telegram gives to bots; the others are asked for no more
 
 
-def attached(where: Where, said: Said) -> tuple[str, ...]:
-    """Ids of what could be kept. In servers nothing is: members do not fill the owner's workspace. Raises NotLinked."""
-    wanted = [file for file in said.files if file.size <= LARGEST_BYTES][: LIMITS.attachments]
-    if where.scope == "server" or not wanted:
-        return ()
+@dataclass(frozen=True, kw_only=True)
+class Attached:
+    """What goes with a message. `sources` names it as the platform does: in a repetition the ids are others."""
+
+    ids: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    left_out: int = 0  # too large, not given by the platform, or without room in the account
+
+
+def attached(where: Where, said: Said) -> Attached:
+    """Refuses NotLinked, and in a server what its owner does not allow: members fill nobody's workspace unasked."""
+    if not said.files:
+        return Attached()
     payer = conversations.payer_of(where, said.speaker.user_id)
-    place = conversations.open_for(where, payer)
-    kept = [_kept(where.platform, payer.owner_id, place, file) for file in wanted]
-    return tuple(file_id for file_id in kept if file_id)
+    if payer.link is not None:
+        caps.foresee(
+            payer.link,
+            caps.Said(
+                run_id="",
+                container_id=where.container_id,
+                platform_user_id=said.speaker.user_id,
+                role_ids=said.speaker.role_ids,
+                mentioned=said.mentioned,
+            ),
+        )
+    wanted = [file for file in said.files if file.size <= LARGEST_BYTES][: LIMITS.attachments]
+    place = conversations.open_for(where, payer) if wanted else None
+    kept = [_kept(where.platform, payer.owner_id, place, file) for file in wanted if place is not None]
+    ids = tuple(file_id for file_id in kept if file_id)
+    return Attached(
+        ids=ids,
+        sources=tuple(file.reference for file in said.files),
+        left_out=len(said.files) - len(ids),
+    )
 
 
 def _kept(platform: str, owner_id: int, place: conversations.Open, file: SentFile) -> str:
     """Nothing for a file that the platform does not give, or that the account has no room for."""
     try:
         content = outbound.fetch_file(platform, file)
+        if len(content) > LARGEST_BYTES:
+            return ""
         stored = files.store(
-            owner_id, name=file.name, content=content, source="upload", session_id=place.session_id
+            owner_id, name=file.name, content=content, source="platform", session_id=place.session_id
         )
     except Unavailable:
         raise

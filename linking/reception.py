@@ -16,6 +16,7 @@ from copilot.commands import as_uuid
 from copilot.context import Channel
 from copilot.errors import Conflict, Forbidden, NotFound, OutcomeUnknown, Refused, Unavailable
 from linking import attaching, conversations, inbound, links, mails, outbound, pace, platforms, wording
+from linking.attaching import Attached
 from linking.conversations import Bot, Where
 from linking.errors import MessageRefused, NotLinked, NotServerAdmin
 from linking.inbound import Accepted, Asked, Decided, IncomingMessage
@@ -75,14 +76,7 @@ class _Talk:
         if self.said.mentioned and self.said.files:
             outbound.show_typing(self.bot.platform, self.to)  # fetching them may take a while
         try:
-            attachments = attaching.attached(self.where, self.said)
-        except NotLinked:
-            return self._prompt()
-        message = self._message(attachments)
-        if self.said.reply_token:
-            outbound.keep_reply_token(self.bot.platform, message.run_id, self.said.reply_token)
-        try:
-            return self._accepted(inbound.hear(message))
+            return self._say()
         except NotLinked:
             return self._prompt()
         except MessageRefused as refused:
@@ -92,14 +86,26 @@ class _Talk:
         except Refused as refused:
             return self._refuse(refused, aloud=True)
 
-    def _message(self, attachments: tuple[str, ...]) -> IncomingMessage:
+    def _say(self) -> str:
+        attached = attaching.attached(self.where, self.said)
+        if attached.left_out and self.said.mentioned:
+            self.tell(wording.left_out(attached.left_out))
+            if not self.said.text.strip() and not attached.ids:
+                return "refused"
+        message = self._message(attached)
+        if self.said.reply_token:
+            outbound.keep_reply_token(self.bot.platform, message.run_id, self.said.reply_token)
+        return self._accepted(inbound.hear(message))
+
+    def _message(self, attached: Attached) -> IncomingMessage:
         able = platforms.adapter_class(self.bot.platform).supports_async_delivery
         return IncomingMessage(
             key=self.key,
             where=self.where,
             user_id=self.said.speaker.user_id,
             text=self.said.text,
-            attachments=attachments,
+            attachments=attached.ids,
+            sources=attached.sources,
             channel=Channel(async_delivery=able, interactive=True),
             display_name=self.said.speaker.name,
             role_ids=self.said.speaker.role_ids,

@@ -65,6 +65,11 @@ def queued(position: int | None) -> str:
     return f"I am still working on the last one; yours is number {position or 1} in line."
 
 
+def left_out(count: int) -> str:
+    what = "One file" if count == 1 else f"{count} files"
+    return f"{what} could not be taken: each may have 20 MB, and the account must have room for it."
+
+
 def pressed(result: Decided | Literal["answered"]) -> str:
     if result == "answered":
         return "Answered."

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from copilot.models import Message, Turn
-from copilot.providers.scripted import Text
+from copilot.providers.scripted import Call, Text
 from linking import outbound, tasks
 from linking.models import OutboundMessage, PlatformConversation
 from linking.outbound import records
@@ -57,6 +57,7 @@ def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
     errand = records.Errand(
         turn_id=make.turn(session).pk,
         session_id=session.pk,
+        owner_id=session.owner_id,
         conversation_id=place.pk,
         platform="scripted",
         address=Address(scope="dm", container_id="c1"),
@@ -162,6 +163,46 @@ def test_a_very_long_answer_is_ten_messages_and_a_file(chat: ScriptedChat, model
     until(given)
     assert len(chat.texts()) == 10
     assert [(name, content.decode()) for name, content in scripted.WORLD.files] == [("answer.md", answer)]
+
+
+def test_what_the_agent_made_goes_into_the_chat_once(chat: ScriptedChat, model, monkeypatch):
+    """A-L19.5: the last version of each file, behind the words; also when the courier dies before it said so"""
+    model.will(Call("write_file", {"name": "log.txt", "content": "day one"}))
+    model.will(
+        Call("write_file", {"name": "log.txt", "content": "day one\nday two", "overwrite": True}),
+        Call("write_file", {"name": "huge.txt", "content": "x" * 100_001}),
+    )
+    model.will(Text("Here is the log."))
+    finish = records.finish
+    monkeypatch.setattr(records, "finish", lambda errand: (_ for _ in ()).throw(RuntimeError("killed")))
+    chat.say("Keep a log")
+    until(lambda: len(chat.texts()) == 2)
+    close_courier()
+    monkeypatch.setattr(records, "finish", finish)
+    tasks.sweep()
+    until(given)
+    assert scripted.WORLD.files == [("log.txt", b"day one\nday two")]
+    assert chat.texts()[0] == "Here is the log."
+    assert "`huge.txt` cannot be sent here." in chat.texts()[1]
+    assert f"/chat/{Turn.objects.get().session_id}/" in chat.texts()[1]
+
+
+def test_a_file_that_the_platform_never_takes_is_named_instead(chat: ScriptedChat, model, monkeypatch):
+    """A-L19.5: after a few tries its owner is told where it is, and the answer is not held up for ever"""
+    monkeypatch.setattr("linking.outbound.delivering.FIRST_PAUSE_SECONDS", 0.01)
+    model.will(Call("write_file", {"name": "log.txt", "content": "day one"}))
+    model.will(cue(1), Text("Here."))
+    chat.say("Keep a log")
+    model.reaches(1)
+    until(lambda: scripted.WORLD.typing)
+
+    async def away(*arguments: object) -> str:
+        raise Away("down")
+
+    monkeypatch.setattr(scripted.Scripted, "send_file", away)
+    model.give(1)
+    until(given)
+    assert "`log.txt` cannot be sent here." in chat.texts()[-1]
 
 
 def test_the_first_sign_of_life_comes_before_the_answer(chat: ScriptedChat, model):

@@ -20,6 +20,7 @@ from linking.platforms.base import (
     Outgoing,
     Place,
     Pressed,
+    SentFile,
     Speaker,
     Unreachable,
 )
@@ -184,10 +185,36 @@ async def test_one_person_is_told_what_is_for_them_alone(stage: Stage):
     if isinstance(stage.fake, discord.Discord):
         stage.fake.interaction("t1")
     await adapter.answer_press(public, pressed, "Approved.")
-    await adapter.send_file(public, "answer.md", b"# All") if adapter.platform in (
-        "telegram",
-        "scripted",
-    ) else None
+
+
+async def test_files_go_both_ways(stage: Stage):
+    """A-L19.1: by the vendor's own client, as bytes"""
+    content = bytes(range(256))
+    sent = await stage.adapter.send_file(stage.to, "chart.png", content)
+    assert sent
+    assert (stage.fake or stage.world).files[-1] == ("chart.png", content)
+    if stage.fake is None:
+        return
+    stage.fake.kept["papers.pdf"] = content
+    roads = {"telegram": "papers.pdf", "discord": "/attachments/papers.pdf", "slack": "/files-pri/papers.pdf"}
+    road = roads[stage.adapter.platform]
+    address = f"{stage.fake.url}{road}" if road.startswith("/") else road
+    asked = SentFile(reference=address, name="papers.pdf", size=256)
+    assert await stage.adapter.fetch_file(asked) == content
+
+
+async def test_slacks_token_goes_to_slack_alone(fakes):
+    """A-L25.2: a file may lie elsewhere, by the word of whoever shared it"""
+    adapter = build("slack", fakes["slack"], World())
+    for address in (
+        "https://slack.com.evil.test/f",
+        "http://files.slack.com/f",
+        "https://evilslack.com/f",
+        f"{fakes['telegram'].url}/f",
+    ):
+        with pytest.raises(CallRefused):
+            await adapter.fetch_file(SentFile(reference=address, name="f", size=1))
+    assert adapter._is_slacks("https://files.slack.com/files-pri/T1/f")
 
 
 async def test_who_administers_a_server_is_known(stage: Stage):

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from django.core import mail
 
-from copilot.models import Message, Turn
+from copilot import dispatch
+from copilot.errors import OutcomeUnknown
+from copilot.models import Message, Session, Turn, WorkspaceFile
 from copilot.providers.scripted import Text
-from linking import conversations, links
+from linking import conversations, links, tasks
 from linking.conversations import Bot, Where
 from linking.links import TokenRequest
 from linking.models import PlatformConversation, PlatformLink, PlatformUpdate
@@ -180,18 +182,86 @@ def test_no_id_no_token_and_no_word_comes_into_a_log(rig, model, settings, monke
     assert door.split("/")[3] not in written
 
 
+def with_files(chat: ScriptedChat, text: str, number: int, *files: SentFile) -> None:
+    said = chat.incoming(text, number)
+    chat.knock(
+        *chat._signed(msgspec.structs.replace(said, what=msgspec.structs.replace(said.what, files=files)))
+    )
+
+
+def swept() -> bool:
+    tasks.sweep()
+    return handled()
+
+
+PAPERS = SentFile(reference="the boat's papers", name="papers.txt", size=17, type="text/plain")
+FILM = SentFile(reference="x", name="film.mp4", size=21 * 2**20)
+
+
 def test_a_file_in_a_direct_message_goes_with_it(chat: ScriptedChat, model):
-    """A-L25.1: kept like any upload, in its conversation alone; in servers nothing is kept"""
+    """A-L25.1: kept like any upload, in its conversation alone; what is too large is said"""
     linked("42")
-    said = chat.incoming("Look at this", 1)
-    sent = SentFile(reference="the boat's papers", name="papers.txt", size=17, type="text/plain")
-    huge = SentFile(reference="x", name="film.mp4", size=21 * 2**20)
-    with_files = msgspec.structs.replace(said, what=msgspec.structs.replace(said.what, files=(sent, huge)))
-    chat.knock(*chat._signed(with_files))
+    with_files(chat, "Look at this", 1, PAPERS, FILM)
     until(lambda: "Aye." in chat.texts())
     [message] = Message.objects.filter(kind="user")
     assert [one["name"] for one in message.attachments] == ["papers.txt"]
     assert "papers.txt" in model.said_to()
+    assert chat.texts()[0].startswith("One file could not be taken")
+
+
+def test_a_message_of_files_alone_is_a_message_and_of_none_that_fit_is_none(chat: ScriptedChat, model):
+    """A-L18.2: only attachments, in a direct message"""
+    linked("42")
+    with_files(chat, "", 1, PAPERS)
+    until(lambda: chat.texts() == ["Aye."])
+    with_files(chat, "", 2, FILM, FILM)
+    until(handled)
+    assert chat.texts()[1].startswith("2 files could not be taken")
+    assert Turn.objects.count() == 1
+
+
+def test_a_members_file_lies_in_the_servers_conversation_within_its_rules(chat: ScriptedChat, model):
+    """A-L8.3, A-L8.4: its turn sees it; what the owner does not allow is not even fetched"""
+    link = claimed("scripted", "server-1")
+    bob = Server()
+    with_files(bob, "Look at this", 1, PAPERS)
+    until(lambda: "Aye." in bob.texts())
+    assert "papers.txt" in model.said_to()
+    [file] = WorkspaceFile.objects.all()
+    assert (file.owner, file.source) == (make.ada(), "platform")
+    assert file.session == Session.objects.get(platform="scripted")
+    fetched = scripted.WORLD.calls.count("fetch_file")
+    with_files(Server(mentioned=False), "just for you all", 2, PAPERS)
+    links.change_server(link.owner_id, link.pk, {"daily_cap_microdollars": 0})
+    with_files(bob, "and this", 3, PAPERS)
+    until(handled)
+    assert scripted.WORLD.calls.count("fetch_file") == fetched
+    assert Turn.objects.count() == 1
+    assert "limit for this server" in bob.texts()[-1]
+
+
+def test_a_message_with_a_file_whose_outcome_was_unknown_is_said_once(chat: ScriptedChat, model, monkeypatch):
+    """A-L18.2: files are fetched again and get other ids; the message is the same"""
+    linked("42")
+    submit = dispatch.submit
+    raised: list[Exception] = []
+
+    def unsure(command: object) -> object:
+        outcome = submit(command)
+        if not raised:
+            raised.append(OutcomeUnknown())
+            raise raised[0]
+        return outcome
+
+    monkeypatch.setattr(dispatch, "submit", unsure)
+    monkeypatch.setattr("linking.conversations.started.ABANDONED_SECONDS", 0)
+    with_files(chat, "Look at this", 1, PAPERS)
+    until(lambda: Message.objects.filter(kind="user").count() == 1)
+    PlatformUpdate.objects.update(received_at="2026-01-01T00:00:00Z")
+    until(swept)  # whoever tried it first may still be at it
+    until(lambda: chat.texts() == ["Aye."])
+    assert Message.objects.filter(kind="user").count() == 1
+    assert PlatformUpdate.objects.get().outcome == "started"
 
 
 def test_a_turn_that_was_stopped_before_it_said_anything_says_so(chat: ScriptedChat, model):

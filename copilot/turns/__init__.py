@@ -39,7 +39,7 @@ from copilot.turns.running import (
     record_dropped,
     still_running,
 )
-from copilot.turns.shown import Asked, asked_in, rows_of
+from copilot.turns.shown import Asked, asked_in, files_of, rows_of
 from copilot.turns.standing import (
     TurnStanding,
     Waiting,
@@ -88,6 +88,7 @@ __all__ = [
     "cost_microdollars",
     "end",
     "ended_already",
+    "files_of",
     "forget",
     "hold_running",
     "hold_waiting",

@@ -1,12 +1,12 @@
-"""What other apps may show of one turn: its rows, and what a person was or is asked in it."""
+"""What other apps may show of one turn: its rows, the files it made, and what a person was or is asked in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from copilot import awaited, queries
-from copilot.events import ApprovalView, MessageView, QuestionView
+from copilot import artifacts, awaited, queries
+from copilot.events import ApprovalView, ArtifactView, MessageView, QuestionView
 from copilot.models import Approval, Message, Question
 
 
@@ -28,6 +28,11 @@ def rows_of(turn_id: UUID) -> list[MessageView]:
         return views
     present = queries.present_text(str(rows[0].session_id), growing)
     return [replace(row, content=present[row.id]) if row.id in present else row for row in views]
+
+
+def files_of(turn_id: UUID) -> list[ArtifactView]:
+    """What its tools have made and left."""
+    return artifacts.of_turn(turn_id)
 
 
 def asked_in(turn_id: UUID) -> Asked:

@@ -5,7 +5,7 @@ found, `attach(run_id, session_id)` says where the message went, and it is submi
 `guest_profile(link.tools)`. Refused there, `release(run_id)` gives the share back. The turn's ending settles it by itself.
 """
 
-from linking.caps.admitting import Said, admit
+from linking.caps.admitting import Said, admit, foresee
 from linking.caps.guests import ENABLEABLE, GUEST_TOOLS, guest_profile
 from linking.caps.notices import may_greet, may_prompt_server, may_tell
 from linking.caps.reserving import attach, purge, release, settle, settle_forgotten
@@ -16,6 +16,7 @@ __all__ = [
     "Said",
     "admit",
     "attach",
+    "foresee",
     "guest_profile",
     "may_greet",
     "may_prompt_server",

@@ -10,7 +10,7 @@ from django.conf import settings
 from billing import errors as billing_errors
 from billing import usage as billing_usage
 from linking import pace
-from linking.caps.reserving import release, reserve
+from linking.caps.reserving import check_room, release, reserve
 from linking.errors import MessageRefused
 from linking.models import PlatformLink
 
@@ -39,6 +39,12 @@ def admit(link: PlatformLink, said: Said) -> None:
     except billing_errors.LimitReached as reached:
         release(said.run_id)
         raise MessageRefused("limit_reached") from reached
+
+
+def foresee(link: PlatformLink, said: Said) -> None:
+    """Refuse what `admit` would refuse now, before anything is fetched for it; nothing is set aside."""
+    _check_rules(link, said)
+    check_room(link, said.platform_user_id)
 
 
 def _check_rules(link: PlatformLink, said: Said) -> None:

@@ -52,6 +52,12 @@ def reserve(link_id: UUID, run_id: str, container_id: str, platform_user_id: str
         )
 
 
+def check_room(link: PlatformLink, platform_user_id: str) -> None:
+    """Whether one more message of this member would pass now."""
+    _check_member(link, _member(link.pk, platform_user_id))
+    _check_caps(link, _now(), settings.LINK_TURN_RESERVE_MICRODOLLARS)
+
+
 def attach(run_id: str, session_id: UUID) -> None:
     """Where the message goes, so that a sweep can tell what became of it."""
     CapReservation.objects.filter(run_id=run_id).update(session_id=session_id)

@@ -53,14 +53,17 @@ class IncomingMessage:
     display_name: str = ""
     role_ids: tuple[str, ...] = ()
     attachments: tuple[str, ...] = ()  # ids of files that were put into this conversation
+    sources: tuple[str, ...] = ()  # what they are on the platform, where we fetch them ourselves
     reply_to: str = ""  # the platform's message that is answered
     mentioned: bool = True
     locale: str = "en"
 
     @property
     def digest(self) -> str:
-        """Of all that a repetition must repeat; what the server itself adds may differ."""
-        said = asdict(replace(self, channel=Channel(async_delivery=False, interactive=False)))
+        """Of all that a repetition must repeat; what the server itself adds may differ, files it fetches again too."""
+        files = () if self.sources else self.attachments
+        same = replace(self, channel=Channel(async_delivery=False, interactive=False), attachments=files)
+        said = asdict(same)
         return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
     @property

@@ -11,6 +11,7 @@ from copilot import events, turns
 from copilot.queries import readers
 from linking.outbound import records
 from linking.outbound.delivering import Delivery, Ended
+from linking.outbound.enclosing import enclose_answer, enclose_files
 from linking.outbound.pages import pages_of, whole_answer
 from linking.outbound.progress import STOPPED, Progress, cards_of
 from linking.outbound.records import Errand
@@ -127,5 +128,6 @@ class _Carriage:
     async def _finish(self) -> None:
         text = whole_answer(self._progress, self._adapter)
         if text is not None:
-            await self._delivery.send_file(text)
+            await enclose_answer(self._delivery, text)
+        await enclose_files(self._delivery, self._adapter)
         await readers.in_thread(records.finish, self._errand)

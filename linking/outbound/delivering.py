@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID
 
 from copilot.queries import readers
@@ -28,10 +30,11 @@ from linking.platforms.base import (
 )
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
-FILE_NAME = "answer.md"
+FILE_TRIES = 4  # a large one may never get through
 
 
 class Ended(Exception):
@@ -90,20 +93,26 @@ class Delivery:
         return True
 
     async def _surely(self, part: int, page: Page, message: Outgoing, wanted: str) -> None:
+        await self._patiently(lambda: self._once(part, page, message, wanted, keep=True))
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int | None = None) -> T:
+        """Until the platform takes it; after so many `tries` in vain it is away indeed."""
         pause = FIRST_PAUSE_SECONDS
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(max(self.pace.seconds_left(), 0.0))
             try:
-                await self._once(part, page, message, wanted, keep=True)
-                return
+                return await call()
             except Busy as problem:
                 self._count("busy")
                 self.pace.was_refused(problem.retry_after_seconds)
             except Away as problem:
                 self._count("away")
+                if number == tries:
+                    raise
                 log.info("turn %s: %s; trying again", self.errand.turn_id, problem)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        raise AssertionError("counting does not end")
 
     async def _once(self, part: int, page: Page, message: Outgoing, wanted: str, *, keep: bool) -> None:
         """Send or change; what the platform took is remembered, at once where nothing will follow it."""
@@ -184,13 +193,32 @@ class Delivery:
         except (Away, Busy, CallRefused, MessageGone, Unreachable):
             return  # a sign of life is worth no second try
 
-    async def send_file(self, text: str) -> None:
-        """What is too long for a chat, once."""
-        part = 1 + max(self._sent, default=0)
-        if any(sent.card == FILE_NAME for sent in self._sent.values()):
-            return
-        await readers.in_thread(records.begin_part, self.errand, part, FILE_NAME)
+    # --- behind the words ---
+
+    async def send_file(self, mark: str, name: str, content: bytes) -> bool:
+        """Whether the platform took it, now or before; what a crash cut off is sent again."""
+        part = self._part_of(mark)
+        if part in self._sent and self._sent[part].message_id:
+            return True
+        await readers.in_thread(records.begin_part, self.errand, part, mark)
+        self._sent[part] = Sent(message_id="", text_hash="", card=mark)
+        address = replace(self._address(), anchor="", reply_token="")
         try:
-            await self._adapter.send_file(self._address(), FILE_NAME, text.encode())
-        except (Away, Busy, CallRefused, MessageGone, Unreachable) as problem:
-            log.warning("the file of turn %s was not sent: %s", self.errand.turn_id, problem)
+            sent = await self._patiently(lambda: self._adapter.send_file(address, name, content), FILE_TRIES)
+        except (Away, CallRefused, MessageGone, Unreachable) as problem:
+            log.warning("a file of turn %s was not sent: %s", self.errand.turn_id, problem)
+            del self._sent[part]  # nothing of it stands there: words may take its place
+            return False
+        self.pace.went_out()
+        self._sent[part] = Sent(message_id=sent, text_hash=mark, card=mark)
+        await readers.in_thread(records.keep_part, self.errand.turn_id, part, sent, "")
+        return True
+
+    async def say_beside(self, mark: str, text: str) -> None:
+        """Instead of a file."""
+        await self._put(self._part_of(mark), Page(text), settled=True)
+
+    def _part_of(self, mark: str) -> int:
+        """Its own number behind all that was said, the same one when somebody else goes on."""
+        known = [part for part, sent in self._sent.items() if sent.card == mark]
+        return known[0] if known else 1 + max(self._sent, default=0)

@@ -69,7 +69,7 @@ def _with_status(pages: list[Page], progress: Progress, adapter: Adapter) -> lis
         if progress.standing == "over":
             return [Page(progress.ending or "*Nothing was answered.*")]
         silent = adapter.supports_typing and not progress.tool
-        return [] if silent or progress.standing == "queued" else [Page(f"*{status or WORKING}*")]
+        return [] if silent else [Page(f"*{status or WORKING}*")]  # somebody looks for a sign of life
     last = pages[-1]
     if not status or last.card is not None:
         return pages

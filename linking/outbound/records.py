@@ -36,6 +36,7 @@ class Errand:
 
     turn_id: UUID
     session_id: UUID
+    owner_id: int
     conversation_id: UUID
     platform: str
     address: Address
@@ -78,11 +79,12 @@ def errand_of(turn_id: UUID, accounts: dict[str, str]) -> Errand | None:
     return Errand(
         turn_id=turn_id,
         session_id=standing.session_id,
+        owner_id=standing.owner_id,
         conversation_id=place.pk,
         platform=place.platform,
         address=Address(
             scope=_scope(place.scope),
-            container_id=reply.container,
+            container_id=place.container_id,  # where the place is now: a group may have moved (L21)
             thread_id=reply.thread,
             anchor=reply.anchor,
             reply_token=reply_token(place.platform, standing.run_ids),

@@ -207,6 +207,7 @@ class Adapter(ABC):
     max_buttons: ClassVar[int]
     button_payload_bytes: ClassVar[int]
     button_label_characters: ClassVar[int]
+    file_bytes: ClassVar[int]  # the largest file that may be sent
     supports_edit: ClassVar[bool]
     supports_threads: ClassVar[bool]
     supports_ephemeral: ClassVar[bool]
@@ -254,7 +255,8 @@ class Adapter(ABC):
         """Tell the platform that a button was heard, and its presser a few words."""
 
     @abstractmethod
-    async def send_file(self, to: Address, name: str, content: bytes) -> None: ...
+    async def send_file(self, to: Address, name: str, content: bytes) -> str:
+        """The id of what was sent."""
 
     @abstractmethod
     async def fetch_file(self, file: SentFile) -> bytes: ...

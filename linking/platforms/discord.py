@@ -63,6 +63,7 @@ class Discord(Adapter):
     max_buttons: ClassVar[int] = 25
     button_payload_bytes: ClassVar[int] = 100
     button_label_characters: ClassVar[int] = 80
+    file_bytes: ClassVar[int] = 10 * 2**20
     supports_edit: ClassVar[bool] = True
     supports_threads: ClassVar[bool] = True
     supports_ephemeral: ClassVar[bool] = True
@@ -159,12 +160,19 @@ class Discord(Adapter):
             }
             await self._call("POST", "/webhooks/{app}/{hook}", fields, hook=pressed.reply_token)
 
-    async def send_file(self, to: Address, name: str, content: bytes) -> None:
+    async def send_file(self, to: Address, name: str, content: bytes) -> str:
         form: list[dict[str, str | bytes]] = [
             {"name": "payload_json", "value": '{"allowed_mentions":{"parse":[]}}'},
-            {"name": "files[0]", "value": content, "filename": name, "content_type": "text/markdown"},
+            {
+                "name": "files[0]",
+                "value": content,
+                "filename": name,
+                "content_type": "application/octet-stream",
+            },
         ]
-        await self._call("POST", "/channels/{channel_id}/messages", None, form=form, channel_id=_channel(to))
+        path = "/channels/{channel_id}/messages"
+        sent = await self._call("POST", path, None, form=form, channel_id=_channel(to))
+        return str(sent["id"])
 
     async def fetch_file(self, file: SentFile) -> bytes:
         client = await self._open()

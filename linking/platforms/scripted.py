@@ -142,6 +142,7 @@ class Scripted(Adapter):
     max_buttons: ClassVar[int] = 8
     button_payload_bytes: ClassVar[int] = 64
     button_label_characters: ClassVar[int] = 64
+    file_bytes: ClassVar[int] = 100_000
     supports_edit: ClassVar[bool] = True
     supports_threads: ClassVar[bool] = True
     supports_ephemeral: ClassVar[bool] = True
@@ -190,9 +191,12 @@ class Scripted(Adapter):
         self.world.call("answer_press")
         self.world.notes.append((pressed.reply_token, text))
 
-    async def send_file(self, to: Address, name: str, content: bytes) -> None:
+    async def send_file(self, to: Address, name: str, content: bytes) -> str:
         self.world.call("send_file")
+        if len(content) > self.file_bytes:
+            raise CallRefused("a file that is too large")
         self.world.files.append((name, content))
+        return f"f{len(self.world.files)}"
 
     async def fetch_file(self, file: SentFile) -> bytes:
         self.world.call("fetch_file")

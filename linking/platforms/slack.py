@@ -7,6 +7,7 @@ import hmac
 import time
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
+from urllib.parse import urlsplit
 
 from linking.platforms import slack_wire
 from linking.platforms.base import (
@@ -86,6 +87,7 @@ class Slack(Adapter):
     max_buttons: ClassVar[int] = 25
     button_payload_bytes: ClassVar[int] = 2000
     button_label_characters: ClassVar[int] = 75
+    file_bytes: ClassVar[int] = 50 * 2**20  # workspaces differ; nobody waits for more in a chat
     supports_edit: ClassVar[bool] = True
     supports_threads: ClassVar[bool] = True
     supports_ephemeral: ClassVar[bool] = True
@@ -156,28 +158,40 @@ class Slack(Adapter):
         if text:
             await self.whisper(to, pressed.speaker.user_id, Outgoing(body=self.render(text)))
 
-    async def send_file(self, to: Address, name: str, content: bytes) -> None:
-        await _told(
+    async def send_file(self, to: Address, name: str, content: bytes) -> str:
+        sent = await _told(
             self.client().files_upload_v2(
                 channel=to.container_id, filename=name, content=content, thread_ts=to.thread_id or None
             )
         )
+        files = sent.get("files") or [{}]
+        return str(files[0].get("id", ""))
 
     async def fetch_file(self, file: SentFile) -> bytes:
+        """With the bot's token, which goes to Slack alone: files may lie elsewhere."""
         import aiohttp
 
+        if not self._is_slacks(file.reference):
+            raise CallRefused("the file does not lie at Slack")
         headers = {"Authorization": f"Bearer {self._token}"}
         timeout = aiohttp.ClientTimeout(total=CALL_SECONDS * 4)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
-                session.get(file.reference) as answer,
+                session.get(file.reference, allow_redirects=False) as answer,
             ):
                 if answer.status != 200:
                     raise CallRefused("Slack does not give the file")
                 return await answer.read()
         except (aiohttp.ClientError, TimeoutError) as problem:
             raise Away(f"Slack did not answer: {type(problem).__name__}") from None
+
+    def _is_slacks(self, address: str) -> bool:
+        given, own = urlsplit(address), urlsplit(self._api_url)
+        if (given.scheme, given.netloc) == (own.scheme, own.netloc):
+            return True
+        host = given.hostname or ""
+        return given.scheme == "https" and (host == "slack.com" or host.endswith(".slack.com"))
 
     async def is_admin(self, place: Place, user_id: str) -> bool:
         found = await self._call("users.info", {"user": user_id})

@@ -104,6 +104,7 @@ class Telegram(Adapter):
     max_buttons: ClassVar[int] = 8
     button_payload_bytes: ClassVar[int] = 64
     button_label_characters: ClassVar[int] = 64
+    file_bytes: ClassVar[int] = 50 * 2**20
     supports_edit: ClassVar[bool] = True
     supports_threads: ClassVar[bool] = True
     supports_ephemeral: ClassVar[bool] = False
@@ -219,13 +220,14 @@ class Telegram(Adapter):
             )
         )
 
-    async def send_file(self, to: Address, name: str, content: bytes) -> None:
+    async def send_file(self, to: Address, name: str, content: bytes) -> str:
         thread = int(to.thread_id) if to.thread_id else None
-        await _told(
+        sent = await _told(
             self.bot().send_document(
                 chat_id=to.container_id, document=content, filename=name, message_thread_id=thread
             )
         )
+        return str(sent.message_id)
 
     async def fetch_file(self, file: SentFile) -> bytes:
         found = await _told(self.bot().get_file(file.reference))

@@ -16,6 +16,7 @@ from tests.platform_fakes.serving import Fake, answer
 
 TOKEN = "OTAx.fake.discord-token"  # the bot's user id, 901, in its first part
 REPLY_SECONDS = 15 * 60
+FILE_BYTES = 10 * 2**20
 
 
 @dataclass
@@ -45,6 +46,8 @@ class Discord(Fake):
         self.edit_seconds = 0.0
         self.forbidden: set[str] = set()
         self.calls: list[str] = []
+        self.files: list[tuple[str, bytes]] = []
+        self.kept: dict[str, bytes] = {}  # what people have sent, by its name
         self.clock: Callable[[], float] = time.monotonic
         self.sockets: list[web.WebSocketResponse] = []
         self.identified = 0
@@ -56,8 +59,9 @@ class Discord(Fake):
         self._log: list[dict[str, Any]] = []
 
     def app(self) -> web.Application:
-        made = web.Application()
+        made = web.Application(client_max_size=50 * 2**20)
         made.router.add_get("/gateway", self._gateway)
+        made.router.add_get("/attachments/{name}", self._download)
         made.router.add_route("*", "/api/{tail:.*}", self._handle)
         return made
 
@@ -84,10 +88,25 @@ class Discord(Fake):
         fields = {}
         if request.content_type == "application/json" and request.can_read_body:
             fields = await request.json()
+        elif request.content_type == "multipart/form-data":
+            fields = await self._form(request)
         parts = path.strip("/").split("/")
         return (
             self._reply(request.method, parts, fields) if hook else self._route(request.method, parts, fields)
         )
+
+    async def _form(self, request: web.Request) -> dict[str, Any]:
+        sent = await request.post()
+        file = sent["files[0]"]
+        assert isinstance(file, web.FileField)
+        content = file.file.read()
+        if not 0 < len(content) <= FILE_BYTES:
+            self.refuse("a file that is too large")
+        self.files.append((file.filename, content))
+        return dict(json.loads(str(sent["payload_json"])))
+
+    async def _download(self, request: web.Request) -> web.Response:
+        return web.Response(body=self.kept[request.match_info["name"]])
 
     def _route(self, method: str, parts: list[str], fields: dict[str, Any]) -> web.Response:
         match method, parts:

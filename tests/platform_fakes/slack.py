@@ -40,10 +40,15 @@ class Slack(Fake):
         self.admins: set[str] = set()
         self.shut: set[str] = set()
         self.calls: list[str] = []
+        self.files: list[tuple[str, bytes]] = []
+        self.kept: dict[str, bytes] = {}  # what people have sent, by its name
+        self._uploads: dict[str, tuple[str, bytes]] = {}
         self._number = 0
 
     def app(self) -> web.Application:
-        made = web.Application()
+        made = web.Application(client_max_size=50 * 2**20)
+        made.router.add_post("/upload/{id}", self._upload)
+        made.router.add_get("/files-pri/{name}", self._download)
         made.router.add_post("/{method}", self._handle)
         return made
 
@@ -119,6 +124,32 @@ class Slack(Fake):
             self.refuse("a label that is too long")
             return _no("invalid_blocks")
         return None
+
+    # --- files, in three steps ---
+
+    def _on_files_getuploadurlexternal(self, fields: dict[str, Any]) -> web.Response:
+        self._number += 1
+        file_id = f"F{self._number:010d}"
+        self._uploads[file_id] = (str(fields["filename"]), b"")
+        return answer({"ok": True, "file_id": file_id, "upload_url": f"{self.url}/upload/{file_id}"})
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        file_id = request.match_info["id"]
+        self._uploads[file_id] = (self._uploads[file_id][0], await request.read())
+        return web.Response(text="OK")
+
+    def _on_files_completeuploadexternal(self, fields: dict[str, Any]) -> web.Response:
+        named = fields["files"]
+        done = [one["id"] for one in (json.loads(named) if isinstance(named, str) else named)]
+        if not fields.get("channel_id") and not fields.get("channels"):
+            self.refuse("a file for nobody")
+        self.files += [self._uploads.pop(file_id) for file_id in done]
+        return answer({"ok": True, "files": [{"id": file_id} for file_id in done]})
+
+    async def _download(self, request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            return web.Response(status=302, headers={"Location": "/sign-in"})
+        return web.Response(body=self.kept[request.match_info["name"]])
 
     def _on_users_info(self, fields: dict[str, Any]) -> web.Response:
         return answer({"ok": True, "user": {"id": fields["user"], "is_admin": fields["user"] in self.admins}})

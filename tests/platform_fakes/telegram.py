@@ -17,6 +17,8 @@ from tests.platform_fakes.serving import Fake, answer
 
 TAGS = {"b", "i", "s", "u", "code", "pre", "a", "blockquote", "strong", "em"}
 METHOD = re.compile(r"/bot([^/]+)/(\w+)")
+DOWNLOAD = re.compile(r"/file/bot([^/]+)/documents/([\w.-]+)")
+FILE_BYTES = 50 * 2**20
 
 
 class CannotParse(Exception):
@@ -79,6 +81,7 @@ class Telegram(Fake):
         self.actions: list[str] = []
         self.answered: list[dict[str, str]] = []
         self.files: list[tuple[str, bytes]] = []
+        self.kept: dict[str, bytes] = {}  # what people have sent, by its id
         self.admins: set[str] = set()
         self.blocked: set[str] = set()
         self.failures: deque[web.Response | float] = deque()  # a response, or seconds to be slow
@@ -102,6 +105,9 @@ class Telegram(Fake):
             return [one for one in self.messages.values() if one.chat_id == chat_id]
 
     async def _handle(self, request: web.Request) -> web.Response:
+        given = DOWNLOAD.fullmatch(request.path)
+        if given is not None and given[1] == self.token and given[2] in self.kept:
+            return web.Response(body=self.kept[given[2]])
         found = METHOD.fullmatch(request.path)
         if found is None or found[1] != self.token:
             return _error(401, "Unauthorized")
@@ -184,10 +190,21 @@ class Telegram(Fake):
         return _ok(True)
 
     def _on_senddocument(self, fields: dict[str, str]) -> web.Response:
-        self.files.append((fields["file_name"], fields["file_content"].encode("latin-1")))
+        content = fields["file_content"].encode("latin-1")
+        if not 0 < len(content) <= FILE_BYTES:
+            self.refuse("a file that is too large")
+            return _error(413, "Request Entity Too Large")
+        self.files.append((fields["file_name"], content))
         with self.lock:
             self._number += 1
         return _ok(_message(Sent(id=self._number, chat_id=fields["chat_id"], text="")))
+
+    def _on_getfile(self, fields: dict[str, str]) -> web.Response:
+        name = fields["file_id"]
+        if name not in self.kept:
+            return _error(400, "Bad Request: wrong file_id or the file is temporarily unavailable")
+        found = {"file_id": name, "file_unique_id": name, "file_path": f"documents/{name}"}
+        return _ok(found | {"file_size": len(self.kept[name])})
 
     # --- who and where ---
 
