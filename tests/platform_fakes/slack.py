@@ -69,7 +69,7 @@ class Slack(Fake):
         if request.content_type == "application/json":
             fields = await request.json()
         else:
-            fields = dict(await request.post())
+            fields = {**request.query, **await request.post()}
         handler = getattr(self, "_on_" + method.replace(".", "_").lower(), None)
         return _no("unknown_method") if handler is None else handler(fields)
 
