@@ -284,7 +284,7 @@ class Engine:
             run.watch(now)
         assert self._services is not None
         if self._services.publisher.blocked_seconds > OUTAGE_SECONDS:
-            self._interrupt_all("hand_over")
+            self._interrupt_all("worker_shutdown")
 
     async def _close_clients(self) -> None:
         """Connections under keys that neither the catalogue nor a running turn knows any more (A5.2)."""
@@ -300,7 +300,7 @@ class Engine:
             run.interrupt(why)
 
     async def _hand_over_all(self) -> None:
-        self._interrupt_all("hand_over")
+        self._interrupt_all("worker_shutdown")
         while runs := [run.task for run in self._runs.values() if run.task is not None]:
             await asyncio.wait(runs)
         assert self._services is not None

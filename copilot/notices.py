@@ -13,6 +13,18 @@ LimitCode = Literal[  # why a turn was not let go on (A10)
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Whose failure it was, for whoever asks the provider about it; empty where no provider was asked (A6.2)."""
+
+    provider: str = ""
+    model: str = ""
+    request_id: str = ""  # the provider's own name for the call
+
+
+NOBODY = Source()
+
+
 @dataclass(frozen=True)
 class Notice:
     label: str

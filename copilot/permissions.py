@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, fields
 from typing import Literal, TypedDict
+
+log = logging.getLogger(__name__)
 
 FileScope = Literal["workspace", "session"]
 
@@ -59,8 +62,9 @@ class Permissions:
 
     @classmethod
     def from_json(cls, value: PermissionsJSON | None) -> Permissions:
-        """A row without a filter gets nothing (A20.2)."""
+        """A row without a filter gets nothing, and somebody should know of it (A20.2)."""
         if not value or set(value) != {field.name for field in fields(cls)}:
+            log.error("something came without permissions that can be read; it may do nothing")
             return NOTHING
         return cls(
             tools=_set(value["tools"]),

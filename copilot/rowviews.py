@@ -20,7 +20,7 @@ from copilot.events import (
     instant,
 )
 from copilot.models import Message
-from copilot.notices import NOTICES
+from copilot.notices import NOBODY, NOTICES, Source
 from copilot.previews import preview_arguments
 
 _ROLES: dict[str, Role] = {"user": "user", "summary": "summary", "notice": "notice"}
@@ -84,13 +84,21 @@ def content_of(row: Message) -> Content:
                 ToolResultContent,
             )
         case Message.Kind.NOTICE:
-            return notice_content(row.data["code"], row.data.get("details", ""))
+            named = {name: row.data.get(name, "") for name in ("provider", "model", "request_id")}
+            return notice_content(row.data["code"], row.data.get("details", ""), Source(**named))
         case _:
             return row.content
 
 
-def notice_content(code: str, details: str = "") -> NoticeContent:
+def notice_content(code: str, details: str = "", source: Source = NOBODY) -> NoticeContent:
     notice = NOTICES[code]
     return NoticeContent(
-        code=code, label=notice.label, hint=notice.hint, action=notice.action, details=details
+        code=code,
+        label=notice.label,
+        hint=notice.hint,
+        action=notice.action,
+        details=details,
+        provider=source.provider,
+        model=source.model,
+        request_id=source.request_id,
     )

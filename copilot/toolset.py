@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.utils import timezone
 
 from copilot import mcp, memories
@@ -47,7 +48,7 @@ def _shipped(tool: AnyTool, reason: str) -> ToolShown:
         name=tool.name,
         description=tool.description.partition("\n\n")[0],
         server=None,
-        asks=tool.approval != "never",
+        asks=tool.approval != "never" or tool.name in settings.ASK_BEFORE_TOOLS,
         available=not reason,
         reason=reason,
     )

@@ -364,6 +364,12 @@ def last_model(turn_id: UUID) -> tuple[str, str] | None:
     return calls.values_list("provider", "model").first()
 
 
+def rounds(turn_id: UUID) -> int:
+    """Replies of the turn that came to their end: retries, summaries and what a lost worker cut off are none (A10.1)."""
+    whole = ModelCall.objects.filter(turn=turn_id, purpose=REPLY, aborted=False, ended_at__isnull=False)
+    return whole.count()
+
+
 def was_whole(turn_id: UUID, number: int) -> bool:
     """Whether this call's reply came to its end."""
     return ModelCall.objects.filter(

@@ -227,6 +227,7 @@ def test_a_builder_edits_its_own_agent_unasked_and_no_other(rig, model):
     assert "agent_not_found" in gone
     stale = called(builder, model, "edit_agent", expected_version=1, name="X")
     assert json.loads(stale)["error"]["code"] == "version_conflict"
+    assert json.loads(stale)["error"]["version"] == 2  # what to look at before trying again (A27.4)
 
 
 def test_outside_a_builder_an_edit_asks_and_needs_an_id(session):

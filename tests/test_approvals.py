@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from copilot import approvals, dispatch
+from copilot import approvals, dispatch, toolset
 from copilot.commands import Decide
 from copilot.errors import Conflict, InvalidRequest, NotFound
 from copilot.models import Approval, Message, Session, Turn
@@ -104,6 +104,9 @@ def test_a_predicate_and_an_administrator_may_ask_too(session, model, monkeypatc
     settings.ASK_BEFORE_TOOLS = ["fetch"]
     pay = Errand("pay", asks=lambda given, context: f"{given.note} is much" if given.note == "9" else "")
     add_tools(monkeypatch, pay, Errand("fetch"))
+    assert next(
+        one.asks for one in toolset.of_user(make.ada().pk) if one.name == "fetch"
+    )  # people see it, too
     model.will(Call("pay", {"note": "1"}), Call("pay", {"note": "9"}), Call("fetch"))
     start(session)
     paused(session)

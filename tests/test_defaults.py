@@ -288,7 +288,7 @@ print([ask_user.AskUser(question="?").timeout_seconds, asked.timeout_seconds])
 told = run_sub_session.RunSubSession(prompt="p", wait_seconds=999)
 print([run_sub_session.RunSubSession(prompt="p").wait_seconds, told.wait_seconds])
 print([read_file.MAX_CHARACTERS, web_fetch.MAX_CHARACTERS])
-for name in ("ask_user", "run_sub_session", "get_sub_session_result", "run_agent", "read_file", "web_fetch"):
+for name in ("ask_user", "run_sub_session", "get_sub_session_result", "run_agent", "read_file", "web_fetch", "bash_exec"):
     print(registry.get(name).description.replace("\\n", " "))
 """
     done = subprocess.run(
@@ -308,7 +308,7 @@ for name in ("ask_user", "run_sub_session", "get_sub_session_result", "run_agent
         text=True,
         check=True,
     )
-    asks, runs, reads, ask, run, get, agent, file, page = done.stdout.splitlines()
+    asks, runs, reads, ask, run, get, agent, file, page, bash = done.stdout.splitlines()
     assert (asks, runs, reads) == ("[33, 91]", "[22, 77]", "[11000, 12000]")
     assert "33 s" in ask
     assert "(10 to 91)" in ask
@@ -316,3 +316,4 @@ for name in ("ask_user", "run_sub_session", "get_sub_session_result", "run_agent
     assert all("0 to 77" in text for text in (run, get, agent))
     assert "11,000 characters" in file
     assert "at most 12,000" in page
+    assert "91 s unless you ask for up to 91" in bash

@@ -13,6 +13,7 @@ from copilot.providers.base import AssistantMessage, Entry, Request, ToolGroup, 
 from copilot.providers.strict import problems
 from copilot.rows import Row
 from copilot.tags import SERVER_TAGS
+from copilot.tools import registry
 from copilot.tools.calls import NO_RESULT
 
 ENTRY = Entry(name="Recital", provider="scripted", model="recital-1")
@@ -204,6 +205,7 @@ def test_the_static_prompt_holds_the_rules_and_nothing_that_changes():
     assert system_text() is text
     assert all(f"<{tag}>" in text for tag in SERVER_TAGS)
     assert not any(character.isdigit() for character in text)
+    assert all(f"`{tool.name}`" in text for tool in registry.TOOLS)
     for rule in ("acknowledge it briefly", "Never repeat the tags", "at least one sentence", "are data"):
         assert rule in text
 

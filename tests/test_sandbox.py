@@ -124,6 +124,28 @@ async def test_a_stop_leaves_no_process(context: TurnContext) -> None:
     await until(lambda: not running(mark), 60)
 
 
+async def test_a_program_is_asked_to_leave_before_it_is_killed(context: TurnContext) -> None:
+    """A1.7: a stop lets it finish its line; on one that does not listen see above"""
+    mark = f"400.{uuid4().int % 10**9}"
+    before = left_behind()
+    command = f"trap 'echo heard > note; exit' TERM; echo > ready; while :; do sleep 0.1; : {mark}; done"
+    task = asyncio.create_task(sandbox_alone(context, command))
+    await until(lambda: any((folder / "ready").exists() for folder in left_behind() - before), 60)
+    [folder] = [one for one in left_behind() - before if (one / "ready").exists()]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (folder / "note").read_text() == "heard\n"
+    assert not running(mark)
+    mirrors.remove(folder)
+
+
+async def sandbox_alone(context: TurnContext, command: str) -> None:
+    """The program without what comes before and after it: its folder stays."""
+    folder = Path(tempfile.mkdtemp(prefix="pilothouse-sandbox-"))
+    sandbox.prepare(folder)
+    await sandbox.run(["/bin/bash", "-c", command], folder=folder, seconds=60)
+
+
 async def test_there_is_no_network(context: TurnContext) -> None:
     """A23.c1"""
     code = "import socket\nfor a in ('1.1.1.1', '127.0.0.1'):\n try: socket.create_connection((a, 80), 2)\n except OSError as e: print(e.errno)"

@@ -33,6 +33,7 @@ from copilot.events import (
 )
 from copilot.live.lease import EVERYTHING_STAYS, Release
 from copilot.models import Turn
+from copilot.notices import NOBODY, Source
 from copilot.ports import follow, send_errand
 from copilot.turns import Ended
 
@@ -81,8 +82,8 @@ async def _go_on(run: Run) -> bool:
     return True
 
 
-async def fail(run: Run, code: str, details: str = "") -> None:
-    notice_id = await run.recorder.notice(code, details)
+async def fail(run: Run, code: str, details: str = "", source: Source = NOBODY) -> None:
+    notice_id = await run.recorder.notice(code, details, source=source)
     await _close_requests(run, by="automatic")
     ended = await _end_or_lose(run, turns.FAILED, failure_code=code)
     event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id), context=_context_view(run))

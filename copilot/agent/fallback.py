@@ -64,18 +64,18 @@ class Fallback:
 
         A turn that may send no more requests fails with the last class (A7.2).
         """
-        if not self._given_up:
-            return failure
-        first = self._given_up[0][1]
+        tried = (*self._given_up, (failed, failure))
         last_counts = out_of_requests or failure.code in SPEAKS_FOR_ITSELF
-        told = failure if last_counts else first
-        tried = ", ".join(f"{entry.name} ({why.code})" for entry, why in (*self._given_up, (failed, failure)))
+        whose, told = tried[-1 if last_counts else 0]
+        named = ", ".join(f"{entry.name} ({why.code})" for entry, why in tried)
         return ProviderFailure(
             told.code,
-            details=_details(told.details, f"Models tried: {tried}."),
+            details=_details(told.details, f"Models tried: {named}.") if self._given_up else told.details,
             status=told.status,
             retry_after_seconds=told.retry_after_seconds,
             request_id=told.request_id,
+            provider=whose.provider,
+            model=whose.name,
         )
 
     def _fits(self, entry: Entry, needs: Needs) -> bool:

@@ -47,7 +47,7 @@ async def _obey(run: Run) -> None:
         case "idle_timeout":
             await _close_open(run, "Failed: nothing was heard for too long.")
             await endings.fail(run, "idle_timeout")
-        case "hand_over":
+        case "worker_shutdown":
             await _hand_over(run)
         case "lost" | None:
             run.leave()

@@ -31,6 +31,7 @@ from copilot.agent.shortening import Shortening
 from copilot.agent.steps import Answer, Halt, Nudge, RunTools
 from copilot.agent.toolruns import OpenCall, ToolRun
 from copilot.events import ContextUse, Phase, ReasoningEnded, StepFinished, TextEnded, Tokens
+from copilot.notices import Source
 from copilot.providers.base import (
     AssistantMessage,
     Entry,
@@ -327,7 +328,8 @@ class Loop:
             yield part
         limit = self.asker.limit
         code = CONTEXT_FULL if self.asker.overflowed else failure.code
-        self._ending = Failed(code=limit.code if limit else code, details=failure.details)
+        source = Source(provider=failure.provider, model=failure.model, request_id=failure.request_id)
+        self._ending = Failed(code=limit.code if limit else code, details=failure.details, source=source)
 
     async def _end_at(self, limit: Limit) -> AsyncIterator[Produced]:
         """A limit of A10 ends the turn: as answered when something was said, else as failed (A10.6)."""

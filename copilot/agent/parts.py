@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
 from copilot.events import Event, Tokens
+from copilot.notices import NOBODY, Source
 from copilot.providers.base import Entry, ModelMessage, ToolCall
 from copilot.tools.base import CallOutcome
 
@@ -117,6 +118,9 @@ class Answered:
 class Failed:
     code: str
     details: str = ""
+    source: Source = field(
+        default=NOBODY, compare=False
+    )  # which model it was does not make it another failure
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from django.conf import settings
 
@@ -11,6 +12,7 @@ from copilot import approvals, history, mcp, offering, queries, usage
 from copilot.agent import pictures, taking
 from copilot.agent.mending import Mended, mend
 from copilot.agent.toolbox import abilities
+from copilot.providers import catalogue
 from copilot.providers.base import Entry, ImagePart
 from copilot.rows import Row
 from copilot.turns import Claimed
@@ -22,6 +24,7 @@ class Prepared:
     mended: Mended
     taken: list[history.Taking]
     calls_begun: int  # the first model call's row stands already
+    rounds: int = 0  # that earlier runs of the turn have had
     images: Mapping[str, ImagePart]  # by file id
     servers: tuple[mcp.Server, ...] = ()  # MCP servers the turn may use
 
@@ -38,7 +41,13 @@ def prepare(turn: Claimed) -> Prepared:
     servers = mcp.usable(turn.user_id, turn.permissions) if turn.has_servers else ()
     images = pictures.load(mended.rows, turn.user_id, chain)
     return Prepared(
-        chain=chain, mended=mended, taken=taken, calls_begun=number, images=images, servers=servers
+        chain=chain,
+        mended=mended,
+        taken=taken,
+        calls_begun=number,
+        rounds=usage.rounds(turn.turn_id) if turn.resumed else 0,
+        images=images,
+        servers=servers,
     )
 
 
@@ -50,10 +59,16 @@ def _seeing(entry: Entry) -> Entry:
 
 
 def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:
-    """The chain from the model on that was asked last: a switch holds until the turn ends (A7.6)."""
+    """The chain from the model on that was asked last: a switch holds until the turn ends (A7.6).
+
+    So does the choice itself: a tier that means another model by now does so from the next turn on (A4.3).
+    """
     last = usage.last_model(turn.turn_id) if turn.resumed else None
     positions = (at for at, entry in enumerate(chain) if (entry.provider, entry.model) == last)
-    return chain[next(positions, 0) :]
+    if (place := next(positions, None)) is not None:
+        return chain[place:]
+    still = (entry for entry in catalogue.entries() if (entry.provider, entry.model) == last)
+    return (*islice(still, 1), *chain)
 
 
 def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:

@@ -52,6 +52,7 @@ from copilot.events import (
 )
 from copilot.history import NewRow, Placed
 from copilot.live.publisher import Outbox
+from copilot.notices import NOBODY, Source
 from copilot.previews import preview_arguments
 from copilot.providers.base import ImagePart
 from copilot.turns import Claimed
@@ -301,10 +302,15 @@ class Recorder:
             )
         )
 
-    async def notice(self, code: str, details: str = "", *, row_id: UUID | None = None) -> UUID:
+    async def notice(
+        self, code: str, details: str = "", *, source: Source = NOBODY, row_id: UUID | None = None
+    ) -> UUID:
         row_id = row_id or uuid4()
-        placed = await self._row(row_id, "notice", data={"code": code, "details": details})
-        content = queries.notice_content(code, details)
+        data: dict[str, JSON] = {"code": code, "details": details}
+        if source != NOBODY:
+            data |= {"provider": source.provider, "model": source.model, "request_id": source.request_id}
+        placed = await self._row(row_id, "notice", data=data)
+        content = queries.notice_content(code, details, source)
         self.publish(
             NoticePosted(
                 row_id=str(row_id),

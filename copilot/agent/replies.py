@@ -168,8 +168,10 @@ class Attempt:
 
     def _measured(self) -> Produced:
         refused = self.failure is not None and self.failure.refused_before_work
-        response_id = self._finished.response_id if self._finished else ""
-        return self.meter.ended(aborted=self.failure is not None, refused=refused, response_id=response_id)
+        named = self._finished.response_id if self._finished else ""
+        if self.failure is not None:
+            named = named or self.failure.request_id
+        return self.meter.ended(aborted=self.failure is not None, refused=refused, response_id=named)
 
     # --- items ---------------------------------------------------------------------------------------
 

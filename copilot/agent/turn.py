@@ -157,7 +157,7 @@ class TurnRun(Run):
             ending = await self._play_once(loop.play())
             match ending:
                 case Failed():
-                    await endings.fail(self, ending.code, ending.details)
+                    await endings.fail(self, ending.code, ending.details, ending.source)
                     return
                 case Paused():
                     await pausing.pause(self, ending)
@@ -248,7 +248,7 @@ class TurnRun(Run):
             retrying=Policy.of(settings),
             thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
             first_call_number=self.turn.calls + 1,
-            first_round=max(1, self.turn.calls),
+            first_round=prepared.rounds + 1,
             elapsed_seconds=self.turn.running_seconds,
             pending_calls=mended.pending_calls,
             pending_notes=mended.notes,

@@ -75,6 +75,9 @@ class NoticeContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     hint: str
     action: Literal["retry", "continue", "none"]
     details: str = ""
+    provider: str = ""  # whose failure it was (A6.2)
+    model: str = ""
+    request_id: str = ""
 
 
 Content = str | ToolCallContent | ToolResultContent | NoticeContent

@@ -202,6 +202,8 @@ class ProviderFailure(Exception):
         status: int | None = None,
         retry_after_seconds: float | None = None,
         request_id: str = "",
+        provider: str = "",
+        model: str = "",
         refused_before_work: bool = False,
     ) -> None:
         super().__init__(f"{code}: {details}" if details else code)
@@ -210,6 +212,8 @@ class ProviderFailure(Exception):
         self.status = status
         self.retry_after_seconds = retry_after_seconds
         self.request_id = request_id
+        self.provider = provider  # whose it was, once a turn fails with it
+        self.model = model
         self.refused_before_work = refused_before_work  # nothing to bill (B4.1)
 
 

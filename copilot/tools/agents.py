@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
 from django.conf import settings
 from django.db.models import Max
 from django.urls import reverse
@@ -89,5 +90,5 @@ def refused(problem: Refused) -> ToolOutput:
         raise no_such() from None
     told: dict[str, JSON] = {"code": problem.code, "message": problem.message}
     for name, value in problem.details.items():
-        told[name] = {key: [*errors] for key, errors in value.items()} if isinstance(value, dict) else None
+        told[name] = msgspec.to_builtins(value)
     return ToolOutput(value={"error": told}, success=False)

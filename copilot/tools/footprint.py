@@ -13,6 +13,11 @@ def memory_bytes(pid: int) -> int:
     return sum(_memory(member) for member in _family(pid))
 
 
+def descendants(pid: int) -> list[int]:
+    """Everything that a process has started, and what that has started."""
+    return _family(pid)[1:]
+
+
 def folder_bytes(folder: Path) -> int:
     """What lies in a folder takes on disk; files that vanish meanwhile take nothing."""
     total = 0

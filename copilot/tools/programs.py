@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from uuid import UUID
@@ -21,6 +21,7 @@ from copilot.tools import sandbox
 from copilot.tools.base import Invocation, ToolFailed, ToolOutput
 from copilot.workspace import mirrors, pictures
 
+LONGEST_SECONDS = int(settings.MAX_TOOL_WAIT_SECONDS)
 MARGIN_SECONDS = 15.0  # of the longest wait, for the files before and after
 NAMED = 20  # files named one by one in a result
 MAX_IMAGES = 4
@@ -37,6 +38,7 @@ class Program:
 async def execute(program: Program, invocation: Invocation) -> ToolOutput:
     """Lay out, run, save. A program that fails is a result; only a broken sandbox is a failure."""
     _check(program.workdir)
+    program = replace(program, seconds=min(program.seconds, max(1.0, LONGEST_SECONDS - MARGIN_SECONDS)))
     owner_id, session_id = invocation.context.user_id, UUID(invocation.context.session_id)
     folder = Path(tempfile.mkdtemp(prefix="pilothouse-sandbox-"))
     try:
@@ -45,7 +47,7 @@ async def execute(program: Program, invocation: Invocation) -> ToolOutput:
             program.words,
             folder=folder,
             workdir=program.workdir,
-            seconds=min(program.seconds, settings.MAX_TOOL_WAIT_SECONDS - MARGIN_SECONDS),
+            seconds=program.seconds,
         )
         saved = await in_thread(
             mirrors.save_changes, owner_id, session_id, invocation.call_id, folder, before

@@ -9,15 +9,15 @@ from pydantic import Field, StringConstraints
 
 from copilot.tools import sandbox
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, Arguments, Invocation, Tool, ToolOutput, prose
-from copilot.tools.programs import Program, execute
+from copilot.tools.programs import LONGEST_SECONDS, Program, execute
 
 MAX_CODE = 20_000
-USUAL_SECONDS = 120
+USUAL_SECONDS = min(120, LONGEST_SECONDS)
 
 
 class PythonExec(Arguments):
     code: Annotated[str, StringConstraints(min_length=1, max_length=MAX_CODE, pattern=r"^[^\x00]*$")]
-    timeout: int = Field(default=USUAL_SECONDS, ge=1, le=MAX_TOOL_WAIT_SECONDS, description="Seconds.")
+    timeout: int = Field(default=USUAL_SECONDS, ge=1, le=LONGEST_SECONDS, description="Seconds.")
 
 
 async def python_exec(arguments: PythonExec, invocation: Invocation) -> ToolOutput:
@@ -42,7 +42,7 @@ TOOL = Tool(
     name="python_exec",
     arguments=PythonExec,
     run=python_exec,
-    description=prose(__file__),
+    description=prose(__file__, usual=USUAL_SECONDS, most=LONGEST_SECONDS),
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,  # the code has its own limit, which the arguments name
     exclusive=True,
     missing=_missing,

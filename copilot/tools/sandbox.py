@@ -27,6 +27,7 @@ WATCH_SECONDS = (
     0.25  # a look costs about a millisecond; in this time a program can take some hundred MiB more
 )
 PROBE_SECONDS = 10.0
+ASKED_SECONDS = 2.0  # what a program has to leave by itself when the turn is stopped (A1.7)
 GONE_SECONDS = 1.5  # a killed namespace is gone at once; waiting longer would make a stop late (A1.7)
 FOLDER = "/workspace"
 ENVIRONMENT = {
@@ -129,6 +130,9 @@ async def run(program: Sequence[str], *, folder: Path, workdir: str = "", second
         done, _ = await asyncio.wait(
             {waiting, watching}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
         )
+    except asyncio.CancelledError:
+        await asyncio.shield(_asked_to_leave(process.pid, waiting))
+        raise
     finally:
         watching.cancel()
         await asyncio.shield(_end(process, reading))
@@ -154,6 +158,14 @@ async def _excess(pid: int, folder: Path) -> str:
 
 async def _read(*streams: Awaitable[None]) -> None:
     await asyncio.gather(*streams)
+
+
+async def _asked_to_leave(pid: int, waiting: asyncio.Task[int]) -> None:
+    """A stop is no crash: what runs may finish its line. The walls themselves are not asked, they would fall at once."""
+    for member in await asyncio.to_thread(footprint.descendants, pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(member, signal.SIGTERM)
+    await asyncio.wait({waiting}, timeout=ASKED_SECONDS)
 
 
 async def _end(process: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> None:

@@ -179,15 +179,16 @@ const PAINTERS = {
     this.paintToolCall(item, row);
   },
   notice(item, row) {
-    const { code, label, hint, action, details } = row.content;
+    const { code, label, hint, action, details, model, request_id: request } = row.content;
     item.dataset.code = code;
     fill(item, "label", translated(label)); // the server's words, which come with the page's
     fill(item, "hint", translated(hint));
     show(slot(item, "retry"), action === "retry");
     show(slot(item, "switch"), action === "retry" && item.querySelectorAll("option").length > 2);
     show(slot(item, "continue"), action === "continue");
-    fill(item, "details", details ?? "");
-    show(slot(item, "more"), Boolean(details));
+    show(fill(item, "details", details ?? ""), Boolean(details));
+    show(fill(item, "source", [model, request].filter(Boolean).join(" · ")), Boolean(model));
+    show(slot(item, "more"), Boolean(details || model));
   },
   summary(item, row) {
     this.paintProse(slot(item, "prose"), row);

@@ -1,0 +1,133 @@
+"""What is told of a provider's failure, and what a turn that goes on elsewhere or later keeps of itself (A6.2, A4.3)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+
+from copilot import dispatch
+from copilot.commands import Decide
+from copilot.events import NoticeContent, StepStarted, TurnSucceeded
+from copilot.models import Approval, Message, ModelCall
+from copilot.permissions import NOTHING, Permissions
+from copilot.providers import catalogue, scripted
+from copilot.providers.base import Entry
+from copilot.providers.scripted import Call, Fail, Text
+from tests import make
+from tests.engine import Errand, add_tools, ended, fresh, lease_of, notices, rows_of, start, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+FIRST = Entry(name="First", provider="scripted", model="first", credential="one")
+SECOND = replace(FIRST, name="Second", model="second", credential="two")
+
+
+@pytest.fixture(name="offer")
+def offer_fixture(model):
+    """Which models there are, the first of them the standard one; all of them answer as `model` does."""
+    before = catalogue.current()
+    for entry in (FIRST, SECOND):
+        scripted.install(entry.model, model)
+
+    def offer(*entries: Entry, chain: tuple[Entry, ...] = ()) -> None:
+        chain = chain or entries
+        catalogue.configure(catalogue.Catalogue(entries=entries, tiers={"standard": chain, "small": chain}))
+
+    yield offer
+    for entry in (FIRST, SECOND):
+        scripted.uninstall(entry.model)
+    catalogue.configure(before)
+
+
+def test_a_failure_names_its_provider_its_model_and_the_providers_own_request(rig, model, offer):
+    """A6.2, A19.1: live, after a reload, and on the row of the call"""
+    offer(FIRST, SECOND)
+    session = make.session()
+    model.will(Fail("model_not_found", status=404))
+    body = json.dumps({"error": {"message": "No such field: <b>tools</b>"}})
+    model.will(Fail(status=400, body=body, headers={"x-request-id": "req_7"}))
+    turn = ended(start(session))
+    [notice] = [row.content for row in rows_of(fresh(session)) if isinstance(row.content, NoticeContent)]
+    assert (notice.provider, notice.model, notice.request_id, notice.action) == (
+        "scripted",
+        "First",  # the first model's class and name (A7.c5)
+        "",
+        "retry",
+    )
+    assert "Models tried: First (model_not_found), Second (bad_request)." in notice.details
+    [posted] = told(session.pk, "notice.posted")
+    assert posted.message.content == notice
+    assert list(
+        ModelCall.objects.filter(turn=turn.pk).order_by("number").values_list("request_id", flat=True)
+    ) == [
+        "",
+        "req_7",
+    ]
+
+
+def test_the_request_is_named_where_one_model_alone_was_asked(rig, model, offer):
+    """A6.2: and none where no provider was asked"""
+    offer(FIRST)
+    session = make.session()
+    model.will(Fail(status=400, body='{"error": {"message": "No."}}', headers={"request-id": "req_8"}))
+    ended(start(session))
+    row = Message.objects.get(session=session, kind="notice")
+    assert (row.data["provider"], row.data["model"], row.data["request_id"]) == ("scripted", "First", "req_8")
+    assert notices(session) == ["bad_request"]
+
+
+def approved(session, turn_id):
+    """Somebody agrees to what the turn asks for, once it waits."""
+    until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})
+    open_ones = Approval.objects.filter(turn=turn_id, state="requested")
+    dispatch.decide(session.owner_id, [Decide(approval_id=one.pk, decision="approve") for one in open_ones])
+
+
+def test_a_turn_that_waited_keeps_its_model_when_the_tier_means_another_by_then(
+    rig, model, offer, monkeypatch
+):
+    """A4.3: the next turn uses the new one"""
+    offer(FIRST)
+    add_tools(monkeypatch, Errand("erase", approval="ask"))
+    session = make.session()
+    model.will(Call("erase"))
+    turn_id = start(session)
+    until(lambda: told(session.pk, "turn.paused"))
+    offer(FIRST, SECOND, chain=(SECOND,))
+    approved(session, turn_id)
+    assert ended(turn_id).model == "First"
+    assert ended(start(session, "Again")).model == "Second"
+    assert [request.entry.name for request in model.requests] == ["First", "First", "Second"]
+
+
+@pytest.mark.parametrize("pauses", [1, 3])
+def test_a_pause_gives_no_further_round_and_takes_none(rig, model, settings, monkeypatch, pauses):
+    """A10.1, A10.c2, A3.6: retries do not count as rounds either"""
+    settings.TURN_MAX_ROUNDS = pauses + 1
+    add_tools(monkeypatch, Errand("erase", approval="ask"))
+    session = make.session()
+    model.will(Fail(status=429, headers={"retry-after": "0"}))
+    for _ in range(pauses + 1):
+        model.will(Text("Once more."), Call("erase"))
+    turn_id = start(session)
+    for number in range(1, pauses + 1):
+        until(lambda number=number: len(told(session.pk, "turn.paused")) == number)
+        approved(session, turn_id)
+    turn = ended(turn_id)
+    assert (turn.status, turn.limit_code, turn.summary["rounds"]) == ("succeeded", "round_limit", pauses + 1)
+    assert len(model.requests) == pauses + 2
+    steps = [event.round for event in told(session.pk, "step.started") if isinstance(event, StepStarted)]
+    assert steps == [1, *(number for number in range(1, pauses + 1) for _ in range(2)), pauses + 1]
+    [succeeded] = told(session.pk, "turn.succeeded")
+    assert isinstance(succeeded, TurnSucceeded)
+
+
+@pytest.mark.parametrize("stored", [None, {}, {"tools": None}])
+def test_a_turn_without_a_filter_may_do_nothing_and_the_log_says_so(stored, caplog):
+    """A20.2: absence is never read as unrestricted"""
+    with caplog.at_level(logging.ERROR, logger="copilot.permissions"):
+        assert Permissions.from_json(stored) == NOTHING
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
