@@ -118,11 +118,18 @@ class _Talk:
             return "answered"
         if heard.state == "queued" and not heard.replayed:
             if self._may_tell_of_line():
-                self.tell(wording.queued(heard.position))
+                self._tell_of_line(wording.queued(heard.position))
             return "queued"
         if (turn_id := as_uuid(heard.turn_id)) is not None:
             outbound.courier().take(turn_id)
         return "started"
+
+    def _tell_of_line(self, text: str) -> None:
+        """Nobody waits for it, but where the answer will take its place."""
+        if self.said.reply_token:
+            self.tell(text)
+        else:
+            outbound.mention(self.bot.platform, self.to, text)
 
     def _may_tell_of_line(self) -> bool:
         """A crowd is told once in a while: platforms let a bot say little in a group (L20)."""

@@ -26,6 +26,7 @@ from linking.models import PlatformUpdate
 from linking.outbound.couriers import Courier, _Process
 from linking.platforms import discord, scripted, slack, telegram
 from linking.platforms.base import Incoming, Place, Pressed, Said, Speaker
+from linking.platforms.room import Limit
 from tests.platform_fakes import discord as discord_fake
 from tests.platform_fakes import recorded
 from tests.platform_fakes import slack as slack_fake
@@ -233,6 +234,7 @@ def chatting(settings, monkeypatch, **fakes) -> Iterator[None]:
     """Platforms that are on and answer quickly; a courier of this test alone, gone with it."""
     for adapter in ADAPTERS.values():
         monkeypatch.setattr(adapter, "min_edit_interval", QUICK)
+    make_room(monkeypatch)
     settings.TURN_HOOKS = [*django_settings.TURN_HOOKS, *({HOOK} - set(django_settings.TURN_HOOKS))]
     settings.SCRIPTED_PLATFORM = True
     scripted.WORLD.__init__()
@@ -242,6 +244,18 @@ def chatting(settings, monkeypatch, **fakes) -> Iterator[None]:
         yield
     finally:
         close_courier()
+
+
+def make_room(monkeypatch) -> None:
+    """How much a platform takes is not what this test is about."""
+    for module, name in (
+        (telegram, "OVERALL"),
+        (telegram, "IN_A_CHAT"),
+        (telegram, "IN_A_GROUP"),
+        (slack, "IN_A_CHANNEL"),
+        (slack, "EDITS"),
+    ):
+        monkeypatch.setattr(module, name, Limit(calls=10_000, seconds=1.0))
 
 
 def _switch_on(settings, name: str, fake) -> None:

@@ -28,6 +28,7 @@ from linking.platforms.discord import Discord
 from linking.platforms.scripted import Scripted, World
 from linking.platforms.slack import Slack
 from linking.platforms.telegram import Telegram
+from tests.platform_chats import make_room
 from tests.platform_fakes import discord, slack, telegram
 
 PLATFORMS = ("telegram", "discord", "slack", "scripted")
@@ -76,6 +77,11 @@ def fakes():
     servers = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
     with servers["telegram"].running(), servers["discord"].running(), servers["slack"].running():
         yield servers
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch) -> None:
+    make_room(monkeypatch)
 
 
 @pytest.fixture(params=PLATFORMS)

@@ -3,9 +3,9 @@
 from linking.outbound.couriers import accounts, courier, forget, owed
 from linking.outbound.posting import (
     answer_press,
-    change,
     fetch_file,
     is_admin,
+    mention,
     post,
     recognised,
     show_typing,
@@ -16,12 +16,12 @@ from linking.outbound.records import keep_reply_token
 __all__ = [
     "accounts",
     "answer_press",
-    "change",
     "courier",
     "fetch_file",
     "forget",
     "is_admin",
     "keep_reply_token",
+    "mention",
     "owed",
     "post",
     "recognised",

@@ -70,6 +70,7 @@ class Delivery:
             buttons=buttons,
             nonce=f"{self.errand.turn_id.hex[:20]}{part:05d}",
             opens=part == 1,
+            passing=not settled,
         )
         if settled:
             await self._surely(part, page, message, wanted)

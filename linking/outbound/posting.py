@@ -49,13 +49,6 @@ def whisper(platform: str, to: Address, user_id: str, text: str, buttons: tuple[
     return _done(platform, act)
 
 
-def change(platform: str, to: Address, message_id: str, text: str) -> bool:
-    async def act(adapter: Adapter) -> None:
-        await adapter.edit(to, message_id, _outgoing(adapter, text, ()))
-
-    return _done(platform, act)
-
-
 def answer_press(platform: str, to: Address, pressed: Pressed, text: str) -> bool:
     async def act(adapter: Adapter) -> None:
         await adapter.answer_press(to, pressed, text)
@@ -66,6 +59,15 @@ def answer_press(platform: str, to: Address, pressed: Pressed, text: str) -> boo
 def show_typing(platform: str, to: Address) -> None:
     """The first sign of life; nobody waits for it."""
     courier().spawn(platform, lambda adapter: adapter.show_typing(to))
+
+
+def mention(platform: str, to: Address, text: str) -> None:
+    """A word that is worth one try, and that nobody waits for."""
+
+    async def act(adapter: Adapter) -> None:
+        await adapter.send(to, _outgoing(adapter, text, ()))
+
+    courier().spawn(platform, act)
 
 
 def recognised(platform: str, said: Said) -> Said:

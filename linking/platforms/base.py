@@ -152,6 +152,7 @@ class Outgoing:
     buttons: tuple[Button, ...] = ()
     nonce: str = ""  # the same at every try, where the platform drops repetitions by it
     opens: bool = False  # the first that is said in answer: it may take the place of a promised reply
+    passing: bool = False  # a step on the way: a later one says the same and more
 
 
 class PlatformProblem(Exception):

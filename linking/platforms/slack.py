@@ -35,6 +35,7 @@ from linking.platforms.base import (
     Unreachable,
 )
 from linking.platforms.markup import Style, convert, neutralise
+from linking.platforms.room import Limit, Room
 
 if TYPE_CHECKING:
     from slack_sdk.errors import SlackApiError
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 STALE_SECONDS = 300
 CALL_SECONDS = 15
+IN_A_CHANNEL = Limit(calls=3, seconds=3.0)  # messages: about one a second
+EDITS = Limit(calls=50, seconds=60.0, kept=20)  # of the whole workspace
 GONE = ("message_not_found", "cant_update_message", "edit_window_closed", "cant_delete_message")
 SHUT = (
     *("channel_not_found", "not_in_channel", "is_archived", "account_inactive", "token_revoked"),
@@ -100,6 +103,7 @@ class Slack(Adapter):
         self._token = token
         self._api_url = api_url
         self._client: AsyncWebClient | None = None
+        self._room = Room()
 
     # --- the door ---
 
@@ -124,6 +128,7 @@ class Slack(Adapter):
         return max(len(body.markup), len(body.plain))
 
     async def send(self, to: Address, message: Outgoing) -> str:
+        await self._room.enter([(f"channel {to.container_id}", IN_A_CHANNEL)])
         sent = await self._formatted(
             "chat.postMessage",
             message,
@@ -132,6 +137,7 @@ class Slack(Adapter):
         return str(sent.get("ts", ""))
 
     async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
+        await self._room.enter([("edits", EDITS)], passing=message.passing)
         await self._formatted("chat.update", message, {"channel": to.container_id, "ts": message_id})
 
     async def _formatted(self, method: str, message: Outgoing, fields: dict[str, JSON]) -> AsyncSlackResponse:

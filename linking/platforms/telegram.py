@@ -42,6 +42,7 @@ from linking.platforms.base import (
 )
 from linking.platforms.lengths import utf16
 from linking.platforms.markup import Style, convert
+from linking.platforms.room import Limit, Room
 
 if TYPE_CHECKING:
     from telegram import Bot, InlineKeyboardMarkup, Update
@@ -53,6 +54,10 @@ log = logging.getLogger(__name__)
 ALLOWED_UPDATES = ("message", "callback_query", "my_chat_member")
 POLL_LIMIT = 100
 POLL_SECONDS = 50
+# What Telegram's own questions and answers name; edits count as messages do.
+OVERALL = Limit(calls=30, seconds=1.0, kept=10)
+IN_A_CHAT = Limit(calls=3, seconds=3.0, kept=1)  # about one a second
+IN_A_GROUP = Limit(calls=20, seconds=60.0, kept=8)
 NOTE_CHARACTERS = 200  # what Telegram shows to who pressed a button
 _TAGS = re.compile(r"<[^>]+>")
 
@@ -119,6 +124,7 @@ class Telegram(Adapter):
         self._bot: Bot | None = None
         self._requests: tuple[HTTPXRequest, ...] = ()
         self._identity: Identity | None = None
+        self._room = Room()
 
     # --- the door ---
 
@@ -167,6 +173,7 @@ class Telegram(Adapter):
     async def send(self, to: Address, message: Outgoing) -> str:
         from telegram import ReplyParameters
 
+        await self._enter(to, message)
         anchor = (
             ReplyParameters(message_id=int(to.anchor), allow_sending_without_reply=True)
             if to.anchor
@@ -189,6 +196,7 @@ class Telegram(Adapter):
         return await _formatted(message, call)
 
     async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
+        await self._enter(to, message)
         bot = self.bot()
 
         async def call(text: str, mode: str | None) -> str:
@@ -220,7 +228,16 @@ class Telegram(Adapter):
             )
         )
 
+    async def _enter(self, to: Address, message: Outgoing | None = None) -> None:
+        """Before anything is said there."""
+        chat = f"chat {to.container_id}"
+        windows = [("all", OVERALL), (chat, IN_A_CHAT)]
+        if to.scope == "server":
+            windows.append((f"group {to.container_id}", IN_A_GROUP))
+        await self._room.enter(windows, passing=message is not None and message.passing)
+
     async def send_file(self, to: Address, name: str, content: bytes) -> str:
+        await self._enter(to)
         thread = int(to.thread_id) if to.thread_id else None
         sent = await _told(
             self.bot().send_document(

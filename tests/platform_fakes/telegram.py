@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -86,7 +87,9 @@ class Telegram(Fake):
         self.blocked: set[str] = set()
         self.failures: deque[web.Response | float] = deque()  # a response, or seconds to be slow
         self.edit_seconds = 0.0  # edits of one message faster than this are refused
-        self.strict_html = True
+        self.counts_rates = False  # whether too many messages are refused, as the real one does
+        self.clock: Callable[[], float] = time.monotonic
+        self.said_at: list[tuple[float, str]] = []
         self.calls: list[str] = []
         self._polling = False
         self._number = 1000
@@ -163,6 +166,8 @@ class Telegram(Fake):
         return _ok(_message(known))
 
     def _problem(self, fields: dict[str, str]) -> web.Response | None:
+        if (problem := self._too_often(fields["chat_id"])) is not None:
+            return problem
         if fields["chat_id"] in self.blocked:
             return _error(403, "Forbidden: bot was blocked by the user")
         try:
@@ -179,6 +184,23 @@ class Telegram(Fake):
         if any(len(button.get("callback_data", "").encode()) > 64 for button in _buttons(fields)):
             self.refuse("a button that carries too much")
             return _error(400, "Bad Request: BUTTON_DATA_INVALID")
+        return None
+
+    def _too_often(self, chat_id: str) -> web.Response | None:
+        """About one a second in a chat, twenty a minute in a group, thirty a second in all; clocks differ a little."""
+        now = self.clock()
+        with self.lock:
+            self.said_at = [one for one in self.said_at if one[0] > now - 60]
+            self.said_at.append((now, chat_id))
+            here = [at for at, chat in self.said_at if chat == chat_id]
+            everywhere = [at for at, _ in self.said_at]
+        rules = [(here, 2.9, 3, "a chat"), (everywhere, 0.95, 30, "all chats")]
+        if chat_id.startswith("-"):
+            rules.append((here, 59.5, 20, "a group"))
+        for times, seconds, most, where in rules:
+            if self.counts_rates and sum(at > now - seconds for at in times) > most:
+                self.refuse(f"more than {most} in {seconds} s in {where}")
+                return too_many(1)
         return None
 
     def _on_sendchataction(self, fields: dict[str, str]) -> web.Response:

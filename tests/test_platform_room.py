@@ -1,0 +1,136 @@
+"""No platform is told more than it takes, and what must be said is not kept waiting by what need not be (L20)."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linking.platforms.base import Address, Busy, Outgoing
+from linking.platforms.room import Limit, Room
+from linking.platforms.telegram import Telegram
+from tests.platform_fakes import telegram
+
+GROUP = Address(scope="server", container_id="-1001234567890")
+
+
+class Clock:
+    """Time that moves when everybody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        waking = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.now + seconds, id(waking), waking))
+        await waking
+
+    async def drive(self, *lives: asyncio.Task[None]) -> None:
+        """Whoever is not asleep is waiting for the platform, which answers at once: then the next one wakes."""
+        while not all(life.done() for life in lives):
+            before = len(self._sleepers)
+            await asyncio.sleep(0.005)
+            if self._sleepers and before == len(self._sleepers) == sum(not life.done() for life in lives):
+                at, _, waking = heapq.heappop(self._sleepers)
+                self.now = max(self.now, at)
+                waking.set_result(None)
+        await asyncio.gather(*lives)
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.booleans()), max_size=60))
+def test_no_stretch_of_time_holds_more_than_the_limit(steps):
+    """L20: whatever comes when"""
+    now = [0.0]
+    room, limit = Room(clock=lambda: now[0]), Limit(calls=5, seconds=7.0, kept=2)
+    taken: list[float] = []
+
+    async def run() -> None:
+        for pause, passing in steps:
+            now[0] += pause
+            if room.seconds_until([("x", limit)], passing=passing) == 0:
+                await room.enter([("x", limit)], passing=passing)
+                taken.append(now[0])
+                inside = [at for at in taken if at > now[0] - 7.0]
+                assert len(inside) <= (3 if passing else 5)
+
+    asyncio.run(run())
+
+
+async def test_what_may_be_left_out_is_refused_at_once_and_the_rest_waits_a_little():
+    """L20: a step on the way takes nobody's place"""
+    clock = Clock()
+    room, limit = Room(clock, clock.sleep), Limit(calls=2, seconds=2.0, kept=1)
+    await room.enter([("x", limit)], passing=True)
+    with pytest.raises(Busy) as refused:
+        await room.enter([("x", limit)], passing=True)
+    assert refused.value.retry_after_seconds == 2.0
+    await room.enter([("x", limit)])
+
+    async def third() -> None:
+        await room.enter([("x", limit)])
+
+    await clock.drive(asyncio.create_task(third()))
+    assert clock.now == 2.0
+    with pytest.raises(Busy):
+        await room.enter([("x", Limit(calls=1, seconds=60.0))])
+
+
+@pytest.fixture
+def fake() -> Iterator[telegram.Telegram]:
+    made = telegram.Telegram()
+    made.counts_rates = True
+    with made.running():
+        yield made
+
+
+async def test_three_answers_in_one_group_pass_no_limit_of_telegram_and_all_end(fake):
+    """L20: each writes for a minute and would edit every half second; their last words come within seconds"""
+    clock = Clock()
+    fake.clock = clock
+    adapter = Telegram(token=fake.token, secret="s", api_url=fake.url)
+    adapter._room = Room(clock, clock.sleep)
+    late: list[float] = []
+
+    def words(text: str, *, passing: bool) -> Outgoing:
+        return Outgoing(body=adapter.render(text), passing=passing)
+
+    async def surely(message: Outgoing, sent: str | None) -> str:
+        while True:
+            try:
+                if sent is None:
+                    return await adapter.send(GROUP, message)
+                await adapter.edit(GROUP, sent, message)
+                return sent
+            except Busy as problem:
+                await clock.sleep(problem.retry_after_seconds)
+
+    async def answer(name: str) -> None:
+        sent = await surely(words(name, passing=False), None)
+        for step in range(60):
+            await clock.sleep(1.0)
+            try:
+                await adapter.edit(GROUP, sent, words(f"{name} {step}", passing=True))
+            except Busy:
+                continue
+        began = clock.now
+        await surely(words(f"{name} is done.", passing=False), sent)
+        late.append(clock.now - began)
+
+    lives = [asyncio.create_task(answer(name)) for name in ("one", "two", "three")]
+    await asyncio.wait_for(clock.drive(*lives), 60)
+    await adapter.aclose()
+    assert fake.refused == []
+    assert sorted(one.text for one in fake.shown(GROUP.container_id)) == [
+        "one is done.",
+        "three is done.",
+        "two is done.",
+    ]
+    assert max(late) <= 3.0
