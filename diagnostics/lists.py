@@ -309,10 +309,7 @@ def _stranded(filters: Filters, part: Slice, moment: Moment, *, see_email: bool)
     """One row per session: its last turn, or only the session where none ever ran."""
     sessions = _narrowed_sessions(filters)
     wanted = sorted(sessions)[part.offset : part.offset + part.limit]
-    last = {row.session_id: row for row in executions.described(executions.last_of(wanted))}
-    results, degraded = shown(list(last.values()), moment, see_email=see_email)
-    bare = executions.owners_shown([one for one in wanted if one not in last])
-    results += [_without_turn(one, see_email=see_email) for one in bare]
+    results, degraded = _of_sessions(wanted, moment, see_email=see_email)
     return Page(
         results=results,
         total=min(len(sessions), MOST_COUNTED),
@@ -320,6 +317,21 @@ def _stranded(filters: Filters, part: Slice, moment: Moment, *, see_email: bool)
         taken_at=moment.now,
         degraded=degraded,
     )
+
+
+def _of_sessions(
+    wanted: Sequence[UUID], moment: Moment, *, see_email: bool
+) -> tuple[list[Execution], tuple[str, ...]]:
+    last = {row.session_id: row for row in executions.described(executions.last_of(wanted))}
+    results, degraded = shown(list(last.values()), moment, see_email=see_email)
+    bare = executions.owners_shown([one for one in wanted if one not in last])
+    return results + [_without_turn(one, see_email=see_email) for one in bare], degraded
+
+
+def of_sessions(wanted: Sequence[UUID], *, see_email: bool) -> list[Execution]:
+    """A row for each, as the list of stranded messages shows them."""
+    with one_moment() as now:
+        return _of_sessions(wanted, conditions.judged(now), see_email=see_email)[0]
 
 
 def _narrowed_sessions(filters: Filters) -> list[UUID]:

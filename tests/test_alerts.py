@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from config.servers import free_port
 from diagnostics import alerts
 from diagnostics.findings import Snapshot, Summary
 from diagnostics.models import Alert
+from linking.management.commands import run_bot
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 16, 3, tzinfo=UTC)
@@ -131,4 +133,19 @@ def test_beat_shows_that_it_lives(settings, tmp_path: Path, monkeypatch: pytest.
     settings.HEARTBEAT_FILE = str(tmp_path / "heartbeat")
     monkeypatch.setattr(DatabaseScheduler, "tick", lambda self: 1.0)
     assert Scheduler.tick(object.__new__(Scheduler)) == 1.0
+    assert Path(settings.HEARTBEAT_FILE).exists()
+
+
+def test_a_bot_shows_that_it_lives(settings, tmp_path: Path):
+    """D15: for as long as its loop turns; where no file is wanted, none is touched"""
+
+    async def a_turn_of_the_loop() -> None:
+        beating = asyncio.create_task(run_bot._beat())
+        await asyncio.sleep(0)
+        beating.cancel()
+
+    settings.HEARTBEAT_FILE = ""
+    asyncio.run(a_turn_of_the_loop())
+    settings.HEARTBEAT_FILE = str(tmp_path / "heartbeat")
+    asyncio.run(a_turn_of_the_loop())
     assert Path(settings.HEARTBEAT_FILE).exists()

@@ -19,6 +19,7 @@ from config.servers import free_port
 from copilot.live import beats
 from copilot.models import Agent, AgentVersion, Message, Turn
 from diagnostics import conditions, inventory, shared, snapshot, timetable
+from diagnostics.api.doors import Door
 from diagnostics.dashboard import charts, overview
 from diagnostics.dashboard.tabs import PLACES, TABS
 from diagnostics.findings import Finding, Summary
@@ -142,6 +143,39 @@ def test_filters_stand_in_the_address_and_pages_keep_them(grace: Client):
     assert "created_from" in refused.content.decode()
 
 
+def test_every_filter_of_the_lists_has_its_field(grace: Client):
+    """D13, D5: when it started on every list, when it ended on the failed ones, and which status where several are"""
+    old, new = stuck(), stuck()
+    Turn.objects.filter(pk=old.pk).update(status="running", attempts=1, started_at="2026-01-02T03:04:00Z")
+    Turn.objects.filter(pk=new.pk).update(status="running", attempts=1, started_at=timezone.now())
+    page = text(grace, f"{HOME}running/?started_to=2026-01-02T03:05")
+    assert (str(old.pk) in page, str(new.pk) in page) == (True, False)
+    assert 'name="started_to" value="2026-01-02T03:05" type="datetime-local"' in page
+    Turn.objects.filter(pk=old.pk).update(status="failed", ended_at=timezone.now(), failure_code="unknown")
+    for asked, found in (("ended_from=2026-01-02T03:05", True), ("ended_to=2026-01-02T03:05", False)):
+        page = text(grace, f"{HOME}failed/?{asked}")
+        assert ('name="ended_to"' in page, str(old.pk) in page) == (True, found), asked
+    stale = stuck(hours=30)
+    for status, found in (("queued", True), ("running", False)):
+        assert (str(stale.pk) in text(grace, f"{HOME}orphaned/?status={status}")) is found
+
+
+def test_pages_and_programs_count_together(grace: Client, monkeypatch: pytest.MonkeyPatch):
+    """D14: 120 looks and 20 acts a minute for one administrator, by whichever door; an act too many changes nothing"""
+    turn = stuck()
+    monkeypatch.setattr(Door, "reads_per_minute", 4)
+    monkeypatch.setattr(Door, "writes_per_minute", 1)
+    grace.get("/api/v1/admin/diagnostics/audit")
+    assert [grace.get(f"{HOME}audit/").status_code for _ in range(4)] == [200, 200, 200, 429]
+    asked = {"tab": "queued", "action": "stop", "ids": [str(turn.pk)], "reason": "to try it"}
+    assert grace.post(f"{HOME}confirm/", asked).status_code == 200
+    refused = grace.post(f"{HOME}apply/", asked)
+    assert (refused.status_code, int(refused["Retry-After"]) > 0) == (429, True)
+    assert "nothing was changed" in refused.content.decode()
+    turn.refresh_from_db()
+    assert turn.status == "queued"
+
+
 def test_a_list_has_its_narrower_parts_and_a_file(grace: Client):
     """D13, D3: every condition has its place, with what it means; and the file has the same rows (D5)"""
     turn, other = stuck(), make.turn(make.session(), "running", attempts=1)
@@ -171,15 +205,22 @@ def test_whoever_must_be_alive_is_named_with_his_last_sign_of_life(grace: Client
     assert "Answers that were given up" in page
 
 
-def test_stranded_messages_are_listed_with_their_session_and_no_button(grace: Client):
-    """D13, D3: the reaper starts a turn for them, so there is nothing to press; filters hold or are refused"""
+def test_stranded_messages_are_listed_with_their_session_and_started_by_hand(grace: Client):
+    """D13, D3: by the session's id, as the dialog shows it; filters hold or are refused"""
     session = make.session()
     message = make.pending(session, "Hello", run_id="r-1")
     Message.objects.filter(pk=message.pk).update(created_at=timezone.now() - timedelta(seconds=20))
     page = text(grace, f"{HOME}queued/?only=stranded_pending")
     assert f"/admin/copilot/session/{session.pk}/change/" in page
-    assert 'name="ids"' not in page
+    assert f'name="ids" value="{session.pk}"' in page
+    assert "Requeue" not in page
     assert "Hello" not in page
+    assert "created_from" not in page  # a session has none of those
+    asked = {"tab": "queued", "action": "start_stranded", "ids": [str(session.pk)]}
+    dialog = grace.post(f"{HOME}confirm/", asked).content.decode()
+    assert "<b>1</b> session will be changed" in dialog
+    assert str(session.pk)[:8] in dialog
+    assert "This concerns 1 owner" in dialog
     path = f"{HOME}queued/?only=stranded_pending&"
     for filters, found in (
         (f"user={session.owner.email}", True),
@@ -447,6 +488,7 @@ def test_the_gravest_finding_is_the_verdict():
 def test_an_hour_on_five_browsers_costs_few_looks_and_no_memory(grace: Client, monkeypatch):
     """A-D22.2: each renews itself every 30 seconds; at most five computations in that time, and nothing piles up"""
     clock = [1_000.0]
+    monkeypatch.setattr(Door, "reads_per_minute", 10_000)  # an hour of them in a minute
     monkeypatch.setattr(shared, "time", SimpleNamespace(monotonic=lambda: clock[0]))  # there alone
     stuck()
     looks, sizes = [], []

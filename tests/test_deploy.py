@@ -188,3 +188,14 @@ def test_every_alert_watches_a_figure_that_is_there():
     sources = "".join((ROOT / file).read_text() for file in ("copilot/metrics.py", "diagnostics/metrics.py"))
     for name in re.findall(r"pilothouse_(\w+)", (DEPLOY / "prometheus.yml").read_text()):
         assert f'"{name}"' in sources or f'"pilothouse_{name}"' in sources, name
+
+
+def test_whoever_runs_for_long_has_a_check():
+    """D15: web by its door, the others by the file that they touch"""
+    beats = {"name": "HEARTBEAT_FILE", "value": "/tmp/heartbeat"}
+    for name, (container, _) in CONTAINERS.items():
+        if name != "migrate":
+            probe = container["livenessProbe"]
+            assert "httpGet" in probe or beats in container["env"], name
+    without = [name for name, service in COMPOSE.items() if "healthcheck" not in service]
+    assert without == ["migrate"]

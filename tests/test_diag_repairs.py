@@ -35,6 +35,7 @@ from tests.engine import (
 )
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.test_billing_counters import record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 H = timedelta(hours=1)
@@ -95,6 +96,13 @@ def states(*turns):
     return [Turn.objects.get(pk=turn.pk).status for turn in turns]
 
 
+def stranded():
+    """A session in which nothing runs, although a message waits there."""
+    message = make.pending(make.session(), "Forgotten", run_id=str(uuid.uuid4()))
+    Message.objects.filter(pk=message.pk).update(created_at=timezone.now() - timedelta(seconds=20))
+    return message.session
+
+
 VALID = {
     "stop": lambda: row("queued"),
     "requeue": lambda: row("queued"),
@@ -103,7 +111,9 @@ VALID = {
     "requeue_all_stuck": lambda: row("queued"),
     "cleanup_all_orphaned": dead,
     "cleanup_all_stuck_queued": lambda: row("queued"),
+    "start_stranded": stranded,
 }
+BY_IDS = ("stop", "requeue", "cleanup_orphaned", "start_stranded")
 
 
 @pytest.fixture
@@ -123,7 +133,7 @@ def _no_broker(request):
 # --- the framework -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", ["stop", "requeue", "cleanup_orphaned"])
+@pytest.mark.parametrize("action", BY_IDS)
 def test_requested_is_always_changed_and_skipped_together(action):
     """A-D8.1: empty, all valid, all invalid, mixed"""
     make_valid = VALID[action]
@@ -137,7 +147,7 @@ def test_requested_is_always_changed_and_skipped_together(action):
         ask(action)
 
 
-@pytest.mark.parametrize("action", sorted(set(VALID) - {"stop", "requeue", "cleanup_orphaned"}))
+@pytest.mark.parametrize("action", sorted(set(VALID) - set(BY_IDS)))
 def test_a_repair_of_all_shows_then_does_what_it_showed(action, monkeypatch):
     """A-D8.1: by preview; nothing to do is requested 0, changed 0"""
     nothing = preview(action)
@@ -178,6 +188,7 @@ def test_two_administrators_change_each_id_once():
         ("cleanup_orphaned", dead),
         ("requeue", lambda: row("queued")),
         ("stop", lambda: row("queued")),
+        ("start_stranded", stranded),
     ):
         turns = [make_valid() for _ in range(8)]
         grace(), heidi()
@@ -545,3 +556,26 @@ def test_what_never_started_fails_with_that_code():
 def test_every_action_of_the_table_is_there():
     """A-D5.2: and none for rows that contradict themselves"""
     assert set(ACTIONS) == set(VALID) | {"cleanup_orphaned_schedules"}
+
+
+def test_messages_that_wait_for_nothing_are_answered_by_hand(rig):
+    """A-D9.5, D3: once, with an audit row that names the session; where a turn runs, or a limit keeps them, nothing happens"""
+    free, busy = stranded(), row("queued").session
+    assert reasons(ask("start_stranded", [free, busy], dry_run=True)) == {str(busy.pk): "not_stuck"}
+    done = ask("start_stranded", [free, busy])
+    assert (done.changed, reasons(done)) == (1, {str(busy.pk): "not_stuck"})
+    quiet(free)
+    assert (free.turns.count(), free.turns.get().status) == (1, "succeeded")
+    [change] = RepairAudit.objects.get(pk=done.audit_id).changes
+    assert (change["id"], change["before"]["status"], change["after"]["status"]) == (
+        str(free.pk), "stranded", "started",
+    )  # fmt: skip
+    assert ask("start_stranded", [free]).changed == 0
+
+
+def test_messages_that_a_limit_keeps_are_not_started():
+    """D3, B7.3: they wait for nobody's fault"""
+    kept = stranded()
+    record(kept.owner, 1_000_000)
+    assert reasons(ask("start_stranded", [kept])) == {str(kept.pk): "limit_refused"}
+    assert not kept.turns.exists()

@@ -32,6 +32,7 @@ REPAIRS = (
     ("executions/requeue-all-stuck", "requeue_all_stuck", "Send all again that are stuck"),
     ("executions/cleanup-all-orphaned", "cleanup_all_orphaned", "End all that nobody runs"),
     ("executions/cleanup-all-stuck-queued", "cleanup_all_stuck_queued", "End all that never started"),
+    ("sessions/start-stranded", "start_stranded", "Start a turn where messages wait for nothing"),
     ("schedules/cleanup-orphaned", "cleanup_orphaned_schedules", "Switch off schedules that cannot run"),
 )
 

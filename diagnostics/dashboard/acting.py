@@ -60,7 +60,7 @@ def _asked(request: HttpRequest) -> tuple[Action, list[str], Tab]:
         ids = [identifier]
     tab = BY_SLUG.get(request.POST.get("tab", ""))
     action = ACTIONS.get(name)
-    if tab is None or action is None or action not in (*tab.actions, *tab.all_actions):
+    if tab is None or action is None or action not in tab.offered:
         raise Http404
     return action, [] if action.all_of else list(dict.fromkeys(ids)), tab
 
@@ -77,7 +77,7 @@ def _ask(
     context |= {
         "action": action,
         "ids": ids,
-        "noun": tab.noun,
+        "noun": "session" if action.of_sessions else tab.noun,
         "back": _back(request, tab),
         "reason": request.POST.get("reason", ""),
     }
@@ -90,7 +90,7 @@ def _told(
     left_alone = {skip.id for skip in looked.skipped}
     chosen = _previewed(looked.preview_id) if looked.preview_id else [UUID(one) for one in ids]
     changing = [one for one in chosen if str(one) not in left_alone]
-    sample, owners = ([], 0) if tab.kind == "schedules" else _rows(request, changing)
+    sample, owners = ([], 0) if tab.kind == "schedules" else _rows(request, action, changing)
     return {
         "changing": looked.changed,
         "skipped": looked.skipped,
@@ -106,8 +106,12 @@ def _previewed(preview_id: str) -> list[UUID]:
     return list(RepairPreview.objects.values_list("ids", flat=True).get(pk=preview_id))
 
 
-def _rows(request: HttpRequest, ids: list[UUID]) -> tuple[list[lists.Execution], int]:
+def _rows(request: HttpRequest, action: Action, ids: list[UUID]) -> tuple[list[lists.Execution], int]:
     """The oldest few of those that will be changed, and how many people they belong to."""
+    if action.of_sessions:
+        return lists.of_sessions(ids[:SAMPLE], see_email=sees_email(request)), len(
+            set(executions.owners_of(ids).values())
+        )
     with one_moment() as now:
         found = sorted(executions.described(executions.among(ids)), key=lambda row: row.created_at)
         moment = conditions.judged(now)

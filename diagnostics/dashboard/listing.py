@@ -22,6 +22,7 @@ ONLY = "only"  # the part of a tab's list that an address names
 Context = dict[str, object]
 HEALING = ("take_over", "override_stop", "send_again", "expire", "start_stranded", "restore")  # by the reaper
 OUTCOMES = {"": "All", "done": "Done", "refused": "Refused", "dry_run": "Looked at"}
+STATUSES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
 ORIGINS = ("web", "api", "schedule", "goal", "parent", "telegram", "discord", "slack")
 
 
@@ -35,16 +36,26 @@ class Field:
     choices: Sequence[tuple[str, str]] = ()
 
 
+def _span(name: str, label: str) -> tuple[Field, Field]:
+    return (
+        Field(name=f"{name}_from", label=f"{label} from (UTC)", kind="datetime-local"),
+        Field(name=f"{name}_to", label=f"{label} until (UTC)", kind="datetime-local"),
+    )
+
+
 FIELDS = (
     Field(name="q", label="Id", hint="turn or session"),
     Field(name="user", label="User", hint="id or e-mail"),
     Field(name="kind", label="Kind", choices=(("turn", "turn"), ("scheduled_run", "scheduled run"))),
     Field(name="origin", label="Origin", choices=tuple((origin, origin) for origin in ORIGINS)),
     Field(name="worker", label="Worker"),
-    Field(name="created_from", label="Created from (UTC)", kind="datetime-local"),
-    Field(name="created_to", label="until (UTC)", kind="datetime-local"),
+    *_span("created", "Created"),
+    *_span("started", "Started"),
 )
+SESSIONS_FIELDS = FIELDS[:2]  # a session has neither kind nor worker
+STATUS_FIELD = Field(name="status", label="Status", choices=tuple((status, status) for status in STATUSES))
 FAILED_FIELDS = (
+    *_span("ended", "Ended"),
     Field(name="failure_code", label="Code"),
     Field(name="hours", label="Hours back", kind="number", hint="24"),
 )
@@ -63,7 +74,11 @@ def executions(request: HttpRequest, tab: Tab) -> Context:
     return {
         "filters": fields(tab, request.GET),
         "filtered": bool(given),
-        "items": [item(row, may_see_users=may_see_users) for row in found.results],
+        "actions": part.actions if part and part.of_sessions else tab.actions,
+        "items": [
+            item(row, may_see_users=may_see_users, of_sessions=bool(part and part.of_sessions))
+            for row in found.results
+        ],
         "total": found.total,
         "total_is_capped": found.total_is_capped,
         "degraded": found.degraded,
@@ -71,7 +86,6 @@ def executions(request: HttpRequest, tab: Tab) -> Context:
         "about": part.about if part else tab.about,
         "parts": parts(tab, part),
         "only": part.condition if part else "",
-        "may_act": not (part and part.repaired_by_reaper),
         "csv": _csv(wanted.condition, given),
         **pages(request.GET, page, found.total),
     }
@@ -107,7 +121,13 @@ def _csv(condition: str, given: dict[str, str]) -> str:
 
 
 def fields(tab: Tab, given: QueryDict) -> list[Field]:
-    offered = (*FIELDS, *FAILED_FIELDS) if tab.shows_failure else FIELDS
+    offered = FIELDS
+    if tab.shows_failure:
+        offered += FAILED_FIELDS
+    if tab.mixed:
+        offered += (STATUS_FIELD,)
+    if any(part.of_sessions for part in tab.parts if part.condition == given.get(ONLY)):
+        offered = SESSIONS_FIELDS
     return [Field(**{**asdict(field), "value": given.get(field.name, "")}) for field in offered]
 
 
@@ -143,10 +163,11 @@ def _is_local(value: str) -> bool:
         return False
 
 
-def item(row: lists.Execution, *, may_see_users: bool) -> Context:
-    """One without an id is a session in which no turn ever ran."""
+def item(row: lists.Execution, *, may_see_users: bool, of_sessions: bool = False) -> Context:
+    """One without an id is a session in which no turn ever ran; of sessions, they are what is acted on."""
     return {
         **asdict(row),
+        "target": row.session_id if of_sessions else row.id,
         "link": reverse("diagnostics:execution", args=[row.id]) if row.id else "",
         "turn_link": reverse("admin:copilot_turn_change", args=[row.id]) if row.id else "",
         "session_link": reverse("admin:copilot_session_change", args=[row.session_id]),

@@ -19,8 +19,9 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 
+from copilot.errors import TooMany
 from diagnostics import snapshot
-from diagnostics.api.doors import REPAIR, SEE_EMAIL, VIEW, actor_of, logged_in_at, oldest_login
+from diagnostics.api.doors import REPAIR, SEE_EMAIL, VIEW, actor_of, check_rate, logged_in_at, oldest_login
 from diagnostics.audit import Actor
 from diagnostics.dashboard.tabs import TABS, Tab
 from diagnostics.findings import Summary
@@ -31,7 +32,10 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
 def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
-    """Strangers are asked to log in, others told no, both before any work; whoever acts has logged in today."""
+    """Strangers are asked to log in, others told no, both before any work; whoever acts has logged in today.
+
+    Pages count with the calls of programs: nobody looks or acts oftener by opening another door.
+    """
 
     def guarded(view: View[P]) -> View[P]:
         def guard(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
@@ -43,6 +47,7 @@ def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
                 and request.user.has_perms([VIEW, permission])
             ):
                 raise PermissionDenied
+            check_rate(request)
             if request.method == "POST" and logged_in_at(person(request), request.session) < oldest_login():
                 return redirect_to_login(request.get_full_path(), reverse("admin:login"))
             return view(request, *args, **kwargs)
@@ -55,10 +60,18 @@ def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
             except (OperationalError, InterfaceError):  # who asks cannot be known, or what became of it
                 connection.close()
                 return HttpResponse(render_to_string("admin/diagnostics/away.html"), status=503)
+            except TooMany as refusal:
+                return _slower(refusal)
 
         return answered
 
     return guarded
+
+
+def _slower(refusal: TooMany) -> HttpResponse:
+    seconds = str(refusal.retry_after_seconds)
+    words = f"{refusal.message} Try again in {seconds} s; nothing was changed."
+    return HttpResponse(words, status=429, content_type="text/plain", headers={"Retry-After": seconds})
 
 
 def person(request: HttpRequest) -> User:

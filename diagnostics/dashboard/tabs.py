@@ -19,6 +19,7 @@ class Action:
     warning: str
     destructive: bool = True
     all_of: str = ""  # the condition whose executions it takes, all of them
+    of_sessions: bool = False  # it is told sessions, not executions
 
 
 STOP = Action(
@@ -65,6 +66,14 @@ DISABLE_SCHEDULES = Action(
     short="Switch off",
     warning="The schedule stays, switched off, with the reason; its owner is told.",
 )
+START_STRANDED = Action(
+    name="start_stranded",
+    title="Start a turn",
+    short="Start",
+    warning="A turn answers the messages that wait there. It may cost its owner money; limits are checked at the start.",
+    destructive=False,
+    of_sessions=True,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +84,8 @@ class Part:
     title: str
     about: str
     figure: str = ""  # of the summary, where it is not named as the condition
-    repaired_by_reaper: bool = False  # then there is nothing to press
+    of_sessions: bool = False  # its rows are sessions, with actions of their own
+    actions: tuple[Action, ...] = ()
 
     @property
     def counted_as(self) -> str:
@@ -94,11 +104,17 @@ class Tab:
     parts: tuple[Part, ...] = ()
     counts: tuple[str, ...] = ()  # the figures of the summary beside its title, added up
     tone: Tone = ""  # when there is anything in it
+    mixed: bool = False  # executions of several statuses
     actions: tuple[Action, ...] = ()
     all_actions: tuple[Action, ...] = ()
     shows_failure: bool = False
     shows_problem: bool = False
     live: bool = True  # renews itself
+
+    @property
+    def offered(self) -> tuple[Action, ...]:
+        """Whatever may be done somewhere in it."""
+        return (*self.actions, *self.all_actions, *(act for part in self.parts for act in part.actions))
 
 
 TABS: tuple[Tab, ...] = (
@@ -144,9 +160,10 @@ TABS: tuple[Tab, ...] = (
                 condition="stranded_pending",
                 title="Stranded messages",
                 about="Sessions whose messages wait although nothing runs there. The reaper starts a turn for each "
-                "within seconds; if they stay, look whether it is alive. There is nothing to press.",
+                "within seconds; if they stay, look whether it is alive. Start does the same by hand.",
                 figure="stranded_sessions",
-                repaired_by_reaper=True,
+                of_sessions=True,
+                actions=(START_STRANDED,),
             ),
         ),
         actions=(REQUEUE, STOP),
@@ -176,6 +193,7 @@ TABS: tuple[Tab, ...] = (
         condition="orphaned",
         counts=("orphaned_running", "orphaned_queued"),
         tone="critical",
+        mixed=True,
         about="Nobody runs them: their worker is dead, or they never started within a day. "
         "The reaper takes over what is provably dead within seconds; what stays here needs a decision.",
         empty="Every execution has somebody who runs it.",
@@ -236,6 +254,7 @@ TABS: tuple[Tab, ...] = (
         condition="invalid",
         counts=("invalid_total",),
         tone="critical",
+        mixed=True,
         about="Rows that contradict themselves. They are read here and repaired by nobody: "
         "open the turn's page, and look for its id in the logs.",
         empty="No row contradicts itself.",
@@ -282,4 +301,4 @@ PLACES = {
     part.condition: tab.slug for tab in TABS for part in tab.parts
 }  # where a narrower condition is listed
 BY_SLUG = {tab.slug: tab for tab in TABS}
-ACTIONS = {action.name: action for tab in TABS for action in (*tab.actions, *tab.all_actions)}
+ACTIONS = {action.name: action for tab in TABS for action in tab.offered}

@@ -225,7 +225,7 @@ def _stranded_pending(snapshot: Snapshot) -> Finding | None:
         title="Messages that wait although nothing runs",
         numbers={"stranded_sessions": stranded},
         ids=_ids(snapshot, "stranded_pending"),
-        suggested_action="The reaper starts a turn for them; is it alive?",
+        suggested_action="The reaper starts a turn for them; is it alive? If they stay, start one by hand.",
     )
 
 

@@ -22,6 +22,7 @@ from diagnostics.repairs import actions, asking
 from diagnostics.repairs.asking import Asked, PreviewRefused
 from diagnostics.repairs.results import Batch, Reasons, Result, Skip, States
 from diagnostics.repairs.schedules import CleanUpOrphanedSchedules
+from diagnostics.repairs.stranded import StartStranded
 
 CALL_SECONDS = 30.0
 LOCK_SECONDS = 1  # for a row that somebody holds; the others must not wait for it
@@ -40,6 +41,7 @@ ACTIONS: Mapping[str, actions.Action] = {
         actions.CleanUpAllOrphaned("cleanup_all_orphaned"),
         actions.CleanUpAllStuckQueued("cleanup_all_stuck_queued"),
         CleanUpOrphanedSchedules("cleanup_orphaned_schedules"),
+        StartStranded("start_stranded"),
     )
 }
 

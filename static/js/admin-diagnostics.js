@@ -57,8 +57,11 @@ function pausedBecause() {
   return "";
 }
 
+class Refused extends Error {}
+
 async function fragment(url, options = {}) {
   const answer = await fetch(url, { ...options, headers: FRAGMENT, credentials: "same-origin", redirect: "error" });
+  if (answer.status === 429) throw new Refused(await answer.text());
   if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
   return answer.text();
 }
@@ -157,7 +160,9 @@ async function submitted(event) {
     await act(form, event.submitter);
   } catch (problem) {
     dialog.close();
-    banner.textContent = `Nothing is known of what became of it (${problem.message}). Look at the list before you try again.`;
+    banner.textContent = problem instanceof Refused
+      ? problem.message
+      : `Nothing is known of what became of it (${problem.message}). Look at the list before you try again.`;
     banner.hidden = false;
   }
 }

@@ -111,12 +111,20 @@ def waiting_old(scene: Scene) -> Mended:
 
 
 def stranded_pending(scene: Scene) -> Mended:
-    """There is nothing to press: the reaper that comes back starts a turn."""
     with scene.frozen(REAPER):
-        session = scene.stranded()
-        place = "queued?only=stranded_pending"
+        session, place = scene.stranded(), "queued?only=stranded_pending"
         scene.sees("stranded_pending", session.pk, place, "stranded_pending")
-        assert "name=ids" not in scene.staff.look(place).replace('"', "")
+        assert scene.staff.repair(place, "start_stranded", session.pk) == 1
+        until(lambda: session.turns.filter(status="succeeded").exists(), "its message is answered")
+        by = scene.audited(session.pk, "start_stranded")
+    return Mended(place=place, finding="stranded_pending", by=by)
+
+
+def started_by_itself(scene: Scene) -> Mended:
+    """The same, left to the reaper that comes back."""
+    with scene.frozen(REAPER):
+        session, place = scene.stranded(), "queued?only=stranded_pending"
+        scene.sees("stranded_pending", session.pk, place, "stranded_pending")
     until(lambda: session.turns.filter(status="succeeded").exists(), "the reaper starts a turn for it")
     return Mended(place=place, finding="stranded_pending", by=scene.audited(session.pk, "start_stranded"))
 
@@ -146,6 +154,7 @@ SCENES: dict[str, Callable[[Scene], Mended]] = {
     "cancel_backlog": cancel_backlog,
     "waiting_old": waiting_old,
     "stranded_pending": stranded_pending,
+    "stranded_pending, by itself": started_by_itself,
     "invalid": invalid,
 }
 

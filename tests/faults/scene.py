@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from copilot.models import Session, Turn
 
 PATIENCE_SECONDS = 90.0
+LOOK_SECONDS = 1.0  # an administrator may look 120 times a minute (D14)
 LONG = 'fake:{"tokens": 6000, "gap_ms": 50}'  # speaks for minutes
 SHORT = 'fake:{"tokens": 5}'
 ASKING = 'fake:{"tools": [{"name": "delete_file", "arguments": "{\\"file\\": \\"log.txt\\"}"}]}'
@@ -28,12 +29,12 @@ FIGURES = {
 }  # of the summary, where they are named differently
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str, *, every: float = 0.1) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(what)
-        time.sleep(0.1)
+        time.sleep(every)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +145,11 @@ class Scene:
     def sees(self, condition: str, identifier: UUID, place: str, finding: str = "") -> None:
         """Listed and counted by the same number, shown on the page, and explained where it is trouble."""
         until(lambda: self._agree(condition, identifier), f"{condition} lists and counts it")
-        until(lambda: self.staff.lists(place, identifier), f"the page shows it at {place}")
+        until(
+            lambda: self.staff.lists(place, identifier), f"the page shows it at {place}", every=LOOK_SECONDS
+        )
         if finding:
-            until(lambda: self.staff.finds(finding), f"the first page says {finding}")
+            until(lambda: self.staff.finds(finding), f"the first page says {finding}", every=LOOK_SECONDS)
 
     def _agree(self, condition: str, identifier: UUID) -> bool:
         from diagnostics import snapshot

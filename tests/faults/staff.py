@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -31,7 +33,7 @@ class Staff:
     def look(self, place: str) -> str:
         """`place` is a tab, or a part of one: `running?only=cancel_backlog`."""
         slug, asks, query = place.partition("?")
-        answer = self._http.get(f"{HOME}{slug}{'/' if slug else ''}{asks}{query}")
+        answer = self._patiently("GET", f"{HOME}{slug}{'/' if slug else ''}{asks}{query}")
         assert answer.status_code == 200, f"{place}: {answer.status_code}"
         return answer.text
 
@@ -65,9 +67,17 @@ class Staff:
         return int(changed[1])
 
     def _post(self, where: str, fields: dict[str, object]) -> str:
-        answer = self._http.post(f"{HOME}{where}", data=fields, headers={"X-Fragment": "1"})
+        answer = self._patiently("POST", f"{HOME}{where}", data=fields, headers={"X-Fragment": "1"})
         assert answer.status_code == 200, f"{where}: {answer.status_code}"
         return answer.text
+
+    def _patiently(self, method: str, url: str, **fields: Any) -> httpx.Response:
+        """Who was too quick waits as long as he is told (D14)."""
+        answer = self._http.request(method, url, **fields)
+        while answer.status_code == 429:
+            time.sleep(int(answer.headers["Retry-After"]))
+            answer = self._http.request(method, url, **fields)
+        return answer
 
     def _token(self, page: str) -> str:
         found = _TOKEN.search(page)

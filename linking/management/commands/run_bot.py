@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from pathlib import Path
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
@@ -15,6 +16,7 @@ from linking.platforms.base import Adapter, Fetcher, Misconfigured
 
 FETCHED = ("telegram", "discord")
 BAD_CONFIGURATION = 2
+HEARTBEAT_SECONDS = 5.0
 
 
 class Command(BaseCommand):
@@ -63,4 +65,19 @@ async def _run(adapter: Adapter, *, replace_webhook: bool) -> None:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, runner.stop)
-    await runner.run(replace_webhook=replace_webhook)
+    beating = asyncio.create_task(_beat())
+    try:
+        await runner.run(replace_webhook=replace_webhook)
+    finally:
+        beating.cancel()
+
+
+async def _beat() -> None:
+    """For as long as this loop turns, as Celery's processes do: what a container's check looks at (D15)."""
+    while settings.HEARTBEAT_FILE:
+        _touch(Path(settings.HEARTBEAT_FILE))
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+
+
+def _touch(file: Path) -> None:
+    file.touch()
