@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -231,6 +231,48 @@ def oldest_waiting_update_at() -> datetime | None:
     """Since when the oldest unhandled update waits; None when none does."""
     waiting = PlatformUpdate.objects.filter(done_at=None).order_by("id")
     return waiting.values_list("received_at", flat=True).first()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorFacts:
+    """How one way in or out does: a platform's updates, or the deliveries to third parties' bots (D6)."""
+
+    name: str
+    last_at: datetime | None
+    handled_1h: int
+    failed_1h: int
+    error_rate_1h: float | None  # nothing of nothing is no rate
+    given_up: int  # of all that are kept: nobody will try them again
+
+
+DELIVERIES = "deliveries"
+
+
+def doors() -> list[DoorFacts]:
+    """Those by which anything came or went while it is kept."""
+    handled = Q(done_at__isnull=False)
+    updates = PlatformUpdate.objects.values(name=F("platform")).annotate(
+        **_figures("received_at", handled=handled, failed=Q(outcome="failed"))
+    )
+    sent = Delivery.objects.aggregate(
+        **_figures("created_at", handled=~Q(state="waiting"), failed=Q(state="failed"))
+    )
+    found = [*updates.order_by("name"), *([{"name": DELIVERIES, **sent}] if sent["last_at"] else [])]
+    return [DoorFacts(**one, error_rate_1h=_rate(one["failed_1h"], one["handled_1h"])) for one in found]
+
+
+def _figures(since: str, *, handled: Q, failed: Q) -> dict[str, Max | Count]:
+    recent = Q(**{f"{since}__gte": Now() - timedelta(hours=1)})
+    return {
+        "last_at": Max(since),
+        "handled_1h": Count("pk", filter=handled & recent),
+        "failed_1h": Count("pk", filter=failed & recent),
+        "given_up": Count("pk", filter=failed),
+    }
+
+
+def _rate(failed: int, handled: int) -> float | None:
+    return round(failed / handled, 4) if handled else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from diagnostics.dashboard import charts, overview
 from diagnostics.dashboard.tabs import PLACES, TABS
 from diagnostics.findings import Finding, Summary
 from diagnostics.models import MetricSample, RepairAudit
-from linking.models import BotRunner
+from linking.models import BotRunner, PlatformUpdate
 from tests import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -193,12 +193,28 @@ def test_a_list_has_its_narrower_parts_and_a_file(grace: Client):
 
 
 def test_whoever_must_be_alive_is_named_with_his_last_sign_of_life(grace: Client):
-    """D6, D13: the reaper, the scheduler, the bots, and what waits for them"""
+    """D6, D13: the reaper, the scheduler, the bots with their last update and errors, and what waits for them"""
     beats.note_sweep()
     BotRunner.objects.create(
         platform="telegram", bot_account="pilot", holder="host-1", until=timezone.now() - timedelta(minutes=1)
     )
+    for number, outcome in enumerate(("queued", "queued", "queued", "failed")):
+        PlatformUpdate.objects.create(
+            platform="telegram",
+            bot_account="pilot",
+            update_key=str(number),
+            done_at=timezone.now(),
+            outcome=outcome,
+        )
+    PlatformUpdate.objects.filter(outcome="failed").update(received_at=timezone.now() - timedelta(minutes=59))
+    PlatformUpdate.objects.create(platform="slack", bot_account="pilot", update_key="x")
+    quiet = {"failed_1h": 0, "handled_1h": 0, "error_rate_1h": None, "given_up": 0}
+    told = grace.get("/api/v1/admin/diagnostics/workers").json()["doors"]
+    assert [one["name"] for one in told] == ["slack", "telegram"]
+    assert told[0].items() >= quiet.items()
+    assert told[1].items() >= {"failed_1h": 1, "handled_1h": 4, "error_rate_1h": 0.25, "given_up": 1}.items()
     page = text(grace, f"{HOME}workers/")
+    assert "25.0 %" in page
     assert re.search(r'Reaper</td><td><span class="dx-pill dx-alive">', page)
     assert "Scheduler (Celery beat)" in page
     assert re.search(r'Bot of telegram \(pilot\)</td><td><span class="dx-pill dx-lost">', page)

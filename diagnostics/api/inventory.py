@@ -24,6 +24,7 @@ class Workers:
     results: tuple[findings.Worker, ...]
     scheduler_ticked_at: datetime | None
     runners: list[linking.RunnerFacts]
+    doors: list[linking.DoorFacts]
     backlogs: linking.Backlogs
 
 
@@ -83,6 +84,7 @@ class DiagnosticsWorkersView(Door):
                 results=inventory.workers(),
                 scheduler_ticked_at=last_tick_at(),
                 runners=linking.runners(),
+                doors=linking.doors(),
                 backlogs=linking.backlogs(),
             )
         )

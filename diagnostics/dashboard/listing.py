@@ -121,7 +121,7 @@ def _csv(condition: str, given: dict[str, str]) -> str:
 
 
 def fields(tab: Tab, given: QueryDict) -> list[Field]:
-    offered = FIELDS
+    offered: tuple[Field, ...] = FIELDS
     if tab.shows_failure:
         offered += FAILED_FIELDS
     if tab.mixed:

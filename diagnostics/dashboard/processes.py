@@ -28,6 +28,7 @@ def look(request: HttpRequest, tab: Tab) -> dict[str, object]:
     return {
         "items": inventory.workers(),
         "others": [_reaper(), _clock(), *_bots()],
+        "doors": linking.doors(),
         "backlogs": [
             ("Updates of chat platforms that wait", waiting.updates_waiting),
             ("Answers to chat platforms that wait", waiting.deliveries_waiting),

@@ -85,6 +85,11 @@ UNITS_OF_NAMES: Mapping[str, Callable[[float], str]] = {
 
 
 @register.filter
+def percent(ratio: float) -> str:
+    return UNITS_OF_NAMES["ratio"](ratio)
+
+
+@register.filter
 def skip_words(reason: str) -> str:
     """The wire's reason in words; what is not known is shown as it is."""
     kind, _, detail = reason.partition(":")
