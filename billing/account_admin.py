@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import uuid4, uuid5
 
 from django import forms
 from django.contrib import admin, messages
@@ -17,16 +17,16 @@ from django.utils import timezone
 from billing import accounts, gateway, ledger, plans, policies, queries, subscriptions, usage
 from billing.asking import Asking, Reasoned
 from billing.models import TIER_CHOICES, Account, PlanChange, Subscription, UsageReset, UsageWindow
-from billing.showing import dollars, dollars_of_cents
+from billing.showing import Quick, dollars, dollars_of_cents
 
 if TYPE_CHECKING:  # Django's own classes take no parameters when they run
-    UserAccountAdmin = admin.ModelAdmin[Account]
     AccountModelForm = forms.ModelForm[Account]
     Rows = admin.TabularInline[Any, Account]
 else:
-    UserAccountAdmin, AccountModelForm, Rows = admin.ModelAdmin, forms.ModelForm, admin.TabularInline
+    AccountModelForm, Rows = forms.ModelForm, admin.TabularInline
 
 SYNC_SECONDS = 10.0  # for each account; staff wait for it
+LONGEST_ID = 9  # digits
 LAST = 10  # of each kind of row on an account's page
 
 
@@ -131,14 +131,15 @@ class PlanChangesSeen(LastSeen):
 
 
 @admin.register(Account)
-class AccountAdmin(Asking, UserAccountAdmin):
+class AccountAdmin(Asking, Quick):
     form = AccountForm
     list_display = [
         "user", "tier", "granted_tier", "day_use", "week_use", "balance", "subscription_status", "grace",
     ]  # fmt: skip
     list_filter = ["tier"]
     list_select_related = ["user", "subscription"]
-    search_fields = ["user__email", "user__username", "=user__id", "=stripe_customer_id"]
+    search_fields = ["user__email", "user__username"]
+    search_help_text = "A part of the e-mail or user name, or a whole user id or customer id."
     readonly_fields = [
         "user", "tier", "granted_tier", "day_use", "week_use", "balance", "debt", "stripe_customer_id",
         "trial_used_at", "pending_change", "created_at",
@@ -161,6 +162,17 @@ class AccountAdmin(Asking, UserAccountAdmin):
         }
         rows: QuerySet[Account] = super().get_queryset(request).annotate(**used)
         return rows
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Ids are looked up by their own indexes."""
+        term = search_term.strip()
+        if term.startswith("cus_"):
+            return queryset.filter(stripe_customer_id=term), False
+        if term.isdecimal() and len(term) <= LONGEST_ID:
+            return queryset.filter(user_id=int(term)), False
+        return super().get_search_results(request, queryset, term)
 
     @admin.display(description="today")
     def day_use(self, account: Account) -> str:
@@ -266,7 +278,7 @@ class AccountAdmin(Asking, UserAccountAdmin):
             ledger.grant(
                 account.user_id,
                 given["cents"],
-                key=f"grant:{given['key']}:{account.pk}",
+                key=f"grant:{uuid5(given['key'], str(account.pk))}",
                 reason=given["reason"],
                 expires_at=datetime.combine(ends, time.max, tzinfo=UTC) if ends else None,
                 actor_id=_staff(request),

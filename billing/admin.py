@@ -22,9 +22,7 @@ from billing.models import (
     UsageReset,
     UsageWindow,
 )
-from billing.showing import ViewOnly, dollars, dollars_of_cents
-
-USER_SEARCH = ["=account__user__username", "=account__user__email"]
+from billing.showing import USER_SEARCH, OfUsers, ViewOnly, dollars, dollars_of_cents
 
 
 class BySource(admin.SimpleListFilter):
@@ -41,7 +39,7 @@ class BySource(admin.SimpleListFilter):
 
 
 @admin.register(UsageRecord)
-class UsageRecordAdmin(ViewOnly):
+class UsageRecordAdmin(OfUsers):
     list_display = ["occurred_at", "user", "provider", "model", "purpose", "cost", "cost_source", "aborted"]
     list_filter = [BySource, "aborted", "estimated"]
     list_select_related = ["account__user"]
@@ -62,17 +60,16 @@ class UsageRecordAdmin(ViewOnly):
     def user(self, record: UsageRecord) -> str | None:
         return record.account.user.get_username() if record.account else None
 
-    @admin.display(ordering="cost_microdollars")
     def cost(self, record: UsageRecord) -> str:
         return dollars(record.cost_microdollars)
 
 
 @admin.register(MonthlyUsage)
-class MonthlyUsageAdmin(ViewOnly):
+class MonthlyUsageAdmin(OfUsers):
     list_display = ["month", "user", "provider", "model", "calls", "cost"]
     list_select_related = ["account__user"]
     search_fields = USER_SEARCH
-    ordering = ["-month", "id"]
+    ordering = ["-id"]
 
     @admin.display(empty_value="the platform")
     def user(self, row: MonthlyUsage) -> str | None:
@@ -83,23 +80,22 @@ class MonthlyUsageAdmin(ViewOnly):
 
 
 @admin.register(UsageWindow)
-class UsageWindowAdmin(ViewOnly):
+class UsageWindowAdmin(OfUsers):
     list_display = ["starts_on", "kind", "user", "used", "updated_at"]
     list_filter = ["kind"]
     list_select_related = ["account__user"]
     search_fields = USER_SEARCH
-    ordering = ["-starts_on", "kind"]
+    ordering = ["-starts_on", "-id"]
 
     def user(self, window: UsageWindow) -> str:
         return window.account.user.get_username()
 
-    @admin.display(ordering="used_microdollars")
     def used(self, window: UsageWindow) -> str:
         return dollars(window.used_microdollars)
 
 
 @admin.register(UsageReset)
-class UsageResetAdmin(ViewOnly):
+class UsageResetAdmin(OfUsers):
     list_display = ["created_at", "user", "kind", "state", "day_forgiven", "week_forgiven", "actor", "reason"]
     list_filter = ["kind", "state"]
     list_select_related = ["account__user", "actor"]
@@ -119,7 +115,7 @@ class UsageResetAdmin(ViewOnly):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(ViewOnly):
+class LedgerEntryAdmin(OfUsers):
     list_display = ["created_at", "user", "kind", "amount", "balance_after", "reason", "expires_at", "actor"]
     list_filter = ["kind"]
     list_select_related = ["account__user", "actor"]
@@ -145,7 +141,7 @@ class LedgerAllocationAdmin(ViewOnly):
 
 
 @admin.register(PlanChange)
-class PlanChangeAdmin(ViewOnly):
+class PlanChangeAdmin(OfUsers):
     list_display = ["created_at", "user", "kind", "from_tier", "to_tier", "state", "actor", "reason"]
     list_filter = ["kind", "state"]
     list_select_related = ["account__user", "actor"]

@@ -29,19 +29,32 @@ BillingError
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
 
 WindowName = Literal["daily", "weekly"]
 LimitReason = Literal["used", "held"]
 Detail = str | int | bool | dict[str, list[str]]
 
-RESET_REFUSALS: dict[str, tuple[int, str]] = {
-    "reset_not_available": (400, "Resets are not sold on this installation."),
-    "no_daily_limit": (400, "You have no daily limit, so there is nothing to reset."),
-    "not_over_limit": (400, "You have not reached your daily limit, so there is nothing to reset."),
-    "weekly_limit_reached": (409, "Your weekly limit is reached too, so a reset of the day would not help."),
-    "reset_in_progress": (409, "Another reset is being made at this moment."),
-    "too_many_resets": (429, "You have bought all resets there are for today."),
+RESET_REFUSALS: dict[str, tuple[int, _StrPromise]] = {
+    "reset_not_available": (400, gettext_lazy("Resets are not sold on this installation.")),
+    "no_daily_limit": (400, gettext_lazy("You have no daily limit, so there is nothing to reset.")),
+    "not_over_limit": (
+        400,
+        gettext_lazy("You have not reached your daily limit, so there is nothing to reset."),
+    ),
+    "weekly_limit_reached": (
+        409,
+        gettext_lazy("Your weekly limit is reached too, so a reset of the day would not help."),
+    ),
+    "reset_in_progress": (409, gettext_lazy("Another reset is being made at this moment.")),
+    "too_many_resets": (429, gettext_lazy("You have bought all resets there are for today.")),
 }
 
 
@@ -82,17 +95,17 @@ class ResetRefused(Refused):
 
     def __init__(self, code: str) -> None:
         self.status, sentence = RESET_REFUSALS[code]
-        super().__init__(sentence, code=code)
+        super().__init__(str(sentence), code=code)
 
 
 class RefundTooLarge(Refused):
     def __init__(self) -> None:
-        super().__init__("More would be refunded than was spent.", code="refund_too_large")
+        super().__init__(_("More would be refunded than was spent."), code="refund_too_large")
 
 
 class TierNotAvailable(Refused):
     def __init__(self) -> None:
-        super().__init__("This plan is not for sale.", code="tier_not_available")
+        super().__init__(_("This plan is not for sale."), code="tier_not_available")
 
 
 class PaymentOverdue(Refused):
@@ -101,7 +114,7 @@ class PaymentOverdue(Refused):
     status = 402
 
     def __init__(self, url: str = "") -> None:
-        text = "A payment for your plan is overdue. Settle it first, or cancel the plan."
+        text = _("A payment for your plan is overdue. Settle it first, or cancel the plan.")
         super().__init__(text, code="payment_overdue", url=url)
 
 
@@ -109,14 +122,14 @@ class ManagedByAdmin(Refused):
     status = 403
 
     def __init__(self) -> None:
-        super().__init__("Your plan is managed by an administrator.", code="managed_by_admin")
+        super().__init__(_("Your plan is managed by an administrator."), code="managed_by_admin")
 
 
 class ChangeInProgress(Refused):
     status = 409
 
     def __init__(self) -> None:
-        text = "Your plan is being changed at this moment. Look again when that has ended."
+        text = _("Your plan is being changed at this moment. Look again when that has ended.")
         super().__init__(text, code="change_in_progress")
 
 
@@ -124,21 +137,21 @@ class InsufficientCredits(Refused):
     status = 402
 
     def __init__(self) -> None:
-        super().__init__("You do not have enough credits for this.", code="insufficient_credits")
+        super().__init__(_("You do not have enough credits for this."), code="insufficient_credits")
 
 
 class UnknownUser(Refused):
     status = 404
 
     def __init__(self) -> None:
-        super().__init__("There is no such user.", code="unknown_user")
+        super().__init__(_("There is no such user."), code="unknown_user")
 
 
 class PaymentsOff(Refused):
     status = 409
 
     def __init__(self) -> None:
-        text = "Payments are not set up on this installation. An administrator can change your plan."
+        text = _("Payments are not set up on this installation. An administrator can change your plan.")
         super().__init__(text, code="payments_off")
 
 
@@ -146,14 +159,14 @@ class NoCustomer(Refused):
     status = 409
 
     def __init__(self) -> None:
-        super().__init__("You have not paid for anything yet.", code="no_customer")
+        super().__init__(_("You have not paid for anything yet."), code="no_customer")
 
 
 class NoSavedCard(Refused):
     status = 409
 
     def __init__(self) -> None:
-        text = "There is no saved card. Top up once with automatic top-ups wanted, and it is kept."
+        text = _("There is no saved card. Top up once with automatic top-ups wanted, and it is kept.")
         super().__init__(text, code="no_saved_card")
 
 
@@ -195,8 +208,10 @@ class ResetUnavailable(Refused):
     status = 503
 
     def __init__(self, *, refunded: bool = False) -> None:
-        text = "The reset could not be made. " + (
-            "What it cost was refunded." if refunded else "Nothing was charged."
+        text = (
+            _("The reset could not be made. What it cost was refunded.")
+            if refunded
+            else _("The reset could not be made. Nothing was charged.")
         )
         super().__init__(text, code="reset_unavailable", refunded=refunded)
 
@@ -207,7 +222,9 @@ class GatewayError(Refused):
     status = 502
 
     def __init__(self, message: str = "", *, code: str = "stripe_unavailable") -> None:
-        text = "The payment service could not do this just now. Try again, or contact support if it goes on."
+        text = _(
+            "The payment service could not do this just now. Try again, or contact support if it goes on."
+        )
         super().__init__(message or text, code=code)
 
 
@@ -233,7 +250,7 @@ class CardDeclined(GatewayError):
     def __init__(self, *, needs_customer: bool, payment_intent_id: str) -> None:
         self.needs_customer = needs_customer
         self.payment_intent_id = payment_intent_id
-        super().__init__("Your card was declined.", code="card_declined")
+        super().__init__(_("Your card was declined."), code="card_declined")
 
 
 class BadSignature(BillingError):
@@ -250,8 +267,18 @@ class CountersDown(BillingError):
     retryable = True
 
 
+_SENTENCES = {
+    ("daily", "used"): gettext_lazy("You have reached your daily limit. It resets on %(when)s."),
+    ("weekly", "used"): gettext_lazy("You have reached your weekly limit. It resets on %(when)s."),
+    ("daily", "held"): gettext_lazy(
+        "Your running chats have taken up the rest of your daily limit. It resets on %(when)s."
+    ),
+    ("weekly", "held"): gettext_lazy(
+        "Your running chats have taken up the rest of your weekly limit. It resets on %(when)s."
+    ),
+}
+
+
 def _sentence(limit: LimitReached) -> str:
-    when = f"{limit.resets_at:%A, %d %B %Y, %H:%M} UTC"
-    if limit.reason == "held":
-        return f"Your running chats have taken up the rest of your {limit.window} limit. It resets on {when}."
-    return f"You have reached your {limit.window} limit. It resets on {when}."
+    when = f"{date_format(limit.resets_at, 'l, d F Y, H:i')} UTC"
+    return str(_SENTENCES[limit.window, limit.reason]) % {"when": when}

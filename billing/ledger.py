@@ -84,8 +84,17 @@ def charge_delivered(user_id: int, cents: int, *, key: str, reason: str = "", re
 
 def _leaked(leak_type: str, user_id: int, cents: int, key: str) -> bool:
     metrics.leaks.labels(leak_type).inc()
-    logger.error("billing_leak leak_type=%s user=%s cents=%s key=%s", leak_type, user_id, cents, key)
+    account_id = _account_if_known(user_id)
+    logger.error("billing_leak leak_type=%s account=%s cents=%s key=%s", leak_type, account_id, cents, key)
     return False
+
+
+def _account_if_known(user_id: int) -> int | None:
+    """What failed may be the database itself; the line in the log must be written all the same."""
+    try:
+        return Account.objects.filter(user_id=user_id).values_list("pk", flat=True).first()
+    except DatabaseError:
+        return None
 
 
 def refund(spent: LedgerEntry, cents: int, *, key: str, reason: str = "") -> LedgerEntry:

@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from billing import counters, notices
+from billing import counters, notices, redirects
 from billing.errors import CountersDown
 from billing.models import BillingNotice
 
@@ -43,7 +43,7 @@ def _payment_failed(data: dict[str, Any]) -> Mail:
         text.append(_("Your plan stays until %(date)s.") % {"date": str(data["grace_until"])[:10]})
     if data.get("invoice_url"):
         text.append(_("Pay the invoice: %(url)s") % {"url": data["invoice_url"]})
-    text.append(_("Look at your card: %(url)s") % {"url": _page()})
+    text.append(_("Look at your card and your invoices: %(url)s") % {"url": redirects.portal()})
     subject = (
         _("Last attempt: your payment did not go through") if last else _("Your payment did not go through")
     )
@@ -161,4 +161,4 @@ def _is_news(about: str) -> bool:
 
 
 def _page() -> str:
-    return f"{settings.SITE_URL}{reverse('billing_plan')}"
+    return redirects.plan_page()

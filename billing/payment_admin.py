@@ -6,18 +6,18 @@ import json
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from billing import inbox, payments
+from billing import effects, inbox, payments
 from billing.asking import Asking
 from billing.errors import Refused
 from billing.models import AutoTopUp, StripeEvent, TopUp
-from billing.showing import ViewOnly, dollars_of_cents
+from billing.showing import USER_SEARCH, OfUsers, ViewOnly, dollars_of_cents
 
-USER_SEARCH = ["=account__user__username", "=account__user__email"]
+OTHER = "other"
 
 
 class NotReplayed(Refused):
@@ -25,18 +25,38 @@ class NotReplayed(Refused):
         super().__init__("It is being applied just now, or too old to be known.", code="not_replayed")
 
 
+class ByType(admin.SimpleListFilter):
+    """Those that have an effect, from their table; the distinct types of all events would have to be looked for."""
+
+    title = "type"
+    parameter_name = "type"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return [*((kind, kind) for kind in sorted(effects.EFFECTS)), (OTHER, "any other")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        if self.value() == OTHER:
+            return queryset.exclude(type__in=effects.EFFECTS)
+        return queryset.filter(type=self.value()) if self.value() else queryset
+
+
 @admin.register(StripeEvent)
 class StripeEventAdmin(Asking, ViewOnly):
     list_display = ["received_at", "type", "state", "attempts", "last_error", "event_id", "processed_at"]
-    list_filter = ["state", "type"]
+    list_filter = ["state", ByType]
     search_fields = ["=event_id"]
-    ordering = ["-received_at"]
+    ordering = ["-id"]
     actions = ["replay"]
     readonly_fields = [
         "event_id", "type", "api_version", "livemode", "created", "received_at", "state", "attempts", "due_at",
         "claimed_until", "last_error", "processed_at", "said",
     ]  # fmt: skip
     fields = [*readonly_fields]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[StripeEvent]:
+        """Without what was said: a list does not show it, and it may be long."""
+        rows: QuerySet[StripeEvent] = super().get_queryset(request).defer("payload")
+        return rows
 
     @admin.display(description="payload")
     def said(self, event: StripeEvent) -> SafeString:
@@ -59,7 +79,7 @@ class StripeEventAdmin(Asking, ViewOnly):
 
 
 @admin.register(TopUp)
-class TopUpAdmin(Asking, ViewOnly):
+class TopUpAdmin(Asking, OfUsers):
     list_display = ["created_at", "user", "kind", "amount", "state", "payment_intent_id"]
     list_filter = ["state", "kind"]
     list_select_related = ["account__user"]
@@ -70,7 +90,6 @@ class TopUpAdmin(Asking, ViewOnly):
     def user(self, top_up: TopUp) -> str:
         return top_up.account.user.get_username()
 
-    @admin.display(ordering="amount_cents")
     def amount(self, top_up: TopUp) -> str:
         return dollars_of_cents(top_up.amount_cents)
 
@@ -89,7 +108,7 @@ class TopUpAdmin(Asking, ViewOnly):
 
 
 @admin.register(AutoTopUp)
-class AutoTopUpAdmin(ViewOnly):
+class AutoTopUpAdmin(OfUsers):
     list_display = ["user", "enabled", "threshold", "amount", "failures", "disabled_reason"]
     list_filter = ["enabled"]
     list_select_related = ["account__user"]

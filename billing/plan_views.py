@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from billing import plans, queries, redirects, subscriptions
 from billing.errors import Refused
@@ -111,9 +111,11 @@ def own_ways() -> Ways:
 
 
 @login_required
-@require_POST
+@never_cache
+@require_http_methods(["GET", "POST"])
 def portal(request: HttpRequest) -> HttpResponse:
-    """Cards and invoices are looked after at Stripe (B15.3)."""
+    """Cards and invoices are looked after at Stripe (B15.3): by a button, or by the link of an e-mail, which stays good
+    while Stripe's own addresses do not."""
     try:
         url = subscriptions.portal(user_id_of(request), return_url=redirects.plan_page())
     except Refused as refusal:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from billing.errors import InvalidRequest
 
@@ -20,10 +21,15 @@ def plan_page() -> str:
     return f"{settings.SITE_URL}{reverse('billing_plan')}"
 
 
+def portal() -> str:
+    """Ours: it opens Stripe's for whoever is signed in, and is good for as long as the site is."""
+    return f"{settings.SITE_URL}{reverse('billing_portal')}"
+
+
 def checked(name: str, url: str) -> str:
     """The same address if its origin is listed; "" stays "" and means our own page. Anything else is refused."""
     if url and origin_of(url) not in {origin_of(origin) for origin in settings.BILLING_REDIRECT_ORIGINS}:
-        raise InvalidRequest({name: ["This address is not one that we send browsers to."]})
+        raise InvalidRequest({name: [_("This address is not one that we send browsers to.")]})
     return url
 
 

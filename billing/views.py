@@ -63,7 +63,7 @@ def _why_not(refusal: str, stands: Standing) -> str:
         return ""
     if refusal == "insufficient_credits":
         return _("You do not have enough credits to reset it.")
-    return RESET_REFUSALS[refusal][1]
+    return str(RESET_REFUSALS[refusal][1])
 
 
 @login_required

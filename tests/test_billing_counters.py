@@ -16,6 +16,7 @@ from billing.errors import LimitReached
 from billing.models import Account, LimitPolicy, UsageWindow
 from billing.tasks import publish_windows
 from tests import make
+from tests.rounds import rounds
 from tests.test_billing_usage import call
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -128,8 +129,15 @@ def test_publishing_may_be_late_and_repeated(ada):
     assert seen(ada).daily == counters.Amount(used_microdollars=50, version=5)
 
 
-def test_many_record_read_and_flush_at_once(ada, redis_clean):
-    """B5.c2: the row has everything, and Redis has no key or has everything, without the beat task."""
+@rounds(1, 50)
+@pytest.mark.timeout(600)
+def test_many_record_read_and_flush_at_once(redis_clean, rounds):
+    """B5.c2, B20.7: rebuild against recording: the row has everything, and Redis has no key or everything, without the beat task."""
+    for number in range(rounds):
+        _record_read_and_flush(make.user(f"recorder-{number}"), redis_clean)
+
+
+def _record_read_and_flush(ada, redis_clean):
     accounts.get_or_create(ada.pk)
     barrier, done = threading.Barrier(23), threading.Event()
 
@@ -400,8 +408,15 @@ def admitted(user, hold):
     return "admitted"
 
 
-def test_of_ten_turns_admitted_at_once_as_many_pass_as_there_is_room_for(ada, holds):
-    """B6.c4: 700,000 of 1,000,000 used and 200,000 held for each: two; one more after one settles."""
+@rounds(1, 50)
+@pytest.mark.timeout(600)
+def test_of_ten_turns_admitted_at_once_as_many_pass_as_there_is_room_for(holds, rounds):
+    """B6.c4, B20.7: parallel admit: 700,000 of 1,000,000 used and 200,000 held for each: two; one more after one settles."""
+    for number in range(rounds):
+        _admit_ten(make.user(f"admitted-{number}"))
+
+
+def _admit_ten(ada):
     record(ada, 700_000)
     barrier = threading.Barrier(10)
 

@@ -1,22 +1,17 @@
-"""B3.2, B9.5: what is done about old records and about credit that ends soon; and that a million records slow nobody."""
+"""B3.2, B9.5: what is done about old records and about credit that ends soon."""
 
 from __future__ import annotations
 
-import json
-import time
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import timedelta
 
 import pytest
 import time_machine
-from django.db import connection
 from django.utils import timezone
 
-from billing import accounts, expiring, ledger, mails, notices, queries, tasks, usage
+from billing import expiring, ledger, mails, notices, tasks, usage
 from billing.models import MonthlyUsage, UsageRecord
 from tests import make
 from tests.engine import together
-from tests.rest import person
 from tests.test_billing_usage import NOON, call
 
 OLD = NOON - timedelta(days=401)
@@ -72,93 +67,3 @@ def test_credit_that_ends_within_a_week_is_told_once(mailoutbox):
     assert "2.00 USD of your credits end on" in mail.body
     tasks.expire_credits()
     assert len(notices.open_ones(ada.pk)) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.django_db
-def test_a_million_records_slow_no_page():
-    """B19.6: with 1,000,000 records no query of the usage page reads the table, and no list of staff reads it to its end."""
-    ada, now = make.ada(), datetime.now(UTC)
-    usage.record(call(ada, at=now, reported="0.5"))
-    account = accounts.get_or_create(ada.pk).pk
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            INSERT INTO billing_usagerecord (call_id, account_id, occurred_at, provider, model, purpose, session_ref,
-                turn_ref, input_tokens, output_tokens, cache_read_tokens, cache_write_5m_tokens,
-                cache_write_1h_tokens, cost_microdollars, cost_source, estimated, aborted)
-            SELECT gen_random_uuid(), %s, now() - number * interval '30 seconds', 'acme', 'glow-1', 'turn', '', '',
-                   1, 1, 0, 0, 0, 10, 'REPORTED', false, false
-            FROM generate_series(1, 1000000) AS number
-            """,
-            [account],
-        )
-        cursor.execute("ANALYZE billing_usagerecord")
-        plans = [_plan(cursor, text, given) for text, given in _queries_of_usage(ada)]
-        assert plans
-        for plan in plans:
-            assert "billing_usagerecord" not in json.dumps(plan), plan
-        _lists_find_their_page_by_an_index(cursor)
-
-
-PAGES = (
-    "/billing/usage",
-    "/admin/billing/usagerecord/",
-    "/admin/billing/usagewindow/",
-    "/admin/billing/account/",
-)
-
-
-def _lists_find_their_page_by_an_index(cursor):
-    """No statement of theirs reads the table from end to end; how long they took is printed (-s) for whoever measures."""
-    staff = person(make.grace())
-    for page in PAGES:
-        staff.get(page)  # what a process learns once
-        seen: list[tuple[str, object]] = []
-        began = time.perf_counter()
-        with connection.execute_wrapper(partial(_note, seen)):
-            assert staff.get(page).status_code == 200
-        took = (time.perf_counter() - began) * 1000
-        records = [(text, given) for text, given in seen if "billing_usagerecord" in text]
-        for plan in (_plan(cursor, text, given) for text, given in records):
-            assert not _scans(plan[0]["Plan"]), plan
-            print(_outline(plan[0]["Plan"]))
-        print(f"{page}: {took:.1f} ms, {len(seen)} statements")
-
-
-def _scans(node, bounded=False):
-    """Whether the records are read one after the other, and not only the first few of them, anywhere below."""
-    here = node["Node Type"] == "Seq Scan" and node["Relation Name"] == "billing_usagerecord"
-    stops = node["Node Type"] == "Limit"
-    return (here and not bounded) or any(_scans(child, stops) for child in node.get("Plans", []))
-
-
-def _outline(node):
-    inner = [_outline(child) for child in node.get("Plans", [])]
-    name = node.get("Index Name") or node.get("Relation Name") or ""
-    return f"{node['Node Type']} {name} ({', '.join(inner)})" if inner else f"{node['Node Type']} {name}"
-
-
-def _note(seen, execute, sql, params, many, context):
-    if sql.startswith("SELECT"):
-        seen.append((sql, params))
-    return execute(sql, params, many, context)
-
-
-def _queries_of_usage(user):
-    seen = []
-
-    def note(execute, sql, params, many, context):
-        seen.append((sql, params))
-        return execute(sql, params, many, context)
-
-    queries.forget_policy()
-    with connection.execute_wrapper(note):
-        queries.usage(user.pk)
-    return seen
-
-
-def _plan(cursor, text, given):
-    cursor.execute(f"EXPLAIN (FORMAT JSON) {text}", given)
-    return cursor.fetchone()[0]

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 import time_machine
 from django.db import DatabaseError, connection, transaction
+from django.utils import translation
 
 from billing import accounts, metrics, policies, queries, usage
-from billing.errors import LimitReached
+from billing.errors import LimitReached, TierNotAvailable
 from billing.models import Account, LimitPolicy, TierPolicy
 from tests import make
 from tests.test_billing_usage import NOON, set_account, spend
@@ -96,6 +97,18 @@ def test_b16_4_a_held_limit_has_a_code_and_a_text_of_its_own():
     held = LimitReached(window="weekly", resets_at=NOON, reason="held")
     assert held.code == "limit_held"
     assert "running chats" in held.message
+
+
+def test_b6_6_a_refusal_speaks_the_language_of_its_reader(monkeypatch):
+    with translation.override("de"):
+        assert "Mittwoch, 18" in LimitReached(window="weekly", resets_at=NOON).message
+    monkeypatch.setattr(
+        translation.trans_real.translation("de"),
+        "gettext",
+        {"This plan is not for sale.": "Unverkäuflich."}.get,
+    )
+    with translation.override("de"):
+        assert TierNotAvailable().message == "Unverkäuflich."
 
 
 def test_b1_4_a_check_that_cannot_read_allows_and_is_counted(caplog):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from django.db import connections
@@ -13,6 +17,7 @@ from billing import accounts, counters, ledger, plans, queries, usage
 from billing.errors import LimitReached, Refused, ResetUnavailable
 from billing.models import LedgerEntry, LimitPolicy, UsageReset, UsageWindow
 from tests import make
+from tests.rounds import rounds
 from tests.test_billing_counters import _pool_of, record, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -103,12 +108,20 @@ def test_a_reset_charges_forgives_and_lets_the_user_go_on(ada):
     assert not list(usage.broken())  # B5.7 holds
 
 
-def test_of_ten_resets_at_once_one_succeeds(ada):
-    """B8.c3: one SPEND, the others are refused."""
-    answers = at_once([lambda n=n: usage.reset(ada.pk, key=f"key-{n}") for n in range(10)])
-    assert answers.count("done") == 1
-    assert set(answers) <= {"done", "reset_in_progress", "not_over_limit"}
-    assert LedgerEntry.objects.filter(kind="SPEND").count() == 1
+@rounds(2, 50)
+@pytest.mark.timeout(600)
+def test_of_ten_resets_at_once_one_succeeds(ada, rounds):
+    """B8.c3, B20.7: double reset: one SPEND each round, the others are refused."""
+    LimitPolicy.objects.update(max_paid_resets_per_day=rounds)
+    queries.forget_policy()
+    ledger.grant(ada.pk, 500 * rounds, key="grant:2")
+    for number in range(1, rounds + 1):
+        set_use(ada, 1_000_000, 1_000_000)
+        answers = at_once([lambda key=f"{number}-{n}": usage.reset(ada.pk, key=key) for n in range(10)])
+        assert answers.count("done") == 1
+        assert set(answers) <= {"done", "reset_in_progress", "not_over_limit"}
+        assert LedgerEntry.objects.filter(kind="SPEND").count() == number
+    assert queries.balance(ada.pk).balance_cents == 5_000
 
 
 def test_a_key_buys_one_reset(ada):
@@ -184,6 +197,56 @@ def test_a_reset_whose_request_died_is_effective(ada, redis_clean):
         redis_clean.set(key, value)
     usage.check(ada.pk)
     assert seen(ada).daily.used_microdollars == 0
+
+
+KILLED_HALFWAY = """
+import os, sys, django
+django.setup()
+from billing import ledger, usage
+spend = ledger.spend
+def spend_and_die(*args, **kwargs):
+    spend(*args, **kwargs)
+    os._exit(9)
+ledger.spend = spend_and_die
+usage.reset(int(sys.argv[1]), key="k")
+"""
+
+
+def test_a_worker_killed_between_charge_and_reset_has_done_neither(ada, redis_clean):
+    """B8.3, B1.4: what was charged goes with the process; the lock it left runs out, and the same key buys one reset."""
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED_HALFWAY, str(ada.pk)],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "config.settings"},
+        capture_output=True,
+        check=False,
+    )
+    assert died.returncode == 9, died.stderr
+    assert (queries.balance(ada.pk).balance_cents, use(ada)) == (5_000, (1_000_000, 1_000_000))
+    assert code_of(lambda: usage.reset(ada.pk, key="k")) == "reset_in_progress"
+    [lock] = redis_clean.keys("billing:reset:*")
+    assert 0 < redis_clean.ttl(lock) <= counters.RESET_LOCK_SECONDS
+    redis_clean.delete(lock)  # as its end would
+    assert usage.reset(ada.pk, key="k").balance_cents == 4_500
+    assert use(ada) == (0, 0)
+
+
+@rounds(4, 50)
+@pytest.mark.timeout(600)
+def test_paid_resets_and_recordings_at_once_lose_nothing(ada, rounds):
+    """B20.7: reset against recording: what comes before the reset is forgiven, what comes after it counts."""
+    LimitPolicy.objects.update(max_paid_resets_per_day=rounds)
+    queries.forget_policy()
+    ledger.grant(ada.pk, 500 * rounds, key="grant:2")
+    for _ in range(rounds):
+        short = 1_000_000 - use(ada)[0]
+        if short > 0:
+            record(ada, short)
+        answers = at_once([lambda: usage.reset(ada.pk), *[lambda: record(ada, 3)] * 3])
+        assert answers == ["done"] * 4
+        assert use(ada)[0] in (0, 3, 6, 9)
+        assert not list(usage.broken())  # B5.7: nothing lost, nothing counted twice
+    assert queries.balance(ada.pk).balance_cents == 5_000
 
 
 @pytest.mark.parametrize("rounds", [8, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])

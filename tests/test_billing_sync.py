@@ -6,8 +6,10 @@ import logging
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.core import mail
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
@@ -303,8 +305,8 @@ def test_a_grace_is_over_even_without_keys(shop, settings):
     assert (shop.tier, shop.mirror.entitles) == ("FREE", False)
 
 
-def test_a_failed_payment_is_mailed_once(shop, django_capture_on_commit_callbacks):
-    """B15.1: with the invoice's address and ours; the last attempt is called so."""
+def test_a_failed_payment_is_mailed_once(shop):
+    """B15.1: with the addresses of the invoice and of the portal, which opens; the last attempt is called so."""
     shop.subscribe("PRO")
     shop.fake.card("decline")
     shop.pass_time(days=30, hours=1)
@@ -314,7 +316,12 @@ def test_a_failed_payment_is_mailed_once(shop, django_capture_on_commit_callback
     [sent] = mail.outbox
     assert sent.to == [shop.user.email]
     assert notice.data["invoice_url"] in sent.body
-    assert "/billing/plan" in sent.body
+    assert notice.data["portal_url"] in sent.body
+    opened = person(shop.user).get(notice.data["portal_url"].removeprefix(settings.SITE_URL))
+    assert f"{shop.fake.address}/p/" in opened.content.decode()
+    assert opened.headers["Cache-Control"].count("no-store")
+    sent_away = Client().get("/billing/portal")
+    assert (sent_away.status_code, "next=/billing/portal" in sent_away.url) == (302, True)
     shop.fake.world.retry_days = ()
     shop.pass_time(days=20)
     failed(shop)

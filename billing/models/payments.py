@@ -56,7 +56,10 @@ class TopUp(models.Model):
             ),
             models.CheckConstraint(condition=Q(amount_cents__gt=0), name="a_top_up_adds_something"),
         ]
-        indexes = [models.Index(fields=["account", "-created_at"], name="top_ups_of_an_account")]
+        indexes = [
+            models.Index(fields=["account", "-created_at"], name="top_ups_of_an_account"),
+            models.Index(fields=["created_at"], name="top_ups_by_time"),
+        ]
 
     def __str__(self) -> str:
         return f"top-up {self.pk}"

@@ -92,7 +92,10 @@ class PlanChange(models.Model):
                 name="one_open_checkout_per_account",
             )
         ]
-        indexes = [models.Index(fields=["account", "-created_at"], name="plan_changes_of_an_account")]
+        indexes = [
+            models.Index(fields=["account", "-created_at"], name="plan_changes_of_an_account"),
+            models.Index(fields=["created_at"], name="plan_changes_by_time"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.pk}"
@@ -130,7 +133,10 @@ class StripeEvent(models.Model):
                 name="what_is_being_applied_is_claimed",
             )
         ]
-        indexes = [models.Index(fields=["state", "received_at"], name="events_by_state")]
+        indexes = [
+            models.Index(fields=["state", "received_at"], name="events_by_state"),
+            models.Index(fields=["type", "id"], name="events_by_type"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.type} {self.event_id}"

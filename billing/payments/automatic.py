@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from billing import accounts, gateway, notices, policies, queries
 from billing.errors import CardDeclined, GatewayError, InvalidRequest, NoSavedCard, PaymentsOff
@@ -70,9 +71,9 @@ def _check(account: Account, wish: Wish) -> None:
         raise PaymentsOff
     buying.check_amount("amount_cents", wish.amount_cents)
     if wish.threshold_cents > policies.rules().policy.top_up_max_cents:
-        raise InvalidRequest({"threshold_cents": ["It is more than a top-up can be."]})
+        raise InvalidRequest({"threshold_cents": [_("It is more than a top-up can be.")]})
     if not wish.consent:
-        raise InvalidRequest({"consent": ["Your card is charged without asking only if you agree to it."]})
+        raise InvalidRequest({"consent": [_("Your card is charged without asking only if you agree to it.")]})
     deadline = gateway.in_request()
     if not account.stripe_customer_id or not gateway.list_cards(deadline, account.stripe_customer_id):
         raise NoSavedCard

@@ -9,6 +9,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from billing import accounts, alerts, gateway, ledger, policies, queries
 from billing.errors import InvalidRequest, PaymentsOff
@@ -46,7 +47,8 @@ def check_amount(name: str, cents: int) -> None:
     policy = policies.rules().policy
     if not policy.top_up_min_cents <= cents <= policy.top_up_max_cents:
         least, most = _written(policy.top_up_min_cents), _written(policy.top_up_max_cents)
-        raise InvalidRequest({name: [f"A top-up is between {least} and {most}."]})
+        bounds = _("A top-up is between %(least)s and %(most)s.") % {"least": least, "most": most}
+        raise InvalidRequest({name: [bounds]})
 
 
 def _written(cents: int) -> str:
@@ -68,7 +70,7 @@ def _made(account: Account, cents: int, key: str | None) -> TopUp:
     except IntegrityError:
         known = same.get()
         if known.amount_cents != cents:
-            raise InvalidRequest({"Idempotency-Key": ["It was used for another amount."]}) from None
+            raise InvalidRequest({"Idempotency-Key": [_("It was used for another amount.")]}) from None
         return known
 
 

@@ -10,7 +10,7 @@ from django.db.models import DateTimeField, Value
 from django.db.models.functions import Least
 from django.utils import timezone
 
-from billing import gateway, notices, policies
+from billing import gateway, notices, policies, redirects
 from billing.errors import GatewayError, PaymentsOff
 from billing.models import Account, Subscription
 from billing.subscriptions import tiers
@@ -49,6 +49,7 @@ def _tell(account_id: int, invoice: gateway.Invoice, mirror: Subscription) -> No
             "attempt": invoice.attempt_count,
             "last_attempt": invoice.next_attempt_at is None,
             "invoice_url": invoice.hosted_url,
+            "portal_url": redirects.portal(),
             "grace_until": f"{mirror.grace_until:%Y-%m-%dT%H:%M:%SZ}" if mirror.grace_until else "",
         },
         mail=True,
