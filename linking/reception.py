@@ -66,8 +66,16 @@ class _Talk:
             server_id=self.place.server_id,
         )
         self.to = address(self.place, anchor=said.message_id, reply_token=said.reply_token)
+        self._spoke = False
 
     def hear(self) -> str:
+        """An answer that the platform was promised is given, if only in a word."""
+        outcome = self._heard()
+        if self.said.reply_token and not self._spoke and outcome not in ("started", "queued"):
+            self.whisper(wording.IN_A_WORD.get(outcome, wording.NOTED))
+        return outcome
+
+    def _heard(self) -> str:
         command = inbound.command_of(self.said.text) if self.said.mentioned else None
         if command is not None:
             return self._obey(command)
@@ -167,6 +175,9 @@ class _Talk:
 
     def _refuse(self, refused: Refused, *, aloud: bool) -> str:
         """In a server once an hour for each reason: a channel is not flooded by what it may not do (L8)."""
+        if self.said.reply_token:  # for who asked alone: the channel sees nothing of it
+            self.whisper(refused.message)
+            return "refused"
         where = f"{self.bot.platform}:{self.place.container_id}:{refused.code}"
         often = self.place.scope == "dm" and not isinstance(refused, MessageRefused)
         if aloud and (often or pace.first("refusal", where, seconds=settings.LINK_NOTICE_SECONDS)):
@@ -193,9 +204,14 @@ class _Talk:
             where=self.where,
             user_id=self.said.speaker.user_id,
             display_name=self.said.speaker.name,
-            place_name=self.place.server_name,
+            place_name=self._server_name() if command == "link" else "",
             is_admin=command == "link" and self._is_admin(),
         )
+
+    def _server_name(self) -> str:
+        if self.place.scope == "dm" or self.place.server_name:
+            return self.place.server_name
+        return outbound.server_name(self.bot.platform, self.place)
 
     def _is_admin(self) -> bool:
         if self.place.scope == "dm":
@@ -218,9 +234,11 @@ class _Talk:
     # --- saying ---
 
     def tell(self, text: str) -> bool:
+        self._spoke = True
         return outbound.post(self.bot.platform, self.to, text)
 
     def whisper(self, text: str, buttons: tuple[Button, ...] = ()) -> bool:
+        self._spoke = True
         if self.place.scope == "dm":
             return outbound.post(self.bot.platform, self.to, text, buttons)
         return outbound.whisper(self.bot.platform, self.to, self.said.speaker.user_id, text, buttons)

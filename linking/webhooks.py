@@ -23,7 +23,7 @@ def door(request: HttpRequest, platform: str, slug: str) -> HttpResponse:
     adapter = platforms.behind(platform, slug)
     if adapter is None:
         raise Http404
-    if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY_BYTES:
+    if _is_too_long(request):
         return _refusal(413, "too_large", "The body is larger than an update can be.")
     knock = Knock(headers={name.lower(): value for name, value in request.headers.items()}, body=request.body)
     try:
@@ -38,6 +38,14 @@ def door(request: HttpRequest, platform: str, slug: str) -> HttpResponse:
         log.warning("a signed request of %s cannot be read", platform)
         return _refusal(400, "invalid_request", "This is no update.")
     return _stored(platform, adapter.bot_account, heard)
+
+
+def _is_too_long(request: HttpRequest) -> bool:
+    """By its own word before it is read, or else by what came."""
+    declared = str(request.META.get("CONTENT_LENGTH") or "0")
+    if not declared.isdecimal() or int(declared) > MAX_BODY_BYTES:
+        return True
+    return len(request.body) > MAX_BODY_BYTES
 
 
 def _stored(platform: str, bot_account: str, heard: Heard) -> HttpResponse:

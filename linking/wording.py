@@ -24,6 +24,11 @@ SERVER_UNLINKED = (
 ADMINS_ONLY = "Only who administers this server can connect it. Please ask them to send `/link`."
 NOT_IN_PUBLIC = "I could not write to you privately, and a link is for your eyes alone. Open a chat with me, then ask again here."
 BUTTON_GONE = "This button is no longer in use."
+NOTED = "Noted."
+IN_A_WORD = {
+    "unlinked": "This is not connected to an account yet. Send `/link` to connect it.",
+    "ignored": "That is no command of mine. Send `/help` to see what I understand.",
+}
 CONNECTED = "Connected. You can talk to me here now."
 HINT = "In groups I see only messages that mention me, answer me or begin with a command."
 

@@ -57,7 +57,7 @@ class Chat:
 
     platform = ""
     container = ""
-    user = "42"
+    ids: tuple[str, ...] = ()  # of the platform, which no log may hold
 
     def __init__(self) -> None:
         self.first = 10**9 + int(time.time() * 1000) % 10**9  # long enough to be found in a log
@@ -102,7 +102,8 @@ class Chat:
 
 
 class TelegramChat(Chat):
-    platform, container = "telegram", "42"
+    platform, container = "telegram", str(recorded.ADA)
+    ids = (str(recorded.ADA), str(recorded.TELEGRAM_BOT))
 
     def __init__(self, fake: telegram_fake.Telegram) -> None:
         super().__init__()
@@ -129,7 +130,8 @@ class TelegramChat(Chat):
 class DiscordChat(Chat):
     """A direct chat by slash commands: `/ask` for words, the others by name."""
 
-    platform, container = "discord", "600"
+    platform, container = "discord", recorded.CHANNEL
+    ids = (recorded.CHANNEL, recorded.DISCORD_ADA, recorded.DISCORD_BOT, recorded.DISCORD_APP)
 
     def __init__(self, fake: discord_fake.Discord) -> None:
         super().__init__()
@@ -137,7 +139,7 @@ class DiscordChat(Chat):
 
     def _signed(self, payload: dict[str, object]) -> tuple[bytes, dict[str, str]]:
         body, stamp = json.dumps(payload).encode(), str(int(time.time()))
-        self.fake.interaction(str(payload["token"]))
+        self.fake.interaction(str(payload["token"]), promised=payload["type"] == 2)
         signature = KEY.sign(stamp.encode() + body).hex()
         return body, {"x-signature-timestamp": stamp, "x-signature-ed25519": signature}
 
@@ -160,7 +162,8 @@ class DiscordChat(Chat):
 
 
 class SlackChat(Chat):
-    platform, container = "slack", "D1"
+    platform, container = "slack", recorded.SLACK_DM
+    ids = (recorded.SLACK_DM, recorded.SLACK_ADA, recorded.TEAM, recorded.SLACK_APP)
 
     def __init__(self, fake: slack_fake.Slack) -> None:
         super().__init__()
@@ -193,9 +196,10 @@ class SlackChat(Chat):
 class ScriptedChat(Chat):
     platform = "scripted"
 
-    def __init__(self, container: str = "c1", user: str = "42") -> None:
+    def __init__(self, container: str = "scripted-room-1", user: str = "scripted-ada") -> None:
         super().__init__()
         self.container, self.user = container, user
+        self.ids = (container, user)
         self.place = Place(scope="dm", container_id=container)
 
     def _signed(self, incoming: Incoming) -> tuple[bytes, dict[str, str]]:
@@ -269,7 +273,7 @@ def _switch_on(settings, name: str, fake) -> None:
             settings.DISCORD_API_URL = f"{fake.url}/api"
         case "slack":
             settings.SLACK_BOT_TOKEN, settings.SLACK_SIGNING_SECRET = fake.token, "shh"
-            settings.SLACK_APP_ID, settings.SLACK_API_URL = "A1", fake.url
+            settings.SLACK_APP_ID, settings.SLACK_API_URL = recorded.SLACK_APP, fake.url
 
 
 @contextmanager

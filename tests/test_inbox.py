@@ -33,7 +33,7 @@ def linked(*users: str, owner: User | None = None) -> None:
 @pytest.fixture
 def chat(rig, settings, monkeypatch):
     with chatting(settings, monkeypatch):
-        linked("42")
+        linked("scripted-ada")
         yield ScriptedChat()
 
 

@@ -37,7 +37,7 @@ from tests.platform_fakes.telegram import Telegram
 from tests.serving import served
 
 CHROMIUM = "/usr/bin/chromium"
-ADA, BOB, BOATS = 42, 43, "-100500"
+ADA, BOB, BOATS = recorded.ADA, recorded.BOB, str(recorded.GROUP)
 WIDTHS = (1280, 390)
 PATIENT_MS = 20_000
 

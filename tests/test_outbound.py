@@ -23,14 +23,14 @@ from tests.engine import cue, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.platform_chats import DiscordChat, ScriptedChat, chatting, close_courier
-from tests.platform_fakes import discord
+from tests.platform_fakes import discord, recorded
 from tests.test_inbox import linked
 
 
 @pytest.fixture
 def chat(rig, settings, monkeypatch):
     with chatting(settings, monkeypatch):
-        linked("42")
+        linked("scripted-ada")
         scripted.WORLD.posted.clear()
         yield ScriptedChat()
 
@@ -237,7 +237,7 @@ def test_a_turn_of_twenty_minutes_is_answered_although_discords_token_is_void(
         from linking import links
         from linking.links import TokenRequest
 
-        asked = TokenRequest(platform="discord", bot_account="900", subject_id="42")
+        asked = TokenRequest(platform="discord", bot_account=fake.app_id, subject_id=recorded.DISCORD_ADA)
         links.confirm_user(make.ada(), links.create_user_token(asked).token)
         there = DiscordChat(fake)
         model.will(Text("It takes long. "), cue(1), Text("Done."))

@@ -43,13 +43,21 @@ def chat(request, fakes, rig, settings, monkeypatch):
 
 
 def _tells_nothing(chat: Chat, written: str, tokens: list[str]) -> None:
-    """A-L25.1: no message's id, no token of a bot, a link or a reply, and no word, over a whole flow."""
+    """A-L25.1: no id of a person, a place, a bot or a message, no token of a bot, a link or a reply, and no word, over a whole flow."""
     assert written.count("\n") > 5
     numbers = [str(number) for number in range(chat.first, next(chat.numbers))]
     links_shown = [
         value.rsplit("/", 1)[1] for one in chat.shown() for _, value in one.buttons if "/link/" in value
     ]
-    for secret in (*numbers, *tokens, *links_shown, "interaction-token", "Pay the rent", "fresh start"):
+    for secret in (
+        *chat.ids,
+        *numbers,
+        *tokens,
+        *links_shown,
+        "interaction-token",
+        "Pay the rent",
+        "fresh start",
+    ):
         assert secret not in written, secret
 
 

@@ -28,7 +28,7 @@ SECONDS = 60
 @pytest.fixture
 def chat(rig, settings, monkeypatch):
     with chatting(settings, monkeypatch):
-        linked("42")
+        linked("scripted-ada")
         yield ScriptedChat()
 
 

@@ -29,10 +29,15 @@ from linking.platforms.scripted import Scripted, World
 from linking.platforms.slack import Slack
 from linking.platforms.telegram import Telegram
 from tests.platform_chats import make_room
-from tests.platform_fakes import discord, slack, telegram
+from tests.platform_fakes import discord, recorded, slack, telegram
 
 PLATFORMS = ("telegram", "discord", "slack", "scripted")
-PLACE = {"telegram": "42", "discord": "600", "slack": "C1", "scripted": "c1"}
+PLACE = {
+    "telegram": str(recorded.ADA),
+    "discord": recorded.CHANNEL,
+    "slack": recorded.SLACK_CHANNEL,
+    "scripted": "c1",
+}
 
 
 @dataclass
@@ -183,13 +188,13 @@ async def test_one_person_is_told_what_is_for_them_alone(stage: Stage):
     link = Button(label="Connect", url="https://pilothouse.test/link/x")
     await adapter.whisper(public, "77", words(adapter, "Only you", link))
     if isinstance(stage.fake, slack.Slack):
-        assert [one.only_for for one in stage.fake.shown("C1")] == ["77"]
+        assert [one.only_for for one in stage.fake.shown(recorded.SLACK_CHANNEL)] == ["77"]
         stage.fake.messages.clear()
     elif stage.fake is not None:
         assert stage.texts() == []  # not in the channel: in a chat of their own
     pressed = Pressed(speaker=Speaker(user_id="77"), message_id="1", code="c", reply_token="t1")
     if isinstance(stage.fake, discord.Discord):
-        stage.fake.interaction("t1")
+        stage.fake.interaction("t1", promised=False)
     await adapter.answer_press(public, pressed, "Approved.")
 
 
@@ -225,13 +230,34 @@ async def test_slacks_token_goes_to_slack_alone(fakes):
 
 async def test_who_administers_a_server_is_known(stage: Stage):
     place = Place(scope="server", server_id="500", container_id=PLACE[stage.adapter.platform])
-    if isinstance(stage.fake, discord.Discord):
-        with pytest.raises(Unreachable):
-            await stage.adapter.is_admin(place, "77")
-        return
     (stage.fake.admins if stage.fake else stage.world.admins).add("77")
     assert await stage.adapter.is_admin(place, "77")
     assert not await stage.adapter.is_admin(place, "78")
+
+
+async def test_a_server_has_a_name_for_whoever_is_asked_to_pay_for_it(stage: Stage):
+    """L6: asked of the platform where its updates do not say it"""
+    silent = isinstance(stage.fake, discord.Discord | slack.Slack)
+    place = Place(scope="server", server_id="500", container_id="1", server_name="" if silent else "Boats")
+    assert await stage.adapter.server_name(place) == "Boats"
+
+
+async def test_an_answer_finds_a_group_that_moved_meanwhile(fakes):
+    """A-L21.2: what is sent follows it; what was said stayed behind and is said anew"""
+    fake: telegram.Telegram = fakes["telegram"]
+    fake.messages.clear()
+    adapter = build("telegram", fake, World())
+    old = Address(scope="server", container_id="-500", anchor="7")
+    sent = await adapter.send(old, words(adapter, "First half"))
+    fake.moved["-500"] = "-100500"
+    with pytest.raises(MessageGone):
+        await adapter.edit(old, sent, words(adapter, "All of it"))
+    await adapter.send(old, words(adapter, "All of it"))
+    fresh = build("telegram", fake, World())
+    await fresh.send(old, words(fresh, "Also all of it"))
+    await fresh.aclose()
+    await adapter.aclose()
+    assert [one.text for one in fake.shown("-100500")] == ["All of it", "Also all of it"]
 
 
 async def test_telegram_gets_plain_words_where_it_cannot_read_ours(fakes):
@@ -254,17 +280,17 @@ async def test_an_interaction_is_answered_by_its_token_and_later_by_the_bot(fake
     fake.forbidden.clear()
     now = [0.0]
     fake.clock = lambda: now[0]
-    fake.interaction("t2", "600")
+    fake.interaction("t2", recorded.CHANNEL)
     adapter = build("discord", fake, World())
-    to = Address(scope="server", container_id="600", reply_token="public:t2")
+    to = Address(scope="server", container_id=recorded.CHANNEL, reply_token="public:t2")
     sent = await adapter.send(to, words(adapter, "Thinking"))
-    assert fake.calls[-1].endswith("/webhooks/900/t2/messages/@original")
+    assert fake.calls[-1].endswith(f"/webhooks/{fake.app_id}/t2/messages/@original")
     now[0] = 16 * 60
     with pytest.raises(MessageGone):
         await adapter.edit(to, sent, words(adapter, "Done"))
-    await adapter.edit(Address(scope="server", container_id="600"), sent, words(adapter, "Done"))
+    await adapter.edit(Address(scope="server", container_id=recorded.CHANNEL), sent, words(adapter, "Done"))
     await adapter.aclose()
-    assert [one.content for one in fake.shown("600")] == ["Done"]
+    assert [one.content for one in fake.shown(recorded.CHANNEL)] == ["Done"]
 
 
 async def test_the_scripted_platform_insists_on_its_limits():

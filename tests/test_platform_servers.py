@@ -10,13 +10,19 @@ from django.core.cache import caches
 from copilot.models import Message, Turn
 from linking import links
 from linking.links import TokenRequest
-from linking.models import PlatformUpdate
+from linking.models import PlatformLink, PlatformUpdate
 from tests import make
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.engine import until
-from tests.platform_chats import DiscordChat, SlackChat, TelegramChat, chatting, handled
+from tests.platform_chats import DiscordChat, SlackChat, TelegramChat, chatting, handled, written_down
 from tests.platform_fakes import discord, recorded, slack, telegram
+
+
+IDS = (
+    *(str(recorded.GROUP), str(recorded.BOB), recorded.GUILD, recorded.CHANNEL, recorded.DISCORD_ADA),
+    *(recorded.TEAM, recorded.SLACK_CHANNEL, recorded.SLACK_ADA, recorded.ROLE),
+)
 
 
 def claimed(platform: str, server_id: str) -> None:
@@ -29,14 +35,16 @@ def fakes(rig, settings, monkeypatch):
     caches["shared"].clear()
     servers = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
     with servers["telegram"].running(), servers["discord"].running(), servers["slack"].running():
-        with chatting(settings, monkeypatch, **servers):
+        with written_down() as out, chatting(settings, monkeypatch, **servers):
             yield servers
         assert all(fake.refused == [] for fake in servers.values())
+    for known in IDS:  # A-L25.1
+        assert known not in out.getvalue(), known
 
 
 def test_a_mention_in_a_slack_channel_is_answered_in_its_own_thread(fakes):
     """A-L23.2: app_mention and message of one post are one turn; two posts are two threads"""
-    claimed("slack", "T1")
+    claimed("slack", recorded.TEAM)
     chat = SlackChat(fakes["slack"])
     for kind, event_id, ts in (
         ("app_mention", "Ev1", "100.5"),
@@ -44,18 +52,20 @@ def test_a_mention_in_a_slack_channel_is_answered_in_its_own_thread(fakes):
         ("app_mention", "Ev3", "200.7"),
         ("message", "Ev4", "300.9"),
     ):
-        text = "<@UBOT> hello" if ts != "300.9" else "not for the bot"
+        text = f"<@{recorded.SLACK_BOT}> hello" if ts != "300.9" else "not for the bot"
         body = json.dumps(recorded.slack_event(kind=kind, text=text, event_id=event_id, ts=ts)).encode()
         assert chat.knock(body, recorded.slack_headers(body, "shh")).status_code == 200
     until(handled)
-    until(lambda: [one.markup for one in fakes["slack"].shown("C1")] == ["Aye.", "Aye."])
-    assert {one.thread_ts for one in fakes["slack"].shown("C1")} == {"100.5", "200.7"}
+    until(lambda: [one.markup for one in fakes["slack"].shown(recorded.SLACK_CHANNEL)] == ["Aye.", "Aye."])
+    assert {one.thread_ts for one in fakes["slack"].shown(recorded.SLACK_CHANNEL)} == {"100.5", "200.7"}
     assert Turn.objects.count() == 2
+    assert set(Message.objects.filter(kind="user").values_list("author", flat=True)) == {"Ada Lovelace"}
+    assert fakes["slack"].calls.count("users.info") == 1
 
 
 def test_a_telegram_group_hears_the_bot_where_it_calls_it_by_name(fakes):
     """A-L21.2: the name is asked for once; the topic and the answered message are kept"""
-    claimed("telegram", "-100500")
+    claimed("telegram", str(recorded.GROUP))
     fake = fakes["telegram"]
     chat = TelegramChat(fake)
     for number, text in enumerate(("@PilotBot hello", "@OtherBot hello", "/ask@PilotBot again"), start=1):
@@ -63,8 +73,11 @@ def test_a_telegram_group_hears_the_bot_where_it_calls_it_by_name(fakes):
         update = recorded.telegram_group_message(text=text, offset=at, update_id=number, message_id=number)
         assert chat.knock(*chat._signed(update)).status_code == 200
         until(handled)
-    until(lambda: [one.text for one in fake.shown("-100500")] == ["Aye.", "Aye."])
-    assert [(one.thread_id, one.reply_to) for one in fake.shown("-100500")] == [("3", "1"), ("3", "3")]
+    until(lambda: [one.text for one in fake.shown(str(recorded.GROUP))] == ["Aye.", "Aye."])
+    assert [(one.thread_id, one.reply_to) for one in fake.shown(str(recorded.GROUP))] == [
+        ("3", "1"),
+        ("3", "3"),
+    ]
     assert fake.calls.count("getMe") == 1
     assert Turn.objects.count() == 2
     rows = Message.objects.filter(kind="user").order_by("sequence")
@@ -81,8 +94,11 @@ def test_a_discord_server_is_answered_by_the_promised_reply_and_linked_in_privat
         assert chat.knock(body, headers).status_code == 200
         until(handled)
 
-    command("ask", "hello?", "1")  # of a stranger: told privately, and the promised reply says so
-    assert [one.content for one in fake.shown("600")] == ["I have written to you privately."]
+    command("ask", "hello?", "1")  # of a stranger: told privately, and the promised reply is taken back
+    [prompt] = fake.shown(recorded.CHANNEL)
+    assert ("not connected" in prompt.content, prompt.flags) == (True, 64)
+    command("ask", "hello??", "11")  # told before; what was promised must not stay open for all that
+    assert fake.shown(recorded.CHANNEL)[-1].flags == 64
     command("link", "", "2")
     url = chat.button("Connect")
     links.confirm_server(make.ada(), url.rsplit("/", 1)[1])
@@ -90,3 +106,13 @@ def test_a_discord_server_is_answered_by_the_promised_reply_and_linked_in_privat
     until(lambda: "Aye." in chat.texts())
     assert next(call for call in fake.calls if "interaction-token-3" in call).startswith("PATCH")
     assert PlatformUpdate.objects.filter(outcome="started").count() == 1
+    link = PlatformLink.objects.get()
+    assert link.server_name == "Boats"
+    links.change_server(link.owner_id, link.pk, {"state": "paused"})
+    for number in ("4", "5"):  # once an hour is for channels: who asked is told each time, alone
+        command("ask", "hello?", number)
+        assert (
+            "paused" in fake.shown(recorded.CHANNEL)[-1].content,
+            fake.shown(recorded.CHANNEL)[-1].flags,
+        ) == (True, 64)
+    assert fake.promised == set()

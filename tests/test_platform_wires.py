@@ -31,11 +31,14 @@ from linking.platforms.telegram import Telegram
 from tests.platform_fakes import recorded
 
 KEY = Ed25519PrivateKey.generate()
-telegram = Telegram(token="700:secret-token", secret="door-secret", api_url="")
+telegram = Telegram(token=f"{recorded.TELEGRAM_BOT}:secret-token", secret="door-secret", api_url="")
 discord = Discord(
-    app_id="900", public_key=KEY.public_key().public_bytes_raw().hex(), token="OTAx.x.y", api_url=""
+    app_id=recorded.DISCORD_APP,
+    public_key=KEY.public_key().public_bytes_raw().hex(),
+    token="OTAx.x.y",
+    api_url="",
 )
-slack = Slack(app_id="A1", signing_secret="shh", token="xoxb", api_url="")
+slack = Slack(app_id=recorded.SLACK_APP, signing_secret="shh", token="xoxb", api_url="")
 
 
 def hear(adapter: Adapter, payload: object, **headers: str):
@@ -52,19 +55,29 @@ def signed(body: bytes, stamp: int | None = None) -> dict[str, str]:
 
 def test_telegrams_updates():
     said = hear(telegram, recorded.telegram_message(text="Hi 😀")).incoming
-    assert (said.update_key, said.message_key, said.place.scope) == ("10", "42:7", "dm")
+    assert (said.update_key, said.message_key, said.place.scope) == ("10", f"{recorded.ADA}:7", "dm")
     assert isinstance(said.what, Said)
     assert (said.what.text, said.what.speaker.name, said.what.mentioned) == ("Hi 😀", "Ada Lovelace", True)
 
     group = hear(telegram, recorded.telegram_group_message(text="😀 @PilotBot hello", offset=3)).incoming
-    assert (group.place.server_id, group.place.thread_id, group.what.mentioned) == ("-100500", "3", False)
-    meant = telegram.recognise(group.what, Identity(account="700", name="pilotbot"))
+    assert (group.place.server_id, group.place.thread_id, group.what.mentioned) == (
+        str(recorded.GROUP),
+        "3",
+        False,
+    )
+    meant = telegram.recognise(group.what, Identity(account=str(recorded.TELEGRAM_BOT), name="pilotbot"))
     assert (meant.mentioned, meant.text) == (True, "😀  hello")
-    assert not telegram.recognise(group.what, Identity(account="700", name="otherbot")).mentioned
+    assert not telegram.recognise(
+        group.what, Identity(account=str(recorded.TELEGRAM_BOT), name="otherbot")
+    ).mentioned
 
     press = hear(telegram, recorded.telegram_press("opaque-code")).incoming
     assert isinstance(press.what, Pressed)
-    assert (press.what.code, press.what.reply_token, press.place.container_id) == ("opaque-code", "cb1", "42")
+    assert (press.what.code, press.what.reply_token, press.place.container_id) == (
+        "opaque-code",
+        "cb1",
+        str(recorded.ADA),
+    )
     assert isinstance(hear(telegram, recorded.telegram_membership("kicked")).incoming.what, Removed)
     assert isinstance(hear(telegram, recorded.telegram_membership("member")).incoming.what, Opened)
     moved = hear(telegram, recorded.telegram_migration("-500", "-100500")).incoming
@@ -77,7 +90,7 @@ def test_what_bots_say_and_what_concerns_nobody_is_nothing_to_us():
     assert hear(telegram, echo).incoming is None
     assert hear(telegram, {"update_id": 1, "edited_message": echo["message"]}).incoming is None
     assert hear(slack, recorded.slack_event(text="echo", bot_id="B1")).incoming is None
-    assert hear(slack, recorded.slack_event(text="echo", app_id="A1")).incoming is None
+    assert hear(slack, recorded.slack_event(text="echo", app_id=recorded.SLACK_APP)).incoming is None
     assert hear(slack, recorded.slack_event(text="x", subtype="message_changed")).incoming is None
     message = recorded.discord_message(text="echo")
     for change in ({"author": {"id": "5", "bot": True}}, {"webhook_id": "8"}, {"type": 7}):
@@ -87,7 +100,7 @@ def test_what_bots_say_and_what_concerns_nobody_is_nothing_to_us():
 def from_discord(message: dict[str, object], parent_id: str | None = None):
     import msgspec
 
-    return from_message(msgspec.convert(message, Message), parent_id=parent_id, bot_id="901")
+    return from_message(msgspec.convert(message, Message), parent_id=parent_id, bot_id=recorded.DISCORD_BOT)
 
 
 def test_discords_interactions_and_messages():
@@ -101,23 +114,35 @@ def test_discords_interactions_and_messages():
     press = hear(discord, recorded.discord_press("opaque"))
     assert (press.answer, press.incoming.what.code) == ({"type": 6}, "opaque")
 
-    said = from_discord(recorded.discord_message(text="<@901> hello"), parent_id="600")
-    assert (said.place.container_id, said.place.thread_id) == ("600", "601")
-    assert (said.what.text, said.what.mentioned, said.what.speaker.role_ids) == ("hello", True, ("701",))
-    assert said.message_key == "601:77"
+    said = from_discord(
+        recorded.discord_message(text=f"<@{recorded.DISCORD_BOT}> hello"), parent_id=recorded.CHANNEL
+    )
+    assert (said.place.container_id, said.place.thread_id) == (recorded.CHANNEL, recorded.THREAD)
+    assert (said.what.text, said.what.mentioned, said.what.speaker.role_ids) == (
+        "hello",
+        True,
+        (recorded.ROLE,),
+    )
+    assert said.message_key == f"{recorded.THREAD}:77"
 
 
 def test_slacks_events_commands_and_presses():
     assert hear(slack, {"type": "url_verification", "challenge": "c"}).answer == {"challenge": "c"}
     mention = hear(
-        slack, recorded.slack_event(kind="app_mention", text="<@UBOT> a &amp; b <https://x.test|x>")
+        slack,
+        recorded.slack_event(
+            kind="app_mention", text=f"<@{recorded.SLACK_BOT}> a &amp; b <https://x.test|x>"
+        ),
     )
-    message = hear(slack, recorded.slack_event(text="<@UBOT> a &amp; b <https://x.test|x>", event_id="Ev2"))
-    assert mention.incoming.message_key == message.incoming.message_key == "C1:100.5"
+    message = hear(
+        slack,
+        recorded.slack_event(text=f"<@{recorded.SLACK_BOT}> a &amp; b <https://x.test|x>", event_id="Ev2"),
+    )
+    assert mention.incoming.message_key == message.incoming.message_key == f"{recorded.SLACK_CHANNEL}:100.5"
     assert mention.incoming.what.text == message.incoming.what.text == "a & b x (https://x.test)"
     assert (mention.incoming.place.thread_id, message.incoming.what.mentioned) == ("100.5", True)
     gone = hear(slack, recorded.slack_uninstalled()).incoming
-    assert (gone.what, gone.place.server_id) == (Removed(), "T1")
+    assert (gone.what, gone.place.server_id) == (Removed(), recorded.TEAM)
 
     form = {"content-type": "application/x-www-form-urlencoded"}
     body = urlencode({"payload": json.dumps(recorded.slack_press("opaque"))}).encode()

@@ -115,7 +115,7 @@ def test_a_bot_that_was_thrown_out_says_so_to_whoever_linked_it(rig, settings, m
     """A-L23.3: Slack's uninstall event"""
     fake = slack.Slack()
     with chatting(settings, monkeypatch, slack=fake):
-        link = claimed("slack", "T1")
+        link = claimed("slack", recorded.TEAM)
         mail.outbox.clear()
         body = json.dumps(recorded.slack_uninstalled()).encode()
         assert SlackChat(fake).knock(body, recorded.slack_headers(body, "shh")).status_code == 200
@@ -130,14 +130,16 @@ def test_one_post_that_comes_as_two_events_is_one_update(rig, settings, monkeypa
     monkeypatch.setattr("linking.tasks.send_update", lambda update_id: None)
     with chatting(settings, monkeypatch, slack=fake):
         for kind, event_id in (("app_mention", "Ev1"), ("message", "Ev2")):
-            body = json.dumps(recorded.slack_event(kind=kind, text="<@UBOT> hi", event_id=event_id)).encode()
+            body = json.dumps(
+                recorded.slack_event(kind=kind, text=f"<@{recorded.SLACK_BOT}> hi", event_id=event_id)
+            ).encode()
             assert SlackChat(fake).knock(body, recorded.slack_headers(body, "shh")).status_code == 200
     assert PlatformUpdate.objects.count() == 1
 
 
 def test_a_place_that_is_shut_hears_nothing_until_it_is_open_again(chat: ScriptedChat, model):
     """A-L19.5: blocked, so nothing is sent; what was answered meanwhile stays on the web"""
-    linked("42")
+    linked("scripted-ada")
     chat.say("Hello")
     until(lambda: "Aye." in chat.texts())
     chat.knock(*chat._signed(Incoming(update_key="r1", place=chat.place, what=Removed())))
@@ -200,7 +202,7 @@ FILM = SentFile(reference="x", name="film.mp4", size=21 * 2**20)
 
 def test_a_file_in_a_direct_message_goes_with_it(chat: ScriptedChat, model):
     """A-L25.1: kept like any upload, in its conversation alone; what is too large is said"""
-    linked("42")
+    linked("scripted-ada")
     with_files(chat, "Look at this", 1, PAPERS, FILM)
     until(lambda: "Aye." in chat.texts())
     [message] = Message.objects.filter(kind="user")
@@ -211,7 +213,7 @@ def test_a_file_in_a_direct_message_goes_with_it(chat: ScriptedChat, model):
 
 def test_a_message_of_files_alone_is_a_message_and_of_none_that_fit_is_none(chat: ScriptedChat, model):
     """A-L18.2: only attachments, in a direct message"""
-    linked("42")
+    linked("scripted-ada")
     with_files(chat, "", 1, PAPERS)
     until(lambda: chat.texts() == ["Aye."])
     with_files(chat, "", 2, FILM, FILM)
@@ -242,7 +244,7 @@ def test_a_members_file_lies_in_the_servers_conversation_within_its_rules(chat: 
 
 def test_a_message_with_a_file_whose_outcome_was_unknown_is_said_once(chat: ScriptedChat, model, monkeypatch):
     """A-L18.2: files are fetched again and get other ids; the message is the same"""
-    linked("42")
+    linked("scripted-ada")
     submit = dispatch.submit
     raised: list[Exception] = []
 
@@ -266,7 +268,7 @@ def test_a_message_with_a_file_whose_outcome_was_unknown_is_said_once(chat: Scri
 
 def test_a_turn_that_was_stopped_before_it_said_anything_says_so(chat: ScriptedChat, model):
     """A-L19.2: nobody is left with a sign of life alone"""
-    linked("42")
+    linked("scripted-ada")
     model.will(cue(1), Text("never"))
     chat.say("Hello")
     model.reaches(1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.management import call_command
@@ -14,10 +16,12 @@ from django.core.management import call_command
 from linking import inbox, runners
 from linking.fetching import Runner
 from linking.models import BotRunner, PlatformUpdate
-from linking.platforms.base import Incoming, Misconfigured
+from linking.platforms.base import Incoming, Misconfigured, Place, Said, Speaker
 from linking.platforms.discord import Discord
 from linking.platforms.discord_gateway import Gateway
-from linking.platforms.telegram import Polling, Telegram
+from linking.platforms.scripted import Lines
+from linking.platforms.telegram import Telegram
+from linking.platforms.telegram_polling import Polling
 from tests.patience import PATIENCE_SECONDS
 from tests.platform_fakes import discord, recorded, telegram
 
@@ -126,8 +130,8 @@ async def test_who_lost_the_row_stops_fetching_at_once(fake):
         await until(lambda: BotRunner.objects.filter(holder=runner._holder).exists())
         other = await sync_to_async(lambda: BotRunner.objects.update(holder="another"))()
         assert other == 1
-        assert not await sync_to_async(runners.renew)("telegram", "700", runner._holder)
-        assert not await sync_to_async(runners.claim)("telegram", "700", runner._holder)
+        assert not await sync_to_async(runners.renew)("telegram", str(recorded.TELEGRAM_BOT), runner._holder)
+        assert not await sync_to_async(runners.claim)("telegram", str(recorded.TELEGRAM_BOT), runner._holder)
 
 
 async def test_a_stop_in_the_middle_of_a_batch_stores_all_of_it(fake):
@@ -165,11 +169,13 @@ async def test_polling_and_a_webhook_exclude_each_other(fake):
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
-def test_missing_credentials_stop_it_before_it_connects(settings, capsys):
+@pytest.mark.parametrize("platform", ["telegram", "discord", "scripted"])
+def test_missing_credentials_stop_it_before_it_connects(settings, capsys, platform):
     """A-L24.2: exit code 2"""
-    settings.TELEGRAM_BOT_TOKEN = ""
+    settings.TELEGRAM_BOT_TOKEN = settings.DISCORD_BOT_TOKEN = ""
+    settings.SCRIPTED_PLATFORM = False
     with pytest.raises(SystemExit) as left:
-        call_command("run_bot", "telegram")
+        call_command("run_bot", platform)
     assert left.value.code == 2
     assert "no credentials" in capsys.readouterr().err
 
@@ -207,12 +213,19 @@ async def test_a_cut_socket_is_resumed_and_no_message_counts_twice(gateway):
     """A-L22.3"""
     async with running(listening(gateway)):
         await until(lambda: gateway.sockets != [])
-        gateway.say("MESSAGE_CREATE", recorded.discord_message(text="<@901> one", message_id="71"))
+        gateway.say(
+            "MESSAGE_CREATE", recorded.discord_message(text=f"<@{recorded.DISCORD_BOT}> one", message_id="71")
+        )
         await until(lambda: keys() == ["71"])
         gateway.cut()
-        gateway.say("MESSAGE_CREATE", recorded.discord_message(text="<@901> two", message_id="72"))
+        gateway.say(
+            "MESSAGE_CREATE", recorded.discord_message(text=f"<@{recorded.DISCORD_BOT}> two", message_id="72")
+        )
         await until(lambda: gateway.resumed == 1 and gateway.sockets != [])
-        gateway.say("MESSAGE_CREATE", recorded.discord_message(text="<@901> three", message_id="73"))
+        gateway.say(
+            "MESSAGE_CREATE",
+            recorded.discord_message(text=f"<@{recorded.DISCORD_BOT}> three", message_id="73"),
+        )
         await until(lambda: keys() == ["71", "72", "73"])
     assert gateway.identified == 1
 
@@ -223,3 +236,16 @@ async def test_a_fatal_code_says_why_and_ends(gateway, code, reason):
     gateway.close_code = code
     with pytest.raises(Misconfigured, match=reason):
         await asyncio.wait_for(listening(gateway).run(replace_webhook=False), PATIENCE_SECONDS)
+
+
+async def test_lines_of_a_terminal_are_updates_of_the_scripted_platform():
+    """A-L24.1: words, or JSON as its door takes it; anything else is left out"""
+    place = Place(scope="dm", container_id="c1")
+    said = Said(speaker=Speaker(user_id="u1"), message_id="1", text="hi", mentioned=True)
+    update = msgspec.json.encode(Incoming(update_key="k1", place=place, what=said)).decode()
+    lines = io.StringIO(f"Hello there\n\n{{broken\n{update}\n")
+    async with running(Runner(Lines(lines), "scripted", "scripted-bot", store)):
+        await until(lambda: len(keys()) == 2)
+    rows = await sync_to_async(lambda: list(PlatformUpdate.objects.order_by("id")))()
+    assert [row.payload["what"]["text"] for row in rows] == ["Hello there", "hi"]
+    assert rows[1].update_key == "k1"

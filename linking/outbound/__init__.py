@@ -8,6 +8,7 @@ from linking.outbound.posting import (
     mention,
     post,
     recognised,
+    server_name,
     show_typing,
     whisper,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "owed",
     "post",
     "recognised",
+    "server_name",
     "show_typing",
     "whisper",
 ]

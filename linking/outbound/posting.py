@@ -71,13 +71,13 @@ def mention(platform: str, to: Address, text: str) -> None:
 
 
 def recognised(platform: str, said: Said) -> Said:
-    """Words as they are meant for our bot; asks the platform for its name once, where that is needed."""
+    """Words as they are meant for our bot; what an update does not say is asked of the platform once."""
     ours = platforms.build(platform)
-    if ours is None or not ours.needs_identity(said):
+    if ours is None or not ours.is_incomplete(said):
         return said if ours is None else ours.recognise(said, Identity(account=ours.bot_account))
 
     async def act(adapter: Adapter) -> Said:
-        return adapter.recognise(said, await adapter.identify())
+        return await adapter.complete(said)
 
     return courier().call(platform, act, seconds=CALL_SECONDS)
 
@@ -93,6 +93,19 @@ def is_admin(platform: str, place: Place, user_id: str) -> bool:
     except (PlatformProblem, NotInTime) as problem:
         log.warning("%s did not say who administers a server: %s", platform, type(problem).__name__)
         return False
+
+
+def server_name(platform: str, place: Place) -> str:
+    """Nothing where the platform does not say."""
+
+    async def act(adapter: Adapter) -> str:
+        return await adapter.server_name(place)
+
+    try:
+        return courier().call(platform, act, seconds=CALL_SECONDS)
+    except (PlatformProblem, NotInTime) as problem:
+        log.info("%s did not say what a server is called: %s", platform, type(problem).__name__)
+        return ""
 
 
 def fetch_file(platform: str, file: SentFile) -> bytes:

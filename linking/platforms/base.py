@@ -272,9 +272,16 @@ class Adapter(ABC):
     @abstractmethod
     async def aclose(self) -> None: ...
 
-    def needs_identity(self, said: Said) -> bool:
-        """Whether `recognise` must know the bot's name, which has to be asked for."""
+    async def server_name(self, place: Place) -> str:
+        """What people call the server; most platforms say so in each update."""
+        return place.server_name
+
+    def is_incomplete(self, said: Said) -> bool:
+        """Whether the platform must be asked before the words can be understood: see `complete`."""
         return False
+
+    async def complete(self, said: Said) -> Said:
+        return self.recognise(said, await self.identify())
 
     def recognise(self, said: Said, me: Identity) -> Said:
         """The words as they are meant for this bot; most platforms say so themselves."""

@@ -145,10 +145,20 @@ class Discord(Adapter):
         if to.scope == "dm":
             await self.send(to, message)
             return
+        if to.reply_token and not message.buttons:
+            await self._aside(to, message)
+            return
         opened = await self._call("POST", "/users/@me/channels", {"recipient_id": user_id})
         await self.send(Address(scope="dm", container_id=str(opened["id"])), message)
         if to.reply_token:  # what was promised in public must not stay open
             await self._reply(to, Outgoing(body=self.render(LOOK_THERE), opens=True))
+
+    async def _aside(self, to: Address, message: Outgoing) -> None:
+        """What was promised in public is taken back: until then Discord would show this instead, to everybody."""
+        token = to.reply_token.partition(":")[2]
+        await self._call("DELETE", "/webhooks/{app}/{hook}/messages/@original", None, hook=token)
+        fields = _fields(message) | {"flags": discord_wire.EPHEMERAL}
+        await self._call("POST", "/webhooks/{app}/{hook}", fields, hook=token)
 
     async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
         """The door has put the press off already; words go to the presser alone."""
@@ -191,6 +201,10 @@ class Discord(Adapter):
             for role in (roles if isinstance(roles, list) else [])
             if isinstance(role, dict) and role.get("id") in held
         )
+
+    async def server_name(self, place: Place) -> str:
+        guild = await self._call("GET", "/guilds/{guild_id}", None, guild_id=place.server_id)
+        return str(guild.get("name") or place.server_name)
 
     async def identify(self) -> Identity:
         """The first part of a bot's token is its user id."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import itertools
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import IO, ClassVar
 
 import msgspec
 
@@ -19,6 +22,7 @@ from linking.platforms.base import (
     Busy,
     Button,
     CallRefused,
+    Fetcher,
     Forged,
     Heard,
     Identity,
@@ -31,11 +35,15 @@ from linking.platforms.base import (
     PlatformProblem,
     Pressed,
     Rendered,
+    Said,
     Scope,
     SentFile,
+    Speaker,
     Unreadable,
 )
 from linking.platforms.markup import neutralise
+
+log = logging.getLogger(__name__)
 
 SIGNATURE = "x-scripted-secret"
 ACCOUNT = "scripted-bot"
@@ -211,3 +219,45 @@ class Scripted(Adapter):
 
     async def aclose(self) -> None:
         """There is nothing to close."""
+
+
+class Lines(Fetcher):
+    """Updates from a stream, a line each: JSON as the door takes it, or words that somebody says in a direct message."""
+
+    def __init__(self, source: IO[str], *, place: str = "terminal") -> None:
+        self._source = source
+        self._place = place
+        self._numbers = itertools.count(time.time_ns())
+
+    async def prepare(self, *, replace_webhook: bool) -> None:
+        """There is nothing to prepare."""
+
+    async def batches(self) -> AsyncIterator[Sequence[Incoming]]:
+        """When the stream has ended there is nothing more, for ever."""
+        lines: asyncio.Queue[str] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            with suppress(RuntimeError):  # the loop may be closed while we wait for a line
+                for line in self._source:
+                    loop.call_soon_threadsafe(lines.put_nowait, line)
+
+        threading.Thread(target=read, name="lines", daemon=True).start()
+        while True:
+            if (incoming := self._incoming((await lines.get()).strip())) is not None:
+                yield [incoming]
+
+    def _incoming(self, line: str) -> Incoming | None:
+        if line.startswith("{"):
+            try:
+                return msgspec.json.decode(line, type=Incoming)
+            except msgspec.MsgspecError:
+                log.warning("a line is no update; it is left out")
+                return None
+        number = str(next(self._numbers))
+        said = Said(speaker=Speaker(user_id=self._place), message_id=number, text=line, mentioned=True)
+        place = Place(scope="dm", container_id=self._place)
+        return Incoming(update_key=number, place=place, what=said) if line else None
+
+    async def aclose(self) -> None:
+        """The stream is somebody else's."""

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
 from linking.platforms import slack_wire
 from linking.platforms.base import (
     JSON,
@@ -30,6 +32,7 @@ from linking.platforms.base import (
     PlatformProblem,
     Pressed,
     Rendered,
+    Said,
     Scope,
     SentFile,
     Unreachable,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
 STALE_SECONDS = 300
 CALL_SECONDS = 15
+MANY_NAMES = 10_000
 IN_A_CHANNEL = Limit(calls=3, seconds=3.0)  # messages: about one a second
 EDITS = Limit(calls=50, seconds=60.0, kept=20)  # of the whole workspace
 GONE = ("message_not_found", "cant_update_message", "edit_window_closed", "cant_delete_message")
@@ -104,6 +108,7 @@ class Slack(Adapter):
         self._api_url = api_url
         self._client: AsyncWebClient | None = None
         self._room = Room()
+        self._names: dict[str, str] = {}
 
     # --- the door ---
 
@@ -204,6 +209,36 @@ class Slack(Adapter):
         user: dict[str, JSON] = found.get("user", {})
         return bool(user.get("is_admin") or user.get("is_owner"))
 
+    async def server_name(self, place: Place) -> str:
+        """There is one workspace (L23)."""
+        found = await self._call("auth.test", {})
+        return str(found.get("team", "")) or place.server_name
+
+    def is_incomplete(self, said: Said) -> bool:
+        """Slack's events name nobody."""
+        return not said.speaker.name and said.mentioned
+
+    async def complete(self, said: Said) -> Said:
+        name = await self._name_of(said.speaker.user_id)
+        return msgspec.structs.replace(said, speaker=msgspec.structs.replace(said.speaker, name=name))
+
+    async def _name_of(self, user_id: str) -> str:
+        """Asked for once; an app that may not ask does without."""
+        if user_id in self._names:
+            return self._names[user_id]
+        try:
+            found = await self._call("users.info", {"user": user_id})
+        except (Away, Busy):
+            return ""
+        except PlatformProblem:
+            name = ""
+        else:
+            name = _display_name(found.get("user", {}))
+        if len(self._names) >= MANY_NAMES:
+            self._names.clear()
+        self._names[user_id] = name
+        return name
+
     async def identify(self) -> Identity:
         found = await self._call("auth.test", {})
         return Identity(account=str(found.get("user_id", "")), name=str(found.get("user", "")))
@@ -240,6 +275,13 @@ def _button(button: Button) -> JSON:
     if button.danger:
         made["style"] = "danger"
     return made | {"value": button.code, "action_id": button.code[:255]}
+
+
+def _display_name(user: dict[str, JSON]) -> str:
+    profile = user.get("profile")
+    said = profile if isinstance(profile, dict) else {}
+    names = (said.get("display_name"), said.get("real_name"), user.get("real_name"), user.get("name"))
+    return next((name for name in names if isinstance(name, str) and name), "")
 
 
 async def _told(call: Awaitable[T]) -> T:

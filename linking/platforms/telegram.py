@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hmac
 import html
-import logging
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
-
-import msgspec
 
 from linking.platforms import telegram_wire
 from linking.platforms.base import (
@@ -20,16 +17,13 @@ from linking.platforms.base import (
     Busy,
     Button,
     CallRefused,
-    Fetcher,
     Forged,
     FormatRefused,
     Heard,
     Identity,
-    Incoming,
     Knock,
     LengthUnit,
     MessageGone,
-    Misconfigured,
     Outgoing,
     Place,
     PlatformProblem,
@@ -45,15 +39,11 @@ from linking.platforms.markup import Style, convert
 from linking.platforms.room import Limit, Room
 
 if TYPE_CHECKING:
-    from telegram import Bot, InlineKeyboardMarkup, Update
+    from telegram import Bot, InlineKeyboardMarkup
     from telegram.error import BadRequest, TelegramError
     from telegram.request import HTTPXRequest
 
-log = logging.getLogger(__name__)
-
 ALLOWED_UPDATES = ("message", "callback_query", "my_chat_member")
-POLL_LIMIT = 100
-POLL_SECONDS = 50
 # What Telegram's own questions and answers name; edits count as messages do.
 OVERALL = Limit(calls=30, seconds=1.0, kept=10)
 IN_A_CHAT = Limit(calls=3, seconds=3.0, kept=1)  # about one a second
@@ -98,6 +88,14 @@ def measured(body: Rendered) -> int:
     return max(utf16(html.unescape(_TAGS.sub("", body.markup))), utf16(body.plain))
 
 
+class GroupMoved(Unreachable):
+    """A group became a supergroup: the same people, under another id (L21)."""
+
+    def __init__(self, new_id: str) -> None:
+        super().__init__("a group of Telegram has moved")
+        self.new_id = new_id
+
+
 class Telegram(Adapter):
     platform: ClassVar[str] = "telegram"
     text_limit: ClassVar[int] = 4096
@@ -125,6 +123,7 @@ class Telegram(Adapter):
         self._requests: tuple[HTTPXRequest, ...] = ()
         self._identity: Identity | None = None
         self._room = Room()
+        self._moved: dict[str, str] = {}  # groups, until their own update of it is handled
 
     # --- the door ---
 
@@ -136,7 +135,7 @@ class Telegram(Adapter):
     def hear(self, knock: Knock) -> Heard:
         return Heard(incoming=telegram_wire.read(knock.body, self.bot_account))
 
-    def needs_identity(self, said: Said) -> bool:
+    def is_incomplete(self, said: Said) -> bool:
         return bool(said.names)
 
     def recognise(self, said: Said, me: Identity) -> Said:
@@ -171,6 +170,18 @@ class Telegram(Adapter):
         return measured(body)
 
     async def send(self, to: Address, message: Outgoing) -> str:
+        try:
+            return await self._send(self._follow(to), message)
+        except GroupMoved as problem:
+            self._moved[to.container_id] = problem.new_id
+            return await self._send(self._follow(to), message)
+
+    def _follow(self, to: Address) -> Address:
+        """What is answered, and a topic, stayed behind."""
+        new_id = self._moved.get(to.container_id)
+        return to if new_id is None else Address(scope=to.scope, container_id=new_id)
+
+    async def _send(self, to: Address, message: Outgoing) -> str:
         from telegram import ReplyParameters
 
         await self._enter(to, message)
@@ -196,6 +207,8 @@ class Telegram(Adapter):
         return await _formatted(message, call)
 
     async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
+        if to.container_id in self._moved:
+            raise MessageGone("the message stayed in the old group")
         await self._enter(to, message)
         bot = self.bot()
 
@@ -209,7 +222,11 @@ class Telegram(Adapter):
             )
             return message_id
 
-        await _formatted(message, call, unchanged=message_id)
+        try:
+            await _formatted(message, call, unchanged=message_id)
+        except GroupMoved as problem:
+            self._moved[to.container_id] = problem.new_id
+            raise MessageGone("the message stayed in the old group") from None
 
     async def show_typing(self, to: Address) -> None:
         thread = int(to.thread_id) if to.thread_id else None
@@ -322,7 +339,7 @@ async def _told(call: Awaitable[T], unchanged: T | None = None) -> T:
             return unchanged
         raise _refusal(problem) from None
     except TelegramError as problem:
-        raise _failure(problem) from None
+        raise failure(problem) from None
 
 
 def _refusal(problem: BadRequest) -> PlatformProblem:
@@ -336,73 +353,18 @@ def _refusal(problem: BadRequest) -> PlatformProblem:
     return CallRefused("Telegram refused a call")
 
 
-def _failure(problem: TelegramError) -> PlatformProblem:
+def failure(problem: TelegramError) -> PlatformProblem:
     from telegram.error import ChatMigrated, Forbidden, InvalidToken, RetryAfter
 
     match problem:
         case RetryAfter():
             wait = problem.retry_after
             return Busy(float(wait if isinstance(wait, int) else wait.total_seconds()))
-        case Forbidden() | ChatMigrated():
+        case ChatMigrated():
+            return GroupMoved(str(problem.new_chat_id))
+        case Forbidden():
             return Unreachable("Telegram lets the bot say nothing there")
         case InvalidToken():
             return CallRefused("Telegram does not know the bot's token")
         case _:
             return Away(f"Telegram did not answer: {type(problem).__name__}")
-
-
-class Polling(Fetcher):
-    """Long polling. The offset moves on only when the next batch is asked for, so a crash repeats and never loses."""
-
-    def __init__(self, adapter: Telegram, *, seconds: int = POLL_SECONDS) -> None:
-        self._adapter = adapter
-        self._seconds = seconds
-
-    async def prepare(self, *, replace_webhook: bool) -> None:
-        try:
-            url, _, _ = await self._adapter.webhook_info()
-            if url and not replace_webhook:
-                raise Misconfigured(
-                    "a webhook is set for this bot, and Telegram then gives nothing to a poller; "
-                    "remove it with `manage.py telegram_webhook delete`, or start with --replace-webhook"
-                )
-            if url:
-                await self._adapter.delete_webhook()
-        except CallRefused as problem:
-            raise Misconfigured(str(problem)) from None
-
-    async def batches(self) -> AsyncIterator[Sequence[Incoming]]:
-        offset: int | None = None
-        while True:
-            found = await self._fetch(offset)
-            yield [one for update in found if (one := self._read(update)) is not None]
-            if found:
-                offset = found[-1].update_id + 1
-
-    async def _fetch(self, offset: int | None) -> Sequence[Update]:
-        from telegram.error import Conflict, TelegramError
-
-        bot = self._adapter.bot()
-        try:
-            return await bot.get_updates(
-                offset=offset,
-                limit=POLL_LIMIT,
-                timeout=self._seconds,
-                read_timeout=self._seconds + 10,
-                allowed_updates=list(ALLOWED_UPDATES),
-            )
-        except Conflict:
-            raise Misconfigured("another process polls this bot's updates") from None
-        except TelegramError as problem:
-            raise _failure(problem) from None
-
-    def _read(self, update: Update) -> Incoming | None:
-        try:
-            read = msgspec.convert(update.to_dict(), telegram_wire.Update, strict=False)
-            return telegram_wire.incoming(read, self._adapter.bot_account)
-        except msgspec.ValidationError:
-            log.warning("an update of Telegram is not what its documents say; it is left out")
-            return None
-
-    async def aclose(self) -> None:
-        await self._adapter.aclose()

@@ -32,7 +32,7 @@ def main() -> None:
         except (EOFError, KeyboardInterrupt):
             return
         number = next(numbers)
-        buttons = [button for one in fake.shown("42") for button in one.buttons]
+        buttons = [button for one in fake.shown(str(recorded.ADA)) for button in one.buttons]
         if text.isdecimal() and 0 < int(text) <= len(buttons):
             code = buttons[int(text) - 1].get("callback_data", "")
             fake.say(recorded.telegram_press(code, update_id=number, press_id=str(number)))
@@ -44,7 +44,7 @@ def _watch(fake: Telegram) -> None:
     """Every message as it is now, whenever it has changed."""
     seen: dict[int, str] = {}
     while True:
-        for one in fake.shown("42"):
+        for one in fake.shown(str(recorded.ADA)):
             shown = _shown(fake, one)
             if seen.get(one.id) != shown:
                 seen[one.id] = shown
@@ -53,7 +53,7 @@ def _watch(fake: Telegram) -> None:
 
 
 def _shown(fake: Telegram, one: Sent) -> str:
-    buttons = [button for message in fake.shown("42") for button in message.buttons]
+    buttons = [button for message in fake.shown(str(recorded.ADA)) for button in message.buttons]
     labels = [
         f"[{buttons.index(button) + 1}: {button['text']}] {button.get('url', '')}" for button in one.buttons
     ]

@@ -12,10 +12,12 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from tests.platform_fakes import recorded
 from tests.platform_fakes.serving import Fake, answer
 
-TOKEN = "OTAx.fake.discord-token"  # the bot's user id, 901, in its first part
+TOKEN = "MTE4NTIzNDU2Nzg5MDEyMDkwMQ.fake.discord-token"  # the bot's user id in its first part
 REPLY_SECONDS = 15 * 60
+MANAGERS = "888888888888888801"  # a role that may manage the server
 FILE_BYTES = 10 * 2**20
 
 
@@ -35,13 +37,15 @@ class Sent:
 
 
 class Discord(Fake):
-    def __init__(self, token: str = TOKEN, app_id: str = "900") -> None:
+    def __init__(self, token: str = TOKEN, app_id: str = recorded.DISCORD_APP) -> None:
         super().__init__()
         self.token = token
         self.app_id = app_id
         self.messages: dict[str, Sent] = {}
         self.replies: dict[str, float] = {}  # tokens of interactions, and when they were given
         self.originals: dict[str, str] = {}
+        self.promised: set[str] = set()  # replies that people see as "thinking"
+        self.admins: set[str] = set()
         self.failures: deque[web.Response | float] = deque()
         self.edit_seconds = 0.0
         self.forbidden: set[str] = set()
@@ -69,9 +73,11 @@ class Discord(Fake):
         with self.lock:
             return [one for one in self.messages.values() if one.channel_id == channel_id]
 
-    def interaction(self, token: str, channel_id: str = "600") -> None:
-        """Discord gave out this token, and somebody sees that we think."""
+    def interaction(self, token: str, channel_id: str = recorded.CHANNEL, *, promised: bool = True) -> None:
+        """Discord gave out this token; unless it was for a button, somebody sees that we think."""
         self.replies[token] = self.clock()
+        if promised:
+            self.promised.add(token)
         self.originals[token] = channel_id
 
     async def _handle(self, request: web.Request) -> web.Response:
@@ -112,10 +118,22 @@ class Discord(Fake):
         match method, parts:
             case "GET", ["users", "@me"]:
                 return answer(
-                    {"id": "901", "username": "pilot", "discriminator": "0", "avatar": None, "bot": True}
+                    {
+                        "id": recorded.DISCORD_BOT,
+                        "username": "pilot",
+                        "discriminator": "0",
+                        "avatar": None,
+                        "bot": True,
+                    }
                 )
             case "GET", ["oauth2" | "applications", *_]:
                 return answer(_application(self.app_id))
+            case "GET", ["guilds", guild_id]:
+                roles = [{"id": guild_id, "permissions": "1024"}, {"id": MANAGERS, "permissions": "32"}]
+                return answer({"id": guild_id, "name": "Boats", "owner_id": "1", "roles": roles})
+            case "GET", ["guilds", _, "members", user_id]:
+                held = [MANAGERS] if user_id in self.admins else []
+                return answer({"user": {"id": user_id, "username": "x"}, "roles": held})
             case "POST", ["users", "@me", "channels"]:
                 return answer({"id": f"9{fields['recipient_id']}", "type": 1})
             case "POST", ["channels", channel, "typing"]:
@@ -137,9 +155,16 @@ class Discord(Fake):
         channel = self.originals[token]
         match method, parts[3:]:
             case "PATCH", ["messages", "@original"]:
+                self.promised.discard(token)
                 return self._post(channel, fields)
             case "PATCH", ["messages", message_id]:
                 return self._edit(message_id, fields)
+            case "DELETE", ["messages", "@original"]:
+                self.promised.discard(token)
+                return web.Response(status=204)
+            case "POST", [] if token in self.promised:  # it fills the promised reply, for everybody to see
+                self.promised.discard(token)
+                return self._post(channel, fields | {"flags": 0})
             case "POST", []:
                 return self._post(channel, fields)
             case _:
@@ -268,14 +293,20 @@ def _application(app_id: str) -> dict[str, Any]:
         "flags": 0,
         "summary": "",
         "team": None,
-        "owner": {"id": "42", "username": "ada", "discriminator": "0", "avatar": None},
+        "owner": {"id": recorded.DISCORD_ADA, "username": "ada", "discriminator": "0", "avatar": None},
     }
 
 
 def _ready(app_id: str, url: str) -> dict[str, Any]:
     return {
         "v": 10,
-        "user": {"id": "901", "username": "pilot", "discriminator": "0", "avatar": None, "bot": True},
+        "user": {
+            "id": recorded.DISCORD_BOT,
+            "username": "pilot",
+            "discriminator": "0",
+            "avatar": None,
+            "bot": True,
+        },
         "guilds": [],
         "session_id": "session-1",
         "resume_gateway_url": url.replace("http", "ws") + "/gateway",

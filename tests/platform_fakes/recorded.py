@@ -8,9 +8,22 @@ import time
 
 Payload = dict[str, object]
 
+# Ids as long as the real ones, so that a log that held one would be found out.
+ADA, BOB, GROUP = 6142857142, 6142857143, -1002718281828  # on Telegram
+TELEGRAM_BOT = 7001234567
+DISCORD_ADA, DISCORD_BOT, DISCORD_APP = "1185234567890123042", "1185234567890120901", "1185234567890120900"
+GUILD, CHANNEL, THREAD, ROLE = (
+    "1185234567890120500",
+    "1185234567890120600",
+    "1185234567890120601",
+    "1185234567890120701",
+)
+SLACK_ADA, SLACK_BOT, SLACK_APP, TEAM = "U07ADALOVEL", "U07PILOTBOT", "A07PILOTAPP", "T07BOATS001"
+SLACK_CHANNEL, SLACK_DM = "C07GENERAL1", "D07PRIVATE1"
+
 
 def telegram_message(
-    *, text: str, update_id: int = 10, message_id: int = 7, chat_id: int = 42, is_bot: bool = False
+    *, text: str, update_id: int = 10, message_id: int = 7, chat_id: int = ADA, is_bot: bool = False
 ) -> Payload:
     sender = {
         "id": chat_id,
@@ -40,7 +53,7 @@ def telegram_group_message(
     offset: int,
     update_id: int = 11,
     message_id: int = 8,
-    user_id: int = 43,
+    user_id: int = BOB,
     topic: int = 3,
 ) -> Payload:
     """With a mention of @PilotBot at `offset` units."""
@@ -49,7 +62,7 @@ def telegram_group_message(
         "message_thread_id": topic,
         "is_topic_message": True,
         "from": {"id": user_id, "is_bot": False, "first_name": "Bob"},
-        "chat": {"id": -100500, "type": "supergroup", "title": "Boats", "is_forum": True},
+        "chat": {"id": GROUP, "type": "supergroup", "title": "Boats", "is_forum": True},
         "date": 1763290000,
         "text": text,
         "entities": [{"type": "mention", "offset": offset, "length": 9}],
@@ -62,8 +75,8 @@ def telegram_press(
     *,
     update_id: int = 12,
     message_id: int = 9,
-    chat_id: int = 42,
-    user_id: int = 42,
+    chat_id: int = ADA,
+    user_id: int = ADA,
     press_id: str = "cb1",
 ) -> Payload:
     chat = {"id": chat_id, "type": "private"}
@@ -86,8 +99,8 @@ def telegram_press(
     }
 
 
-def telegram_membership(status: str, *, update_id: int = 13, chat_id: int = 42) -> Payload:
-    user = {"id": 700, "is_bot": True, "first_name": "Pilot"}
+def telegram_membership(status: str, *, update_id: int = 13, chat_id: int = ADA) -> Payload:
+    user = {"id": TELEGRAM_BOT, "is_bot": True, "first_name": "Pilot"}
     return {
         "update_id": update_id,
         "my_chat_member": {
@@ -103,7 +116,7 @@ def telegram_membership(status: str, *, update_id: int = 13, chat_id: int = 42) 
 def telegram_migration(old: str, new: str, *, update_id: int = 14) -> Payload:
     message = {
         "message_id": 10,
-        "from": {"id": 42, "is_bot": False, "first_name": "Ada"},
+        "from": {"id": ADA, "is_bot": False, "first_name": "Ada"},
         "chat": {"id": int(old), "type": "group", "title": "Boats"},
         "date": 1763290000,
         "migrate_to_chat_id": int(new),
@@ -112,17 +125,17 @@ def telegram_migration(old: str, new: str, *, update_id: int = 14) -> Payload:
 
 
 def _discord_interaction(interaction_id: str, kind: int, data: Payload, *, dm: bool) -> Payload:
-    user = {"id": "42", "username": "ada", "global_name": "Ada"}
-    member = {"user": user, "roles": ["701"], "permissions": str(0x20)}
-    place: Payload = {"user": user} if dm else {"guild_id": "500", "member": member}
+    user = {"id": DISCORD_ADA, "username": "ada", "global_name": "Ada"}
+    member = {"user": user, "roles": [ROLE], "permissions": str(0x20)}
+    place: Payload = {"user": user} if dm else {"guild_id": GUILD, "member": member}
     return {
         "id": interaction_id,
-        "application_id": "900",
+        "application_id": DISCORD_APP,
         "type": kind,
         "token": f"interaction-token-{interaction_id}",
         "version": 1,
-        "channel_id": "600",
-        "channel": {"id": "600", "type": 1 if dm else 0},
+        "channel_id": CHANNEL,
+        "channel": {"id": CHANNEL, "type": 1 if dm else 0},
         "data": data,
         **place,
     }
@@ -141,16 +154,22 @@ def discord_press(
     return made | {"message": {"id": message_id}}
 
 
-def discord_message(*, text: str, message_id: str = "77", channel_id: str = "601") -> Payload:
+def discord_message(*, text: str, message_id: str = "77", channel_id: str = THREAD) -> Payload:
     return {
         "id": message_id,
         "channel_id": channel_id,
-        "guild_id": "500",
+        "guild_id": GUILD,
         "type": 0,
-        "author": {"id": "42", "username": "ada", "global_name": "Ada", "discriminator": "0", "avatar": None},
-        "member": {"roles": ["701"], "nick": None},
+        "author": {
+            "id": DISCORD_ADA,
+            "username": "ada",
+            "global_name": "Ada",
+            "discriminator": "0",
+            "avatar": None,
+        },
+        "member": {"roles": [ROLE], "nick": None},
         "content": text,
-        "mentions": [{"id": "901", "username": "pilot", "discriminator": "0", "avatar": None}],
+        "mentions": [{"id": DISCORD_BOT, "username": "pilot", "discriminator": "0", "avatar": None}],
         "attachments": [],
         "timestamp": "2026-11-16T12:00:00+00:00",
     }
@@ -162,13 +181,13 @@ def slack_event(
     kind: str = "message",
     event_id: str = "Ev1",
     ts: str = "100.5",
-    channel: str = "C1",
+    channel: str = SLACK_CHANNEL,
     channel_type: str = "channel",
     **fields: str,
 ) -> Payload:
     event = {
         "type": kind,
-        "user": "U42",
+        "user": SLACK_ADA,
         "text": text,
         "ts": ts,
         "channel": channel,
@@ -176,12 +195,12 @@ def slack_event(
     }
     return {
         "token": "unused",
-        "team_id": "T1",
-        "api_app_id": "A1",
+        "team_id": TEAM,
+        "api_app_id": SLACK_APP,
         "type": "event_callback",
         "event_id": event_id,
         "event_time": 1763290000,
-        "authorizations": [{"team_id": "T1", "user_id": "UBOT", "is_bot": True}],
+        "authorizations": [{"team_id": TEAM, "user_id": SLACK_BOT, "is_bot": True}],
         "event": event | fields,
     }
 
@@ -192,13 +211,18 @@ def slack_uninstalled() -> Payload:
 
 
 def slack_press(
-    code: str, *, channel: str = "C1", message_ts: str = "200.1", thread_ts: str = "100.5", number: str = "1"
+    code: str,
+    *,
+    channel: str = SLACK_CHANNEL,
+    message_ts: str = "200.1",
+    thread_ts: str = "100.5",
+    number: str = "1",
 ) -> Payload:
     return {
         "type": "block_actions",
-        "user": {"id": "U42", "username": "ada", "team_id": "T1"},
-        "api_app_id": "A1",
-        "team": {"id": "T1", "domain": "boats"},
+        "user": {"id": SLACK_ADA, "username": "ada", "team_id": TEAM},
+        "api_app_id": SLACK_APP,
+        "team": {"id": TEAM, "domain": "boats"},
         "channel": {"id": channel, "name": "directmessage" if channel.startswith("D") else "general"},
         "message": {"ts": message_ts, "thread_ts": thread_ts},
         "trigger_id": f"13345224609.738474920.{number}",
@@ -211,14 +235,14 @@ def slack_command(words: str) -> dict[str, str]:
     return {
         "command": "/pilothouse",
         "text": words,
-        "team_id": "T1",
+        "team_id": TEAM,
         "team_domain": "boats",
-        "channel_id": "C1",
+        "channel_id": SLACK_CHANNEL,
         "channel_name": "general",
-        "user_id": "U42",
+        "user_id": SLACK_ADA,
         "user_name": "ada",
         "trigger_id": "13345224609.738474920.2",
-        "api_app_id": "A1",
+        "api_app_id": SLACK_APP,
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.platform_fakes import recorded
 from tests.platform_fakes.serving import Fake, answer
 
 SECTION_CHARACTERS = 3000
@@ -152,10 +153,20 @@ class Slack(Fake):
         return web.Response(body=self.kept[request.match_info["name"]])
 
     def _on_users_info(self, fields: dict[str, Any]) -> web.Response:
-        return answer({"ok": True, "user": {"id": fields["user"], "is_admin": fields["user"] in self.admins}})
+        profile = {"display_name": "", "real_name": "Ada Lovelace"}
+        user = {"id": fields["user"], "is_admin": fields["user"] in self.admins, "profile": profile}
+        return answer({"ok": True, "user": user})
 
     def _on_auth_test(self, fields: dict[str, Any]) -> web.Response:
-        return answer({"ok": True, "user_id": "UBOT", "user": "pilot", "team_id": "T1"})
+        return answer(
+            {
+                "ok": True,
+                "user_id": recorded.SLACK_BOT,
+                "user": "pilot",
+                "team": "Boats",
+                "team_id": recorded.TEAM,
+            }
+        )
 
 
 def _blocks(fields: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 
 from aiohttp import web
 
+from tests.platform_fakes import recorded
 from tests.platform_fakes.serving import Fake, answer
 
 TAGS = {"b", "i", "s", "u", "code", "pre", "a", "blockquote", "strong", "em"}
@@ -71,7 +72,9 @@ class Sent:
 
 
 class Telegram(Fake):
-    def __init__(self, token: str = "700:fake-telegram-token", username: str = "PilotBot") -> None:
+    def __init__(
+        self, token: str = f"{recorded.TELEGRAM_BOT}:fake-telegram-token", username: str = "PilotBot"
+    ) -> None:
         super().__init__()
         self.token = token
         self.username = username
@@ -85,6 +88,7 @@ class Telegram(Fake):
         self.kept: dict[str, bytes] = {}  # what people have sent, by its id
         self.admins: set[str] = set()
         self.blocked: set[str] = set()
+        self.moved: dict[str, str] = {}  # groups that became supergroups
         self.failures: deque[web.Response | float] = deque()  # a response, or seconds to be slow
         self.edit_seconds = 0.0  # edits of one message faster than this are refused
         self.counts_rates = False  # whether too many messages are refused, as the real one does
@@ -168,6 +172,9 @@ class Telegram(Fake):
     def _problem(self, fields: dict[str, str]) -> web.Response | None:
         if (problem := self._too_often(fields["chat_id"])) is not None:
             return problem
+        if (new_id := self.moved.get(fields["chat_id"])) is not None:
+            words = "Bad Request: group chat was upgraded to a supergroup chat"
+            return _error(400, words, migrate_to_chat_id=int(new_id))
         if fields["chat_id"] in self.blocked:
             return _error(403, "Forbidden: bot was blocked by the user")
         try:
@@ -326,10 +333,10 @@ def _ok(result: object) -> web.Response:
     return answer({"ok": True, "result": result})
 
 
-def _error(status: int, description: str, *, retry_after: int | None = None) -> web.Response:
+def _error(status: int, description: str, **parameters: int) -> web.Response:
     body: dict[str, object] = {"ok": False, "error_code": status, "description": description}
-    if retry_after is not None:
-        body["parameters"] = {"retry_after": retry_after}
+    if parameters:
+        body["parameters"] = parameters
     return answer(body, status=status)
 
 

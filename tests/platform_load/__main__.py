@@ -29,7 +29,7 @@ from tests.platform_fakes import recorded
 from tests.platform_fakes.telegram import Telegram
 
 SECRET = "door-secret"
-GROUP = -100500
+GROUP = recorded.GROUP
 TOPICS = 100  # of the server: a conversation takes ten messages beside the one it works on
 WEB_USERS = 40  # each may send only so much a minute
 PATIENCE_SECONDS = 300.0

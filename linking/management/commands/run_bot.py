@@ -14,7 +14,7 @@ from linking import platforms, tasks
 from linking.fetching import Runner
 from linking.platforms.base import Adapter, Fetcher, Misconfigured
 
-FETCHED = ("telegram", "discord")
+FETCHED = ("telegram", "discord", "scripted")
 BAD_CONFIGURATION = 2
 HEARTBEAT_SECONDS = 5.0
 
@@ -49,15 +49,22 @@ def _adapter(platform: str, bot_account: str) -> Adapter:
 
 
 def _fetcher(adapter: Adapter) -> Fetcher:
+    """Loaded one by one: the vendors' clients are heavy."""
     from linking.platforms.discord import Discord
-    from linking.platforms.telegram import Polling, Telegram
+    from linking.platforms.scripted import Lines
+    from linking.platforms.telegram import Telegram
 
-    if isinstance(adapter, Telegram):
-        return Polling(adapter)
-    assert isinstance(adapter, Discord)
-    from linking.platforms.discord_gateway import Gateway
+    match adapter:
+        case Telegram():
+            from linking.platforms.telegram_polling import Polling
 
-    return Gateway(adapter, gateway_url=settings.DISCORD_GATEWAY_URL)
+            return Polling(adapter)
+        case Discord():
+            from linking.platforms.discord_gateway import Gateway
+
+            return Gateway(adapter, gateway_url=settings.DISCORD_GATEWAY_URL)
+        case _:
+            return Lines(sys.stdin)
 
 
 async def _run(adapter: Adapter, *, replace_webhook: bool) -> None:
