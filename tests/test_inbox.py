@@ -129,7 +129,7 @@ def test_a_poison_update_fails_alone_and_does_not_block_its_chat(chat: ScriptedC
 
     def handle(platform: str, bot_account: str, incoming: Incoming) -> str:
         tried.append(incoming.update_key)
-        if incoming.update_key == "c1.1":
+        if incoming.update_key == "scripted-room-1.1":
             raise inbox.Failed("ValueError")
         return "started"
 
@@ -137,7 +137,7 @@ def test_a_poison_update_fails_alone_and_does_not_block_its_chat(chat: ScriptedC
     counted = metrics.platform_updates.labels("scripted", "failed")._value.get()
     inbox.work_off(good, handle)
     assert metrics.platform_updates.labels("scripted", "failed")._value.get() == counted + 1
-    assert tried == ["c1.1"] * 3 + ["c1.2"]
+    assert tried == ["scripted-room-1.1"] * 3 + ["scripted-room-1.2"]
     outcomes = dict(PlatformUpdate.objects.values_list("pk", "outcome"))
     assert outcomes == {poison: "failed", good: "started"}
     assert not PlatformUpdate.objects.exclude(payload=None).exists()
@@ -160,7 +160,7 @@ def test_what_only_time_can_mend_is_no_failure_and_keeps_the_order(chat: Scripte
         return "started"
 
     inbox.work_off(first, back)
-    assert order == ["c1.1", "c1.2"]
+    assert order == ["scripted-room-1.1", "scripted-room-1.2"]
 
 
 def test_an_identity_that_restarts_at_a_lower_number_is_a_new_update(chat: ScriptedChat):

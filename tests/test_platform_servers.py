@@ -18,7 +18,6 @@ from tests.engine import until
 from tests.platform_chats import DiscordChat, SlackChat, TelegramChat, chatting, handled, written_down
 from tests.platform_fakes import discord, recorded, slack, telegram
 
-
 IDS = (
     *(str(recorded.GROUP), str(recorded.BOB), recorded.GUILD, recorded.CHANNEL, recorded.DISCORD_ADA),
     *(recorded.TEAM, recorded.SLACK_CHANNEL, recorded.SLACK_ADA, recorded.ROLE),
