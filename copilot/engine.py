@@ -284,7 +284,7 @@ class Engine:
             run.watch(now)
         assert self._services is not None
         if self._services.publisher.blocked_seconds > OUTAGE_SECONDS:
-            self._interrupt_all("worker_shutdown")
+            self._interrupt_all("outage")
 
     async def _close_clients(self) -> None:
         """Connections under keys that neither the catalogue nor a running turn knows any more (A5.2)."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 MASK = "[REDACTED]"
 SHORTEST_SECRET = 8  # shorter values occur by chance in ordinary text
+WINDOW_CHARACTERS = 1_000_000  # searched at a time, so that other threads get their turn in between
 LONGEST_KEY_BLOCK = 20_000  # characters between the first and the last line of a private key
 
 _secrets: list[str] = []  # the longest first, so that none is left in half
@@ -111,36 +112,45 @@ def give_back(values: Iterable[str]) -> None:
 def redact(text: str) -> str:
     """The same text with every secret replaced by a mask."""
     for secret in _secrets:
-        if secret in text:
+        if _find(text, secret) != -1:
             text = text.replace(secret, MASK)
     spans = sorted((*_key_blocks(text), *(span for shape in _SHAPES for span in _found(shape, text))))
     return _masked(text, spans) if spans else text
 
 
+def _find(text: str, words: str, start: int = 0) -> int:
+    while True:
+        end = start + WINDOW_CHARACTERS + len(words) - 1
+        at = text.find(words, start, end)
+        if at != -1 or end >= len(text):
+            return at
+        start += WINDOW_CHARACTERS
+
+
 def _found(shape: _Shape, text: str) -> Iterator[tuple[int, int]]:
-    at = text.find(shape.anchor)
+    at = _find(text, shape.anchor)
     while at != -1:
         match = shape.pattern.match(text, max(at - shape.before, 0))
         if match is None:
-            at = text.find(shape.anchor, at + 1)
+            at = _find(text, shape.anchor, at + 1)
             continue
         yield match.span(1 if shape.pattern.groups else 0)
-        at = text.find(shape.anchor, match.end())
+        at = _find(text, shape.anchor, match.end())
 
 
 def _key_blocks(text: str) -> Iterator[tuple[int, int]]:
     """Whole private keys; of one that is cut off, what follows its first line."""
-    at, foot = text.find("-----BEGIN "), 0
+    at, foot = _find(text, "-----BEGIN "), 0
     while at != -1:
         begin = _KEY_BEGIN.match(text, at)
         if begin is None:
-            at = text.find("-----BEGIN ", at + 1)
+            at = _find(text, "-----BEGIN ", at + 1)
             continue
         if foot != -1 and foot < begin.end():
-            foot = text.find("-----END ", begin.end())
+            foot = _find(text, "-----END ", begin.end())
         end = _end_of_key(text, begin.end(), foot)
         yield at, end
-        at = text.find("-----BEGIN ", end)
+        at = _find(text, "-----BEGIN ", end)
 
 
 def _end_of_key(text: str, start: int, foot: int) -> int:

@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from copilot import presets, sessions
+from copilot import dispatch, presets, sessions
+from copilot.commands import Resend
 from copilot.context import CHANNELS, TurnContext
 from copilot.errors import Conflict, InvalidRequest, NotFound
 from copilot.models import Agent, AgentVersion, Message, Session, Turn
@@ -16,7 +17,7 @@ from copilot.permissions import UNRESTRICTED
 from copilot.providers.scripted import Call, Text
 from copilot.tools import agents, edit_agent, get_agent_guide, run_agent
 from tests import make
-from tests.engine import ended, start, together, until
+from tests.engine import ended, quiet, start, together, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 
@@ -259,6 +260,18 @@ def test_each_message_of_a_builder_shows_the_agent_as_it_stands(rig, model):
     assert "x" * 4_001 not in shown
     assert "inputs: city, days" in shown
     assert "builder_context" in model.said_to()
+    quiet(builder)
+    first = Message.objects.get(session=builder, kind="user")
+    again = Resend(
+        session_id=builder.pk,
+        user_id=builder.owner_id,
+        message_id=first.pk,
+        text="Said again",
+        origin="web",
+        permissions=UNRESTRICTED,
+    )
+    ended(dispatch.resend(again).turn_id)  # another version is a message too
+    assert "builder_context" in Message.objects.get(session=builder, content="Said again").server_context
     presets.delete(make.ada().pk, version.agent_id)
     ended(start(builder, "And now?"))
     latest = Message.objects.filter(session=builder, kind="user").latest("sequence").server_context

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copilot import redaction
 from copilot.redaction import MASK, redact, register, secrets_in
 
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIEowIBAAKCAQEA1\n/+==\n-----END RSA PRIVATE KEY-----"
@@ -100,3 +101,11 @@ def test_no_key_survives_any_neighbourhood(pieces: list[str]) -> None:
 def test_every_configured_secret_is_known_by_its_name_or_its_place(name, value, secrets) -> None:
     """A9.10: also of settings to come"""
     assert list(secrets_in(name, value)) == secrets
+
+
+def test_a_secret_is_found_wherever_a_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A9.10: long texts are searched piece by piece, and no secret hides at a seam"""
+    monkeypatch.setattr(redaction, "WINDOW_CHARACTERS", 64)
+    key = "sk-" + "k" * 30
+    for place in range(140):
+        assert redact(" " * place + key + " " * 100) == " " * place + MASK + " " * 100

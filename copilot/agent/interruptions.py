@@ -47,7 +47,8 @@ async def _obey(run: Run) -> None:
         case "idle_timeout":
             await _close_open(run, "Failed: nothing was heard for too long.")
             await endings.fail(run, "idle_timeout")
-        case "worker_shutdown":
+        case "worker_shutdown" | "outage":
+            log.info("turn %s is handed over: %s", run.turn.turn_id, run.interruption)
             await _hand_over(run)
         case "lost" | None:
             run.leave()

@@ -14,7 +14,7 @@ from copilot.turns import Claimed
 
 log = logging.getLogger(__name__)
 
-Interruption = Literal["stop", "worker_shutdown", "lost", "idle_timeout"]
+Interruption = Literal["stop", "worker_shutdown", "outage", "lost", "idle_timeout"]
 
 
 class Run:

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from django.db import DatabaseError, IntegrityError, transaction
 
-from copilot import history, queries, turns
+from copilot import history, presets, queries, turns
 from copilot.agent import prefixes, prompt
 from copilot.commands import PageContext, Resend, SendMessage
 from copilot.dispatch.admission import recall
@@ -140,8 +140,13 @@ def _opened(
             accept_number=accepted.accept_number,
         )
         history.fork(held.session_id, original_id, message_id)
-        if message.permissions.memory and history.is_empty(held.session_id):
-            recall(message_id, message)
+        if history.is_empty(held.session_id):  # what is said now is the first that the model reads
+            if history.introduces(message):
+                history.introduce(message_id, message.user_id)
+            if message.permissions.memory:
+                recall(message_id, message)
+        if accepted.builds is not None:
+            history.add_context(message_id, presets.builder_context(message.user_id, accepted.builds))
         opened = turns.open_turn(opening)
         if opened is None:  # an earlier message waits that needs a turn of its own
             raise busy()

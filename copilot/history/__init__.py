@@ -1,6 +1,6 @@
 """The transcript: the only writer of Message. Rows are appended; what was said is never rewritten (T2.4)."""
 
-from copilot.history.arriving import SENT, Accepted, accept, add_context, discard
+from copilot.history.arriving import SENT, Accepted, accept, add_context, discard, introduce, introduces
 from copilot.history.branching import Switched, Undone, addressed, fork, is_empty, switch, undo
 from copilot.history.bringing import PastRow, bring_in
 from copilot.history.forgetting import forget
@@ -68,6 +68,8 @@ __all__ = [
     "forget",
     "fork",
     "has_pending",
+    "introduce",
+    "introduces",
     "is_empty",
     "keep_replay",
     "last_accepted",

@@ -17,6 +17,7 @@ from copilot.commands import SendMessage
 from copilot.context import Arrival
 from copilot.events import JSON, AttachmentView
 from copilot.models import Message
+from copilot.tags import block
 
 _json = msgspec.json.Encoder()
 
@@ -33,8 +34,26 @@ class Accepted:
     builds: UUID | None = None  # the agent that the session builds (A27.7)
 
 
+# What is known of a user without asking: part of the statements below, reads %(user_id)s. Names are the user's own
+# words, so they are escaped; of very many files it is enough to know that there are.
+_KNOWN = r"""
+(SELECT %(known_begins)s || concat_ws(E'\n', known.name, known.files) || %(known_ends)s
+ FROM (SELECT 'name: ' || NULLIF(replace(replace(replace(btrim(regexp_replace(
+                  concat_ws(' ', w.first_name, w.last_name), '\s+', ' ', 'g')),
+                  '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '') AS name,
+              'files in the workspace: ' || NULLIF((SELECT count(*) FROM (
+                  SELECT 1 FROM copilot_workspacefile f WHERE f.owner_id = w.id AND f.deleted_at IS NULL
+                  AND f.purged_at IS NULL AND f.source <> 'tool_output' LIMIT 1000) few), 0) AS files
+       FROM auth_user w WHERE w.id = %(user_id)s) known
+ WHERE COALESCE(known.name, known.files) IS NOT NULL)
+"""
+_AROUND = dict(
+    zip(("known_begins", "known_ends"), f"\n\n{block('user_context', SENT)}".split(SENT), strict=True)
+)
+
+
 # The session is held while its number is drawn: numbers of one session become visible in their order (T6.1).
-_ACCEPT = """
+_ACCEPT = f"""
 WITH held AS (
     SELECT s.id, COALESCE(NULLIF(p.timezone, ''), 'UTC') AS zone
     FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id
@@ -50,14 +69,20 @@ INSERT INTO copilot_message (id, session_id, kind, content, author, attachments,
                              run_id, origin, tier, mode, page_context, permissions, server_context, data)
 SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
        %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s,
-       array_to_string(%(server_context)s::text[], n.sent), %(data)s
+       array_to_string(%(server_context)s::text[], n.sent) || CASE WHEN %(introduces)s AND NOT EXISTS (
+           SELECT 1 FROM copilot_message e WHERE e.session_id = n.id) THEN COALESCE({_KNOWN}, '') ELSE '' END,
+       %(data)s
 FROM numbered n
 ON CONFLICT (session_id, run_id) WHERE run_id IS NOT NULL DO NOTHING
 RETURNING accept_number, created_at,
           NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = %(session_id)s)
           AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s),
           (SELECT s.builds_id FROM copilot_session s WHERE s.id = %(session_id)s)
-"""
+"""  # noqa: S608 - both texts are ours
+_INTRODUCE = f"""
+UPDATE copilot_message SET server_context = server_context || COALESCE({_KNOWN}, '')
+WHERE id = %(id)s AND sequence IS NULL
+"""  # noqa: S608
 
 
 def accept(
@@ -82,10 +107,23 @@ def accept(
                 "permissions": _json.encode(command.permissions.to_json()).decode(),
                 "server_context": server_context.split(SENT),
                 "data": _json.encode(_data(command)).decode(),
+                "introduces": introduces(command),
+                **_AROUND,
             },
         )
         row = cursor.fetchone()
     return Accepted(*row) if row else None
+
+
+def introduces(command: SendMessage) -> bool:
+    """Whether the model may learn who the owner is: not in a channel, where others read, nor where nobody speaks."""
+    return command.of_owner and command.arrival.reply is None and command.permissions.files == "workspace"
+
+
+def introduce(message_id: UUID, user_id: int) -> None:
+    """The same for a message that takes the place of a session's first one (A15.3)."""
+    with connection.cursor() as cursor:
+        cursor.execute(_INTRODUCE, {"id": message_id, "user_id": user_id, **_AROUND})
 
 
 def _data(command: SendMessage) -> dict[str, JSON]:
@@ -100,10 +138,10 @@ def _data(command: SendMessage) -> dict[str, JSON]:
     return data
 
 
-def add_context(message_id: UUID, block: str) -> None:
+def add_context(message_id: UUID, told: str) -> None:
     """One more block of server context, unless a turn has taken the message: then it is frozen (A15.3)."""
     Message.objects.filter(pk=message_id, sequence=None).update(
-        server_context=Concat("server_context", Value(f"\n\n{block}"))
+        server_context=Concat("server_context", Value(f"\n\n{told}"))
     )
 
 

@@ -6,14 +6,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import get_args
+from uuid import uuid4
 
 import pytest
 
-from copilot.agent.parts import Answered, Failed, ResultMade
+from copilot.agent.loop import Loop
+from copilot.agent.parts import Answered, CallMade, Failed, Produced, ResultMade
 from copilot.agent.ports import MemoryToolbox
 from copilot.events import ModelHealed, ModelRetrying, StepRetracted
 from copilot.providers.base import Entry, FailureCode, Provider
 from copilot.providers.scripted import Call, Fail, Reasoning, Script, ScriptedProvider, ScriptItem, Text
+from copilot.tools.calls import error_outcome
 from tests.playing import assert_well_ordered, look, loop_of, of, play
 from tests.wire.test_provider_contract import STREAMS, vendor
 
@@ -41,7 +45,9 @@ SAID: dict[FailureCode, dict[str, object]] = {
     "unknown": {"message": "Hm."},
 }
 BROKEN = ("cut", "reset", "garbage")
-TRIED_AGAIN = {"rate_limited", "overloaded", *BROKEN}
+STOPPED = "stopped"  # the class `cancelled`: it is our own doing
+NOT_SAID: tuple[FailureCode, ...] = ("no_response", "malformed_stream")  # found by us; over a wire see BROKEN
+TRIED_AGAIN = {"rate_limited", "overloaded", *NOT_SAID, *BROKEN}
 HEALED = {"thinking_unsupported", "thinking_signature_invalid", "media_unsupported"}
 
 
@@ -58,7 +64,7 @@ def finish_of(events: list[bytes]) -> int:
 
 def said(wire: str, fault: str) -> bytes:
     """The last thing that is heard before the stream ends."""
-    if fault in BROKEN:
+    if fault in (*BROKEN, STOPPED):
         return b"data: {oops\n\n" if fault == "garbage" else b""
     complaint = SAID[fault]  # type: ignore[index]
     if wire == "messages":
@@ -75,6 +81,7 @@ class Breaking:
     def __init__(self, wire: str, fault: str) -> None:
         self.events, self.last = (events_of(name) for name in RECORDINGS[wire])
         self.place = self.requests = 0
+        self.stands, self.left = asyncio.Event(), asyncio.Event()  # all was said; the other side hung up
         self._wire, self._fault = wire, fault
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,6 +93,10 @@ class Breaking:
         writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{promised}\r\n\r\n".encode())
         writer.write(self._broken() if breaks else b"".join(self.events if self.requests == 2 else self.last))
         await writer.drain()
+        if self._fault == STOPPED:
+            self.stands.set()
+            await reader.read()
+            self.left.set()
         writer.close()
 
     def _broken(self) -> bytes:
@@ -129,6 +140,45 @@ async def test_a_failure_after_any_event_of_a_wire_leaves_the_turn_in_order(wire
             assert server.requests == (3 if fault in TRIED_AGAIN | HEALED else 1), place
 
 
+async def assert_stops_well(server: Breaking, provider: Provider) -> None:
+    """What is open is known, closing it leaves everything in order, and the connection is gone (A1.6)."""
+    loop = loop_of(provider, chain=(ENTRY,), toolbox=MemoryToolbox(tools=TOOLBOX))
+    parts: list[Produced] = []
+
+    async def run() -> None:
+        async for part in loop.play():
+            parts.append(part)
+
+    server.stands, server.left = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(run())
+    await server.stands.wait()
+    for _ in range(10):  # wherever the stream is by then
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    await server.left.wait()
+    assert_well_ordered([*parts, *closed(loop), Failed(code="cancelled")])
+
+
+def closed(loop: Loop) -> Iterator[Produced]:
+    """What a turn that is stopped adds to what its loop has produced (A3.5)."""
+    yield from (end for end in (loop.open_call(), loop.open_block) if end is not None)
+    for one in loop.open_calls:
+        assert not one.made
+        yield CallMade(row_id=one.row_id, call=one.call)
+        yield ResultMade(row_id=uuid4(), outcome=error_outcome(one.call, "Stopped."))
+    yield from (end for end in (loop.open_step,) if end is not None)
+
+
+@pytest.mark.parametrize("wire", RECORDINGS)
+async def test_a_stop_after_any_event_of_a_wire_leaves_nothing_open(wire: str) -> None:
+    """A2.c1, A1.c1, A1.6: the class that we cause ourselves"""
+    async with breaking(wire, STOPPED) as (server, provider):
+        for place in range(finish_of(server.events)):
+            server.place, server.requests = place, 0
+            await assert_stops_well(server, provider)
+
+
 def cut_anywhere(fault: FailureCode) -> Iterator[list[ScriptItem]]:
     whole: list[ScriptItem] = [Reasoning("I should look."), Text("Let me"), Text(" see.")]
     whole += [Call("read_file", {"name": "a.txt"}), Call("current_time")]
@@ -136,9 +186,14 @@ def cut_anywhere(fault: FailureCode) -> Iterator[list[ScriptItem]]:
         yield [*whole[:place], Fail(fault)]
 
 
-@pytest.mark.parametrize("fault", SAID)
+@pytest.mark.parametrize("fault", [*SAID, *NOT_SAID])
 async def test_a_script_that_fails_anywhere_leaves_the_turn_in_order(fault: FailureCode) -> None:
     """A2.c1: the fourth wire"""
     for broken in cut_anywhere(fault):
         whole = [Text("Let me see."), Call("read_file", {"name": "a.txt"}), Call("current_time")]
         await assert_ends_well(ScriptedProvider(Script(broken, whole, [Text("Hello there")])), fault)
+
+
+def test_no_class_of_failure_is_left_out() -> None:
+    """A6.1: `cancelled` is our own doing, and has a test of its own"""
+    assert {*SAID, *NOT_SAID} == set(get_args(FailureCode))
