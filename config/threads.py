@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import ParamSpec, Self, TypeVar
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
@@ -16,10 +16,12 @@ from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallab
 from django.conf import settings
 from django.db import close_old_connections
 
+from copilot.pool import WarmPool
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_threads = ThreadPoolExecutor(max_workers=settings.WEB_THREADS, thread_name_prefix="web")
+_threads = WarmPool(settings.WEB_THREADS, "web")
 
 
 class _Thread(threading.local):

@@ -6,16 +6,17 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from django.conf import settings
 from django.db import connection
 
+from copilot.pool import WarmPool
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_threads = ThreadPoolExecutor(max_workers=settings.DATABASE_THREADS, thread_name_prefix="database")
+_threads = WarmPool(settings.DATABASE_THREADS, "database")
 
 
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -27,6 +27,7 @@ from copilot.agent.services import CHECKPOINT_SECONDS, Services
 from copilot.agent.turn import TurnRun
 from copilot.bridge import in_thread
 from copilot.holdings import Holdings
+from copilot.lasting import settle
 from copilot.live import stop, wakeups
 from copilot.live.client import RedisDown
 from copilot.providers import aclose_all, catalogue
@@ -209,16 +210,17 @@ class Engine:
             log.exception("%d turns wait for the sweep", len(turn_ids))
         for _ in range(len(turn_ids) - len(claimed)):
             self._slots.release()  # taken by another worker, or ended
+        lasts = self._loop.create_task(_lasts(), name="settle") if claimed else None
         for turn, prepared in claimed:
             try:
-                self._run(turn, prepared)
+                self._run(turn, prepared, lasts)
             except Exception:
                 log.exception("turn %s could not begin here; the sweep gives it to another", turn.turn_id)
                 self._slots.release()
 
-    def _run(self, turn: turns.Claimed, prepared: Prepared | None) -> None:
+    def _run(self, turn: turns.Claimed, prepared: Prepared | None, lasts: asyncio.Task[bool] | None) -> None:
         assert self._services is not None
-        run = TurnRun(turn, self._services, prepared)
+        run = TurnRun(turn, self._services, prepared, lasts)
         self._runs[str(turn.turn_id)] = run
         task = self._loop.create_task(self._play(run), name=f"turn {turn.turn_id}")
         self._tasks.add(task)
@@ -307,6 +309,15 @@ class Engine:
         await self._services.settle()
         await self._services.close()
         await aclose_all()
+
+
+async def _lasts() -> bool:
+    """Whether the claims made so far outlive a crash of the database; found out while the model is asked."""
+    try:
+        await in_thread(settle)
+    except DatabaseError:
+        return False
+    return True
 
 
 _engine: Engine | None = None

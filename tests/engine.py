@@ -172,8 +172,8 @@ class Worker:
         """Every run that begins here is interrupted before its first step."""
         begin = self.engine._run
 
-        def run(turn: Claimed, prepared: Prepared | None) -> None:
-            begin(turn, prepared)
+        def run(turn: Claimed, prepared: Prepared | None, lasts: asyncio.Task[bool] | None) -> None:
+            begin(turn, prepared, lasts)
             self.engine._runs[str(turn.turn_id)].interrupt(why)
 
         self.engine._run = run  # type: ignore[method-assign]

@@ -39,7 +39,7 @@ async def served(act) -> object:
 
 @pytest.fixture(autouse=True)
 def few_threads(monkeypatch):
-    pool = threads.ThreadPoolExecutor(max_workers=4, thread_name_prefix="few")
+    pool = threads.WarmPool(4, "few")
     monkeypatch.setattr(threads, "_threads", pool)
     yield
     list(pool.map(lambda _: connection.close(), range(16)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -69,6 +70,7 @@ class Recorder:
         self.outbox = outbox
         self.model = model
         self.calls = CallBook(turn, services, self.publish)
+        self.claim_lasts: asyncio.Future[bool] | None = None  # None: it does
         self.last_place = 0  # the sequence of the newest row made here
         self._open: dict[str, OpenRow] = {}
         self._begun: TextStarted | ReasoningStarted | None = None
@@ -197,6 +199,7 @@ class Recorder:
         call_id: str | None = None,
         streaming: bool = False,
     ) -> Placed:
+        await self._claimed()
         placed = await self.services.append(
             NewRow(
                 id=row_id,
@@ -214,6 +217,13 @@ class Recorder:
             raise FenceLost(f"turn {self.turn.turn_id} is not held under fence {self.turn.fence}")
         self.last_place = placed.sequence
         return placed
+
+    async def _claimed(self) -> None:
+        """Nothing is written under a claim that the database may have lost: the turn may be another's by now."""
+        if self.claim_lasts is not None:
+            if not await asyncio.shield(self.claim_lasts):
+                raise FenceLost(f"the claim of turn {self.turn.turn_id} may be lost")
+            self.claim_lasts = None
 
     async def _call(self, made: CallMade) -> None:
         call = made.call

@@ -54,8 +54,15 @@ from copilot.turns import Claimed
 class TurnRun(Run):
     """One run of a turn; a takeover, a hand-over or a decision makes another."""
 
-    def __init__(self, turn: Claimed, services: Services, prepared: Prepared | None = None) -> None:
+    def __init__(
+        self,
+        turn: Claimed,
+        services: Services,
+        prepared: Prepared | None = None,
+        lasts: asyncio.Future[bool] | None = None,
+    ) -> None:
         super().__init__(turn, services)
+        self.recorder.claim_lasts = lasts
         self._prepared = prepared
         self.began_at = time.monotonic()
         self._live_meter = LiveMeter()

@@ -22,6 +22,7 @@ from copilot.dispatch.repetition import first_outcome, outcome_of
 from copilot.dispatch.telling import announce, publish
 from copilot.errors import InvalidRequest, TooMany, Unavailable
 from copilot.events import AttachmentView, MessageView
+from copilot.lasting import settle
 from copilot.live import counters, lease
 from copilot.live.lease import Member
 from copilot.models import Message
@@ -87,7 +88,7 @@ def _accept(
         attachments=attachments,
     )
     with room_for(command):
-        accepted = history.accept(message_id, command, attachments, context)
+        accepted = history.accept(message_id, command, attachments, context, lasting=False)
     if accepted is None:
         return None
     if accepted.recalls and command.permissions.memory:
@@ -267,6 +268,7 @@ def _queue(
     if wait is not None and history.discard(opening.message_id):
         lease.forget(str(opening.session_id), [member])
         raise TooMany("Too many messages in a short time.", retry_after_seconds=wait)
+    settle()
     running = UUID(waiting.turn_id)
     if opening.of_owner:  # another member of a channel does not answer for the one who was asked (L14)
         questions.close_for_turn(running, "superseded")

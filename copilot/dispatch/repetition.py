@@ -9,6 +9,7 @@ from copilot import queries
 from copilot.commands import SendMessage
 from copilot.dispatch.answers import Queued, Started
 from copilot.errors import Conflict, Forbidden, NotFound, Unavailable
+from copilot.lasting import settle
 from copilot.live import lease, stream
 from copilot.models import Message, Session, Turn
 
@@ -60,6 +61,7 @@ def outcome_of(message: Message) -> Started | Queued | None:
     behind = _behind(message) if waiting else None
     if behind is None:
         return None
+    settle()
     return Queued(
         message_id=message.pk,
         turn_id=behind.pk,

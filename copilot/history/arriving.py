@@ -16,6 +16,7 @@ from copilot import traces
 from copilot.commands import SendMessage
 from copilot.context import Arrival
 from copilot.events import JSON, AttachmentView
+from copilot.lasting import LATER
 from copilot.models import Message
 from copilot.tags import block
 
@@ -53,31 +54,37 @@ _AROUND = dict(
 
 
 # The session is held while its number is drawn: numbers of one session become visible in their order (T6.1).
+# Whether it is the first is asked of two indexes: for a plain NOT EXISTS the planner may read the whole table.
 _ACCEPT = f"""
 WITH held AS (
-    SELECT s.id, COALESCE(NULLIF(p.timezone, ''), 'UTC') AS zone
+    SELECT s.id, s.builds_id, COALESCE(NULLIF(p.timezone, ''), 'UTC') AS zone
     FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id
     LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
     WHERE s.id = %(session_id)s AND s.owner_id = %(user_id)s AND s.deleted_at IS NULL AND u.is_active
+      AND (%(lasting)s OR {LATER})
     FOR NO KEY UPDATE OF s
 ), numbered AS (
-    SELECT held.id, nextval('copilot_accept_numbers') AS number,
-           to_char(now() AT TIME ZONE held.zone, 'FMDay, YYYY-MM-DD HH24:MI') || ' (' || held.zone || ')' AS sent
+    SELECT held.id, held.builds_id, nextval('copilot_accept_numbers') AS number,
+           to_char(now() AT TIME ZONE held.zone, 'FMDay, YYYY-MM-DD HH24:MI') || ' (' || held.zone || ')' AS sent,
+           (SELECT MAX(e.sequence) FROM copilot_message e WHERE e.session_id = held.id) IS NULL
+           AND NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = held.id
+                           AND e.sequence IS NULL AND e.dropped_at IS NULL) AS first
     FROM held
+), stored AS (
+    INSERT INTO copilot_message (id, session_id, kind, content, author, attachments, accept_number, queue_order,
+                                 run_id, origin, tier, mode, page_context, permissions, server_context, data)
+    SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
+           %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s,
+           array_to_string(%(server_context)s::text[], n.sent)
+           || CASE WHEN %(introduces)s AND n.first THEN COALESCE({_KNOWN}, '') ELSE '' END,
+           %(data)s
+    FROM numbered n
+    ON CONFLICT (session_id, run_id) WHERE run_id IS NOT NULL DO NOTHING
+    RETURNING accept_number, created_at
 )
-INSERT INTO copilot_message (id, session_id, kind, content, author, attachments, accept_number, queue_order,
-                             run_id, origin, tier, mode, page_context, permissions, server_context, data)
-SELECT %(id)s, n.id, 'user', %(content)s, %(author)s, %(attachments)s, n.number, n.number,
-       %(run_id)s, %(origin)s, %(tier)s, %(mode)s, %(page_context)s, %(permissions)s,
-       array_to_string(%(server_context)s::text[], n.sent) || CASE WHEN %(introduces)s AND NOT EXISTS (
-           SELECT 1 FROM copilot_message e WHERE e.session_id = n.id) THEN COALESCE({_KNOWN}, '') ELSE '' END,
-       %(data)s
-FROM numbered n
-ON CONFLICT (session_id, run_id) WHERE run_id IS NOT NULL DO NOTHING
-RETURNING accept_number, created_at,
-          NOT EXISTS (SELECT 1 FROM copilot_message e WHERE e.session_id = %(session_id)s)
-          AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s),
-          (SELECT s.builds_id FROM copilot_session s WHERE s.id = %(session_id)s)
+SELECT stored.accept_number, stored.created_at,
+       n.first AND EXISTS (SELECT 1 FROM copilot_memoryitem i WHERE i.owner_id = %(user_id)s), n.builds_id
+FROM stored CROSS JOIN numbered n
 """  # noqa: S608 - both texts are ours
 _INTRODUCE = f"""
 UPDATE copilot_message SET server_context = server_context || COALESCE({_KNOWN}, '')
@@ -86,14 +93,23 @@ WHERE id = %(id)s AND sequence IS NULL
 
 
 def accept(
-    message_id: UUID, command: SendMessage, attachments: Sequence[AttachmentView], server_context: str
+    message_id: UUID,
+    command: SendMessage,
+    attachments: Sequence[AttachmentView],
+    server_context: str,
+    *,
+    lasting: bool = True,
 ) -> Accepted | None:
-    """Store a message without a place, `SENT` in its context filled in; None when the session is not the user's, or the run_id is taken."""
+    """Store a message without a place, `SENT` in its context filled in; None when the session is not the user's, or the run_id is taken.
+
+    Not `lasting`: before anybody is told, the caller opens a turn with it or settles.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             _ACCEPT,
             {
                 "id": message_id,
+                "lasting": lasting,
                 "session_id": command.session_id,
                 "user_id": command.user_id,
                 "content": command.text,

@@ -13,6 +13,7 @@ from django.db.models import Max
 
 from copilot.events import JSON, AttachmentView
 from copilot.history.holding import own
+from copilot.lasting import LATER
 from copilot.models import Message
 
 _json = msgspec.json.Encoder()
@@ -40,7 +41,7 @@ class Placed:
     created_at: datetime
 
 
-_APPEND = """
+_APPEND = f"""
 INSERT INTO copilot_message (id, session_id, turn_id, sequence, kind, content, data, call_id, model, streaming,
                              attachments)
 SELECT r.id, t.session_id, t.id, last.sequence + r.ordinal, r.kind, r.content, r.data, r.call_id, r.model, r.streaming,
@@ -51,17 +52,19 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[], %s::int[], %s::text[], %s::tex
 JOIN copilot_turn t ON t.id = r.turn_id AND t.fence = r.fence AND t.status = 'running'
 CROSS JOIN LATERAL (SELECT COALESCE(MAX(m.sequence), 0) AS sequence FROM copilot_message m
                     WHERE m.session_id = t.session_id) last
+WHERE %s OR {LATER}
 FOR SHARE OF t
 ON CONFLICT DO NOTHING
 RETURNING id, sequence, created_at
-"""
+"""  # noqa: S608 - both texts are ours
 
 
 def append(rows: Sequence[NewRow]) -> dict[UUID, Placed]:
     """Store rows of any number of turns in one statement; a row missing from the answer was refused.
 
     Refused is a row of an older fence, and a second result for one call. The share lock makes a takeover
-    wait for this statement, and this statement see a takeover that came first.
+    wait for this statement, and this statement see a takeover that came first. Texts that only begin, and whose
+    words are not stored yet either, do not wait for the disk.
     """
     ordinals: dict[UUID, int] = {}
     numbers = []
@@ -83,6 +86,7 @@ def append(rows: Sequence[NewRow]) -> dict[UUID, Placed]:
                 [row.model for row in rows],
                 [row.streaming for row in rows],
                 [_json.encode(row.attachments).decode() for row in rows],
+                not all(row.streaming and not row.content for row in rows),
             ],
         )
         return {identifier: Placed(sequence, at) for identifier, sequence, at in cursor.fetchall()}

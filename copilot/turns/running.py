@@ -15,6 +15,7 @@ from django.db.models.functions import Now
 from copilot import context, metrics, usage
 from copilot.context import Arrival, Channel
 from copilot.events import CancelReason, ContextUse
+from copilot.lasting import LATER
 from copilot.models import Turn
 from copilot.permissions import Permissions, PermissionsJSON
 from copilot.shaping import Shaping
@@ -211,7 +212,7 @@ FROM copilot_session s
 LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
 LEFT JOIN copilot_personality y ON y.id = COALESCE(s.personality_id, p.personality_id) AND y.enabled
 LEFT JOIN copilot_agentversion v ON v.id = s.agent_version_id
-WHERE t.id = ANY(%(turn_ids)s) AND t.status = 'queued' AND s.id = t.session_id
+WHERE t.id = ANY(%(turn_ids)s) AND t.status = 'queued' AND s.id = t.session_id AND {LATER}
 RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handovers, t.origin, t.tier, t.mode,
           t.permissions, t.run_ids, t.accepted_through, t.stop_requested_at IS NOT NULL AS stopped,
           t.started_at < t.begun_at AS resumed, t.created_at,
@@ -247,7 +248,7 @@ def claim(
     """Take queued turns for a worker; those already taken or ended are left out (T5.1).
 
     `models` says which each tier begins with: its name is noted on the turn (A4.3), and the row of a first call is
-    made on the way.
+    made on the way. The claim may be lost with the database until it is settled: nothing is written under it before.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, {"worker": worker, **usage.first_calls(turn_ids, models or {})})
