@@ -24,6 +24,12 @@ IDS = (
 )
 
 
+IDS = (
+    *(str(recorded.GROUP), str(recorded.BOB), recorded.GUILD, recorded.CHANNEL, recorded.DISCORD_ADA),
+    *(recorded.TEAM, recorded.SLACK_CHANNEL, recorded.SLACK_ADA, recorded.ROLE),
+)
+
+
 def claimed(platform: str, server_id: str) -> None:
     asked = TokenRequest(platform=platform, bot_account="b", subject_id=server_id, subject_name="Boats")
     links.confirm_server(make.ada(), links.create_server_token(asked, requester_is_admin=True).token)
