@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.db import DatabaseError
 
 from linking import runners
-from linking.platforms.base import Away, Busy, Fetcher, Incoming
+from linking.platforms.base import Away, Busy, Fetcher, Incoming, Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,9 @@ class Runner:
             while True:
                 try:
                     await sync_to_async(self._store)(self._platform, self._account, incoming)
+                    break
+                except Unreadable:
+                    log.warning("an update of %s cannot be one; it is left out", self._platform)
                     break
                 except DatabaseError:
                     log.warning("the inbox is unreachable; an update of %s waits", self._platform)

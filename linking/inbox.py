@@ -7,8 +7,7 @@ leaves, because the holder looks again after letting go.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -23,6 +22,7 @@ from copilot.errors import Conflict, OutcomeUnknown, Unavailable
 from linking import metrics
 from linking.models import PlatformUpdate
 from linking.platforms.base import Away, Busy, Incoming
+from linking.soundness import sound
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Failed(Exception):
 
 
 Handle = Callable[[str, str, Incoming], str]  # platform, bot account, update: how it went, in one word
-Verdict = Literal["done", "later"]
+Verdict = Literal["more", "done", "later"]
 
 _STORE = """
 INSERT INTO linking_platformupdate
@@ -71,8 +71,19 @@ class _Place:
         return "\x1f".join((self.platform, self.bot_account, self.container_id, self.thread_id))
 
 
+@dataclass(frozen=True)
+class _Update:
+    id: int
+    attempts: int  # this one included
+    payload: str
+
+
 def store(platform: str, bot_account: str, incoming: Incoming) -> int | None:
-    """Its number; None when it, or the message it tells of, was here before: by membership, never by order."""
+    """Its number; None when it, or the message it tells of, was here before: by membership, never by order.
+
+    Raises `Unreadable` for what cannot be an update of any platform.
+    """
+    payload = sound(incoming)
     kind = str(msgspec.to_builtins(incoming.what)["type"])
     with connection.cursor() as cursor:
         cursor.execute(
@@ -85,7 +96,7 @@ def store(platform: str, bot_account: str, incoming: Incoming) -> int | None:
                 kind,
                 incoming.place.container_id,
                 incoming.place.thread_id,
-                msgspec.json.encode(incoming).decode(),
+                payload,
             ],
         )
         row = cursor.fetchone()
@@ -94,86 +105,131 @@ def store(platform: str, bot_account: str, incoming: Incoming) -> int | None:
 
 def work_off(update_id: int, handle: Handle) -> None:
     """Everything that waits in this update's place, unless somebody is at it."""
-    found = PlatformUpdate.objects.filter(pk=update_id, done_at=None)
-    keys = found.values_list("platform", "bot_account", "container_id", "thread_id").first()
-    if keys is None:
-        return
-    place = _Place(*keys)
-    while True:
-        with _held(place) as mine:
-            if not mine or _work_off(place, handle) == "later":
-                return
-        if not place.rows.filter(done_at=None).exists():
+    place = _held_of(update_id)
+    while place is not None:
+        try:
+            verdict = _work_off(place, handle)
+        finally:
+            _let_go(place)
+        if verdict == "later" or not place.rows.filter(done_at=None).exists():
             return
+        place = place if _hold(place) else None  # it came while we were letting go
 
 
 def _work_off(place: _Place, handle: Handle) -> Verdict:
-    while True:
-        update = place.rows.filter(done_at=None).order_by("id").first()
-        if update is None:
-            return "done"
-        if _try(update, handle) == "later":
-            return "later"
-
-
-def _try(update: PlatformUpdate, handle: Handle) -> Verdict:
-    """A try counts before it is made: an update that kills its process must not do so for ever."""
-    if update.attempts >= TRIES:
-        _finish(update, "failed")
-        log.error("update %s of %s failed %s times and is left", update.pk, update.platform, TRIES)
-        return "done"
-    _count(update, 1)
-    try:
-        outcome = handle(update.platform, update.bot_account, _read(update))
-    except Conflict as problem:
-        if problem.code == "in_progress":
-            return _put_off(update, problem)
-        _finish(update, "conflict")
-    except PASSING as problem:
-        return _put_off(update, problem)
-    except Failed as problem:
-        log.warning("update %s of %s failed: %s", update.pk, update.platform, problem)
-    else:
-        _finish(update, outcome)
+    while (update := _next(place)) is not None:
+        verdict = _try(place, update, handle)
+        if verdict != "more":
+            return verdict
     return "done"
 
 
-def _put_off(update: PlatformUpdate, problem: Exception) -> Verdict:
+def _try(place: _Place, update: _Update, handle: Handle) -> Verdict:
+    """A try was counted before it is made: an update that kills its process must not do so for ever."""
+    if update.attempts > TRIES:
+        log.error("update %s of %s failed %s times and is left", update.id, place.platform, TRIES)
+        return _finish(place, update, "failed")
+    try:
+        outcome = handle(
+            place.platform, place.bot_account, msgspec.json.decode(update.payload, type=Incoming)
+        )
+    except Conflict as problem:
+        if problem.code == "in_progress":
+            return _put_off(place, update, problem)
+        return _finish(place, update, "conflict")
+    except PASSING as problem:
+        return _put_off(place, update, problem)
+    except Failed as problem:
+        log.warning("update %s of %s failed: %s", update.id, place.platform, problem)
+        return "more"
+    return _finish(place, update, outcome)
+
+
+def _put_off(place: _Place, update: _Update, problem: Exception) -> Verdict:
     """Nothing is wrong with the update: what it needs is away for a while, and those behind it wait too."""
-    log.info("update %s of %s waits: %s", update.pk, update.platform, type(problem).__name__)
-    _count(update, -1)
+    log.info("update %s of %s waits: %s", update.id, place.platform, type(problem).__name__)
+    PlatformUpdate.objects.filter(pk=update.id).update(attempts=F("attempts") - 1)
     return "later"
 
 
-def _count(update: PlatformUpdate, change: int) -> None:
-    PlatformUpdate.objects.filter(pk=update.pk).update(attempts=F("attempts") + change)
+# --- one statement each: somebody waits for every round trip -----------------------------------------
+
+_HOLD = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
+_LET_GO = "SELECT pg_advisory_unlock(hashtextextended(%s, %s))"
+_HELD_OF = """
+SELECT platform, bot_account, container_id, thread_id, pg_try_advisory_lock(hashtextextended(
+    concat_ws(E'\\x1f', platform, bot_account, container_id, thread_id), %s))
+FROM linking_platformupdate WHERE id = %s AND done_at IS NULL
+"""
+_NEXT = """
+UPDATE linking_platformupdate SET attempts = attempts + 1
+WHERE id = (
+    SELECT id FROM linking_platformupdate
+    WHERE platform = %s AND bot_account = %s AND container_id = %s AND thread_id = %s AND done_at IS NULL
+    ORDER BY id LIMIT 1
+)
+RETURNING id, attempts, payload::text
+"""
+# Nothing but its keys and kind is kept of strangers (L25).
+_FINISH = """
+UPDATE linking_platformupdate SET done_at = statement_timestamp(), outcome = %(outcome)s, payload = NULL,
+    container_id = CASE WHEN %(stranger)s THEN '' ELSE container_id END,
+    thread_id = CASE WHEN %(stranger)s THEN '' ELSE thread_id END
+WHERE id = %(id)s AND done_at IS NULL
+RETURNING EXISTS (
+    SELECT 1 FROM linking_platformupdate o
+    WHERE o.platform = %(platform)s AND o.bot_account = %(account)s AND o.container_id = %(container)s
+      AND o.thread_id = %(thread)s AND o.done_at IS NULL AND o.id <> %(id)s
+)
+"""
 
 
-def _read(update: PlatformUpdate) -> Incoming:
-    return msgspec.convert(update.payload, Incoming)
-
-
-def _finish(update: PlatformUpdate, outcome: str) -> None:
-    """The payload goes; the keys stay, so that it counts once."""
-    rows = PlatformUpdate.objects.filter(pk=update.pk, done_at=None)
-    if rows.update(done_at=Now(), outcome=outcome, payload=None):
-        metrics.platform_updates.labels(update.platform, outcome).inc()
-    if outcome == "unlinked":  # nothing but its keys and kind is kept of strangers (L25)
-        PlatformUpdate.objects.filter(pk=update.pk).update(container_id="", thread_id="")
-
-
-@contextmanager
-def _held(place: _Place) -> Iterator[bool]:
-    """On this thread's connection; a connection that breaks gives it back by itself."""
+def _held_of(update_id: int) -> _Place | None:
+    """The update's place, held on this thread's connection; a connection that breaks gives it back by itself."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, %s))", [place.name, LOCK_SEED])
-        mine = bool(cursor.fetchone()[0])
-    try:
-        yield mine
-    finally:
-        if mine:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, %s))", [place.name, LOCK_SEED])
+        cursor.execute(_HELD_OF, [LOCK_SEED, update_id])
+        row = cursor.fetchone()
+    return _Place(*row[:4]) if row and row[4] else None
+
+
+def _hold(place: _Place) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(_HOLD, [place.name, LOCK_SEED])
+        return bool(cursor.fetchone()[0])
+
+
+def _let_go(place: _Place) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_LET_GO, [place.name, LOCK_SEED])
+
+
+def _next(place: _Place) -> _Update | None:
+    with connection.cursor() as cursor:
+        cursor.execute(_NEXT, [place.platform, place.bot_account, place.container_id, place.thread_id])
+        row = cursor.fetchone()
+    return _Update(*row) if row else None
+
+
+def _finish(place: _Place, update: _Update, outcome: str) -> Verdict:
+    """The payload goes; the keys stay, so that it counts once."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _FINISH,
+            {
+                "id": update.id,
+                "outcome": outcome,
+                "stranger": outcome == "unlinked",
+                "platform": place.platform,
+                "account": place.bot_account,
+                "container": place.container_id,
+                "thread": place.thread_id,
+            },
+        )
+        row = cursor.fetchone()
+    if row is None:
+        return "more"  # somebody else has finished it
+    metrics.platform_updates.labels(place.platform, outcome).inc()
+    return "more" if row[0] else "done"
 
 
 # --- by the clock ------------------------------------------------------------------------------------

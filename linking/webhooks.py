@@ -35,8 +35,7 @@ def door(request: HttpRequest, platform: str, slug: str) -> HttpResponse:
     try:
         heard = adapter.hear(knock)
     except Unreadable:
-        log.warning("a signed request of %s cannot be read", platform)
-        return _refusal(400, "invalid_request", "This is no update.")
+        return _unreadable(platform)
     return _stored(platform, adapter.bot_account, heard)
 
 
@@ -55,7 +54,14 @@ def _stored(platform: str, bot_account: str, heard: Heard) -> HttpResponse:
         except DatabaseError:
             log.warning("the inbox is unreachable; %s is asked to send again", platform)
             return _refusal(503, "unavailable", "Please send it again.")
+        except Unreadable:
+            return _unreadable(platform)
     return JsonResponse(heard.answer or {})
+
+
+def _unreadable(platform: str) -> HttpResponse:
+    log.warning("a signed request of %s cannot be read", platform)
+    return _refusal(400, "invalid_request", "This is no update.")
 
 
 def _refusal(status: int, code: str, message: str) -> JsonResponse:

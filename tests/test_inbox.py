@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from copilot.errors import Unavailable
-from copilot.models import Message, Turn
+from copilot.models import Message, Session, Turn
 from copilot.providers.scripted import Text
 from linking import inbox, links, metrics, tasks
 from linking.links import TokenRequest
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_before_it_marks_an_update_leaves_no_second_message(
 ):
     """A-L18.2: between the message's row and the mark"""
     with monkeypatch.context() as dying:
-        dying.setattr(inbox, "_finish", lambda update, outcome: (_ for _ in ()).throw(KeyboardInterrupt))
+        dying.setattr(inbox, "_finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             chat.say("Hello")
     assert PlatformUpdate.objects.get().done_at is None
@@ -85,6 +85,20 @@ def test_a_worker_that_dies_before_it_marks_an_update_leaves_no_second_message(
     assert handled()
     assert only_turn() == turn
     assert Message.objects.filter(kind="user").count() == 1
+
+
+def test_an_update_is_handled_in_few_statements(
+    chat: ScriptedChat, monkeypatch, django_assert_max_num_queries
+):
+    """L27: somebody waits for every round trip"""
+    chat.say("Hello")  # opens the conversation
+    until(lambda: chat.texts() == ["Aye."])
+    quiet(Session.objects.get())
+    monkeypatch.setattr(tasks, "send_update", lambda update_id: None)
+    number = stored(chat, "Hello again", 2)
+    with django_assert_max_num_queries(12):
+        tasks.handle_update(number)
+    assert handled()
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])

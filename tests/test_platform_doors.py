@@ -74,6 +74,24 @@ def test_what_is_too_large_or_no_update_is_refused(chat):
     assert rows() == 0
 
 
+@pytest.mark.parametrize(
+    "odd", ["x" * 65, "a$b", "..%2F..", "'; DROP TABLE x;--", "../../etc/passwd", "\u202e", " ", "a\nb"]
+)
+def test_what_cannot_be_an_id_is_no_update(odd, settings, monkeypatch):
+    """A-L18.3: 400, no row and no 503, which a platform would answer by sending it for ever"""
+    fake = slack.Slack()
+    with chatting(settings, monkeypatch, slack=fake):
+        chat = SlackChat(fake)
+        for name in ("channel", "user", "ts", "thread_ts"):
+            event = recorded.slack_event(text="Hello", channel_type="channel")
+            event["event"][name] = odd
+            body = json.dumps(event).encode()
+            assert chat.knock(body, recorded.slack_headers(body, "shh")).status_code == 400, name
+        body = json.dumps(recorded.slack_event(text="Hello", event_id=odd * 2)).encode()
+        assert chat.knock(body, recorded.slack_headers(body, "shh")).status_code == 400
+    assert rows() == 0
+
+
 def proven(chat, body: bytes) -> dict[str, str]:
     """Headers under which this very body is genuine."""
     match chat:

@@ -222,6 +222,44 @@ def test_a_message_of_files_alone_is_a_message_and_of_none_that_fit_is_none(chat
     assert Turn.objects.count() == 1
 
 
+ODD = {
+    "100 KB": ("word " * 20_480, "A message may have"),
+    "emoji alone": ("🧭⛵️👩‍👩‍👧‍👧" * 20, "Aye."),
+    "nothing between words": ("a\x00b \\u0000 c", "Aye."),
+    "blank": (" \n\t ", "The message is empty."),
+    "hostile": ("'; DROP TABLE x;-- ../../etc/passwd %2F $", "Aye."),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
+def test_whatever_somebody_writes_is_taken_or_refused_in_words(chat: ScriptedChat, model, odd):
+    """A-L18.2: nothing is lost in silence, and nothing is tried for ever"""
+    linked("scripted-ada")
+    text, answer = odd
+    assert chat.say(text).status_code == 200
+    until(handled)
+    until(lambda: chat.texts()[-1:] and chat.texts()[-1].startswith(answer))
+    said = Message.objects.filter(kind="user").values_list("content", flat=True)
+    assert list(said) == ([text.replace("\x00", "")] if answer == "Aye." else [])
+    assert PlatformUpdate.objects.get().attempts == 1
+
+
+def test_a_slow_platform_holds_up_nobody_else(rig, model, settings, monkeypatch):
+    """A-L19.5: one chat waits for its platform, another is answered meanwhile"""
+    fake = telegram.Telegram()
+    with fake.running(), chatting(settings, monkeypatch, telegram=fake):
+        linked("scripted-ada")
+        asked = TokenRequest(platform="telegram", bot_account="b", subject_id=str(recorded.ADA))
+        links.confirm_user(make.ada(), links.create_user_token(asked).token)
+        slow, quick = TelegramChat(fake), ScriptedChat()
+        fake.failures.extend([4.0, 4.0])  # seconds: the sign of life, and the answer
+        slow.say("Hello")
+        quick.say("Hello")
+        until(lambda: quick.texts() == ["Aye."])
+        assert slow.texts() == []
+        until(lambda: slow.texts() == ["Aye."])
+
+
 def test_a_members_file_lies_in_the_servers_conversation_within_its_rules(chat: ScriptedChat, model):
     """A-L8.3, A-L8.4: its turn sees it; what the owner does not allow is not even fetched"""
     link = claimed("scripted", "server-1")

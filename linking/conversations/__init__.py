@@ -15,6 +15,7 @@ from linking.conversations.places import (
     owner_of_file,
     payer_of,
     renew,
+    session_asking,
     session_at,
     sessions_at,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "purge_buttons",
     "purge_started",
     "renew",
+    "session_asking",
     "session_at",
     "sessions_at",
     "shut_place",

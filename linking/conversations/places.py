@@ -178,6 +178,13 @@ def session_at(where: Where) -> Open | None:
     return Open(conversation_id=row[0], session_id=row[1]) if row else None
 
 
+def session_asking(where: Where) -> Open | None:
+    """The same, if a question waits there for an answer: for most messages one look tells that none does."""
+    asking = PlatformConversation.objects.filter(where.open_rows, session__questions__outcome="open")
+    row = asking.values_list("pk", "session_id").first()
+    return Open(conversation_id=row[0], session_id=row[1]) if row else None
+
+
 def in_session(bot: Bot, session_id: UUID) -> PlatformConversation | None:
     """The bot's conversation in this session, open or closed; the session comes along."""
     mine = _of(bot).filter(session=session_id, session__deleted_at=None)

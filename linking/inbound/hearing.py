@@ -26,8 +26,10 @@ def hear(message: IncomingMessage) -> Accepted | Answered:
 
 
 def _answered(message: IncomingMessage) -> Answered | None:
-    place = conversations.session_at(message.where)
-    if place is None or not message.text.strip() or message.attachments:
+    if not message.text.strip() or message.attachments:
+        return None
+    place = conversations.session_asking(message.where)
+    if place is None:
         return None
     asked = copilot.open_questions(place.session_id)
     if not asked:
