@@ -79,6 +79,7 @@ def content_of(row: Message) -> Content:
                     "call_id": row.call_id or "",
                     "file_id": row.data.get("file_id"),
                     "session_id": row.data.get("session_id"),
+                    "cancelled": row.data.get("cancelled", False),
                     **fields,
                 },
                 ToolResultContent,

@@ -158,6 +158,8 @@ def _detail(arguments: Mapping[str, str]) -> str:
 def _tool_state(result: ToolResultContent | None, *, running: bool) -> tuple[State, str]:
     if result is None:
         return ("running", _("running…")) if running else ("cancelled", _("stopped"))
+    if result.cancelled:
+        return "cancelled", _("stopped")
     if result.success:
         return "done", duration(result.duration_ms)
     return "failed", _("failed · {duration}").format(duration=duration(result.duration_ms))

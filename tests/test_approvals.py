@@ -378,6 +378,7 @@ def test_a_stop_while_paused_ends_the_turn_in_the_request(session, model, rig, m
     assert (turn.status, turn.cancel_reason) == ("cancelled", "user")
     assert Approval.objects.get().state == "cancelled"
     assert "Stopped" in results(turn_id)["pay"]
+    assert told(session.pk, "tool.state_changed")[-1].state == "cancelled"  # A9.4
     assert endings(session.pk) == ["turn.cancelled"]
     assert lease_of(session) == {}
     assert_same_page(folded(fresh(make.session()), session), fresh(session))

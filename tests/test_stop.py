@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from copilot import dispatch, questions, recovery, turns
+from copilot import transcript as pages
 from copilot.errors import NotFound
 from copilot.live import keys, stop
 from copilot.live.client import blocking
@@ -26,6 +27,7 @@ from tests.engine import (
     notices,
     queue,
     quiet,
+    rows_of,
     said,
     start,
     status,
@@ -154,7 +156,7 @@ def test_stop_while_the_model_thinks(session, model):
 
 
 def test_stop_while_a_tool_runs(session, model, monkeypatch):
-    """T7.2, A9.c2: the finished call keeps its result, the others say that they were stopped"""
+    """A9.4, T7.2, A9.c2: the finished call keeps its result, the others say that they were stopped, and so does the page"""
     quick, slow = Errand("quick"), Errand("slow", waits=True)
     add_tools(monkeypatch, quick, slow)
     model.will(Text("Looking."), Call("quick"), Call("slow"), Call("slow"))
@@ -165,6 +167,12 @@ def test_stop_while_a_tool_runs(session, model, monkeypatch):
     results = Message.objects.filter(turn=turn_id, kind="tool_result").order_by("sequence")
     assert results[0].content == "errand quick done"
     assert ["Stopped" in row.content for row in results[1:]] == [True, True]
+    stopped = [row.call_id for row in results[1:]]
+    changed = [one for one in told(session.pk, "tool.state_changed") if one.state == "cancelled"]
+    assert [one.call_id for one in changed] == stopped
+    page = pages.items(rows_of(fresh(session)), running_turn=None)
+    assert [item.note for item in page if item.state == "cancelled"] == ["stopped", "stopped"]
+    assert_same_page(folded(fresh(make.session()), session), fresh(session))
 
 
 def test_stop_while_arguments_stream(session, model):

@@ -17,7 +17,7 @@ from copilot.agent.runs import Run
 from copilot.agent.toolruns import OpenCall
 from copilot.bridge import in_thread
 from copilot.errors import FenceLost
-from copilot.tools.calls import error_outcome
+from copilot.tools.calls import STOPPED, error_outcome
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ async def _obey(run: Run) -> None:
         await run.recorder.calls.withdraw()
     match run.interruption:
         case "stop":
-            await _close_open(run, "Stopped by the user before it finished.")
+            await _close_open(run, STOPPED, cancelled=True)
             await endings.stop(run)
         case "idle_timeout":
             await _close_open(run, "Failed: nothing was heard for too long.")
@@ -61,18 +61,18 @@ async def break_off(run: Run) -> None:
     await endings.fail(run, "unknown")
 
 
-async def _close_open(run: Run, result: str) -> None:
+async def _close_open(run: Run, result: str, *, cancelled: bool = False) -> None:
     """Keep everything that was produced; no block, call or step is left open (A3.5, T7.2)."""
     loop = run.loop
     if loop is None:
-        await _close_earlier(run, result)
+        await _close_earlier(run, result, cancelled=cancelled)
         return
     if (block := loop.open_block) is not None:
         await run.recorder.record(block)
     for open_call in loop.open_calls or _to_repeat(loop):
         if not open_call.made:
             await run.recorder.record(CallMade(row_id=open_call.row_id, call=open_call.call))
-        outcome = error_outcome(open_call.call, result)
+        outcome = error_outcome(open_call.call, result, cancelled=cancelled)
         await run.recorder.record(ResultMade(row_id=uuid4(), outcome=outcome))
     if (step := loop.open_step) is not None:
         run.recorder.publish(step)
@@ -85,11 +85,13 @@ def _to_repeat(loop: Loop) -> tuple[OpenCall, ...]:
     return tuple(OpenCall(row_id=uuid4(), call=call, made=True) for call in loop.pending_calls)
 
 
-async def _close_earlier(run: Run, result: str) -> None:
+async def _close_earlier(run: Run, result: str, *, cancelled: bool) -> None:
     """The same for what an earlier run of the turn left open, when this one has not begun."""
     turn = run.turn
     if turn.resumed:
-        for event in await in_thread(close_open, turn.session_id, turn.turn_id, result, fence=turn.fence):
+        for event in await in_thread(
+            close_open, turn.session_id, turn.turn_id, result, fence=turn.fence, cancelled=cancelled
+        ):
             run.recorder.publish(event)
 
 

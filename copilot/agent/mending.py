@@ -10,7 +10,15 @@ from uuid import UUID, uuid4
 from copilot import history, queries
 from copilot.agent.parts import ResultMade
 from copilot.approvals import Standing
-from copilot.events import JSON, Event, ReasoningEnded, TextEnded, ToolFinished, ToolResultContent
+from copilot.events import (
+    JSON,
+    Event,
+    ReasoningEnded,
+    TextEnded,
+    ToolFinished,
+    ToolResultContent,
+    ToolStateChanged,
+)
 from copilot.live.client import RedisDown
 from copilot.previews import redacted_arguments
 from copilot.providers.base import ToolCall
@@ -138,13 +146,22 @@ def _result_row(made: ResultMade, turn_id: str) -> Row:
     )
 
 
-def close_open(session_id: UUID, turn_id: UUID, result: str, *, fence: int | None = None) -> list[Event]:
-    """Leave nothing open of a turn that nobody goes on with; what clients must be told of it (A3.5)."""
-    closed = history.close_open_rows(session_id, turn_id, result, grow=_grown, fence=fence)
+def close_open(
+    session_id: UUID, turn_id: UUID, result: str, *, fence: int | None = None, cancelled: bool = False
+) -> list[Event]:
+    """Leave nothing open of a turn that nobody goes on with; what clients must be told of it (A3.5).
+
+    `cancelled`: because a person wanted it so (A9.4).
+    """
+    closed = history.close_open_rows(
+        session_id, turn_id, result, grow=_grown, fence=fence, cancelled=cancelled
+    )
     happened: list[Event] = [_final(str(row_id), kind) for row_id, kind in closed.ended]
     for view in queries.views(closed.results):
         content = view.content
         assert isinstance(content, ToolResultContent)
+        if content.cancelled:
+            happened.append(ToolStateChanged(call_id=content.call_id, state="cancelled"))
         happened.append(
             ToolFinished(
                 call_id=content.call_id,

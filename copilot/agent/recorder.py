@@ -50,6 +50,7 @@ from copilot.events import (
     ToolCalled,
     ToolFinished,
     ToolResultContent,
+    ToolStateChanged,
 )
 from copilot.history import NewRow, Placed
 from copilot.live.publisher import Outbox
@@ -257,6 +258,8 @@ class Recorder:
             "file_id": outcome.file_id,
             "session_id": outcome.session_id,
         }
+        if outcome.cancelled:
+            data["cancelled"] = True
         pictures = [_attachment(image) for image in outcome.media if image.file_id]
         placed = await self.services.append(
             NewRow(
@@ -281,7 +284,10 @@ class Recorder:
             truncated=outcome.truncated,
             file_id=outcome.file_id,
             session_id=outcome.session_id,
+            cancelled=outcome.cancelled,
         )
+        if outcome.cancelled:
+            self.publish(ToolStateChanged(call_id=outcome.call_id, state="cancelled"))
         self.publish(
             ToolFinished(
                 call_id=outcome.call_id,

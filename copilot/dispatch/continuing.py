@@ -60,7 +60,8 @@ def expire(turn_id: UUID) -> bool:
 
 def _abandon(paused: Paused, why: str, result: str, *, by: Literal["user", "expiry"]) -> tuple[Ended, Told]:
     happened: Told = [
-        (event, str(paused.turn_id)) for event in close_open(paused.session_id, paused.turn_id, result)
+        (event, str(paused.turn_id))
+        for event in close_open(paused.session_id, paused.turn_id, result, cancelled=True)
     ]
     for row in approvals.close(paused.turn_id, "abandoned", why):
         state: Literal["abandoned", "cancelled"] = "abandoned" if row.state == "abandoned" else "cancelled"

@@ -23,11 +23,11 @@ from copilot.events import (
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import Approval, Session
+from copilot.tools.calls import STOPPED
 
 log = logging.getLogger(__name__)
 
 PAGE_TRIES = 5  # a turn that streams tells something every 30 ms, and a page is read in a few
-STOPPED = "Stopped by the user before it finished."
 
 
 def publish(
@@ -101,7 +101,7 @@ def announce_cancelled(
     """The notice and the ending of a turn that was stopped without its worker; nothing is left open or held."""
     owner_id = owner_of(session_id)
     billing_usage.settle(owner_id, str(turn_id))
-    happened = closed(session_id, turn_id, STOPPED)
+    happened = closed(session_id, turn_id, STOPPED, cancelled=True)
     happened += [(_cancelled(row), str(turn_id)) for row in requests]
     notice_id = history.post_notice(session_id, turn_id, "stopped")
     happened += [
@@ -112,10 +112,12 @@ def announce_cancelled(
     publish(session_id, owner_id, happened)
 
 
-def closed(session_id: UUID, turn_id: UUID, result: str) -> list[tuple[Event, str | None]]:
+def closed(
+    session_id: UUID, turn_id: UUID, result: str, *, cancelled: bool = False
+) -> list[tuple[Event, str | None]]:
     """Rows, calls, questions and requests that a run left open are closed; what to tell of them."""
     usage.settle_lost(turn_id)
-    happened = mending.close_open(session_id, turn_id, result)
+    happened = mending.close_open(session_id, turn_id, result, cancelled=cancelled)
     for question_id in questions.close_for_turn(turn_id, "cancelled"):
         happened.append(QuestionClosed(question_id=str(question_id), outcome="cancelled"))
     happened += [_cancelled(row) for row in approvals.close(turn_id, "cancelled")]

@@ -67,6 +67,7 @@ class ToolResultContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="ty
     truncated: bool
     file_id: str | None = None  # the whole output, when the model got a part of it
     session_id: str | None = None  # the conversation it was about: a sub-session's, or a builder's
+    cancelled: bool = False  # somebody stopped it (A9.4)
 
 
 class NoticeContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="notice"):

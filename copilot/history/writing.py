@@ -183,7 +183,13 @@ class ClosedRows:
 
 
 def close_open_rows(
-    session_id: UUID, turn_id: UUID, result: str, *, grow: Grow, fence: int | None = None
+    session_id: UUID,
+    turn_id: UUID,
+    result: str,
+    *,
+    grow: Grow,
+    fence: int | None = None,
+    cancelled: bool = False,
 ) -> ClosedRows:
     """What a lost run left open: streaming rows become final, calls without a result get one (A3.5)."""
     growing = {str(row.pk): row for row in Message.objects.filter(turn=turn_id, streaming=True)}
@@ -207,7 +213,8 @@ def close_open_rows(
                 kind="tool_result",
                 content=result,
                 call_id=call.call_id,
-                data=result_data(call.data["tool"], success=False, preview=result),
+                data=result_data(call.data["tool"], success=False, preview=result)
+                | ({"cancelled": True} if cancelled else {}),
             )
             for place, call in enumerate(calls.order_by("sequence"), start=1)
         )

@@ -184,6 +184,7 @@ class CallOutcome:
     preview: str
     duration_ms: int
     truncated: bool
+    cancelled: bool = False  # somebody stopped it, which is no failure of its own (A9.4)
     file_id: str | None = None
     session_id: str | None = None
     media: tuple[ImagePart, ...] = field(default=(), repr=False)

@@ -27,7 +27,7 @@ MALFORMED = (
     "The call was not executed: its arguments are not one valid JSON object. "
     "Send the call again with smaller, valid JSON."
 )
-STOPPED = "stopped: the user stopped the turn before this call had finished."
+STOPPED = "Stopped by the user before it finished."
 FAILED_BEFORE_IT_RAN = "The call failed before it ran: the model's reply broke off."
 NO_RESULT = "interrupted, no result; may be repeated if still needed"
 NOT_EXECUTED = "Not executed: the turn has reached its limit of rounds, and tools have ended."
@@ -209,7 +209,7 @@ def _place(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location) or "arguments"
 
 
-def error_outcome(call: ToolCall, message: str) -> CallOutcome:
+def error_outcome(call: ToolCall, message: str, *, cancelled: bool = False) -> CallOutcome:
     """The result of a call that has none of its own: it never ran, or nobody knows what became of it."""
     return CallOutcome(
         call_id=call.call_id,
@@ -219,4 +219,5 @@ def error_outcome(call: ToolCall, message: str) -> CallOutcome:
         preview=message,
         duration_ms=0,
         truncated=False,
+        cancelled=cancelled,
     )

@@ -163,8 +163,10 @@ def _results(
     most = publication.TOOL_CHARACTERS + 1 if with_output else 0
     found = found.annotate(head=Left("content", most)) if most else found.annotate(head=F("kind"))
     outcomes: dict[str, tuple[Outcome, str]] = {}
-    for call_id, success, head in found.values_list("call_id", "data__success", "head"):
-        outcomes[str(call_id)] = ("done" if success else "failed", head if most else "")
+    rows = found.values_list("call_id", "data__success", "data__cancelled", "head")
+    for call_id, success, cancelled, head in rows:
+        outcome: Outcome = "done" if success else "stopped" if cancelled else "failed"
+        outcomes[str(call_id)] = (outcome, head if most else "")
     return outcomes
 
 

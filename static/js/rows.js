@@ -55,6 +55,7 @@ export function thoughtLabel(grows, row, next) {
 
 /** State and words of a tool row: its result, or how far its call has come. */
 export function toolState(result, call, running) {
+  if (result?.cancelled) return { state: "cancelled", note: _("stopped") };
   if (result) return { state: result.success ? "done" : "failed", note: result.success ? duration(result.duration_ms) : _("failed · {duration}", { duration: duration(result.duration_ms) }) };
   if (!running) return { state: "cancelled", note: _("stopped") };
   return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? "waiting" : _("running…")) };
