@@ -18,6 +18,7 @@ from bench import report
 from bench.bars import LINES, Findings
 from bench.installation import InstallationProblem
 from bench.measures import (
+    dashboards,
     first_token,
     history,
     killing,
@@ -70,6 +71,7 @@ MEASURES = (
     Measure("SQL", frozenset({"P12"}), history.measure_sql),
     Measure("first paint", frozenset({"W4"}), pages.measure_paint),
     Measure("share pages", frozenset({"S21"}), pages.measure_share),
+    Measure("open dashboards", frozenset({"D13", "D16"}), dashboards.measure),
     Measure("killed workers", frozenset({"P9", "P19"}), killing.measure),
 )
 

@@ -63,6 +63,8 @@ LINES: dict[str, Spec] = {
         "200 visitors of a share with 10 pictures: request p95 / SQL statements per file",
         (Bar(500), Bar(3, None, "")),
     ),
+    "D13": Spec("five dashboards open: first token later by, p50", (Bar(3),)),
+    "D16": Spec("scrape of /metrics: at once p95 / after a pause p50", (Bar(50), Bar(50))),
 }
 
 

@@ -57,6 +57,7 @@ class Installation:
             "TURN_GRACE_SECONDS": str(grace_seconds),
             "PYTHONWARNINGS": "ignore",
             "NO_COLOR": "1",
+            "METRICS_ALLOWED_CIDRS": "127.0.0.0/8",
         }
         self.run("config.prepare")
 

@@ -22,6 +22,9 @@ from diagnostics.shared import Shared
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # read by the library itself, before the first counter is made
 PROBES_SECONDS = 5.0
+AT_HAND_SECONDS = (
+    60.0  # a scrape tells what the one before it found, rather than wait; after a pause it looks itself
+)
 _LIVE = re.compile(r"gauge_live\w+_(\d+)\.db")
 
 
@@ -66,13 +69,13 @@ def _forget_the_dead(directory: Path) -> None:
 
 
 class Seen(Collector):
-    """Gauges of the whole system, from the remembered summary; what could not be read is left out, not zero."""
+    """Gauges of the whole system, as they were at most a minute ago; what could not be read is left out, not zero."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         return ()  # registering must not ask anybody
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        summary = snapshot.summary()
+        summary = snapshot.summary_at_hand(seconds=AT_HAND_SECONDS)
         by_status = {name: getattr(summary, name) for name in ("queued", "running", "waiting")}
         yield _family("executions", "Unfinished executions.", "status", by_status)
         depths = {name: depth for name, depth in (summary.broker_depth or {}).items() if name != "total"}
@@ -83,7 +86,8 @@ class Seen(Collector):
         yield _family("stuck_queued", "Queued for too long.", "", {"": summary.stuck_queued})
         yield _family("cancel_backlog", "Stops not obeyed.", "", {"": summary.cancel_backlog})
         yield _family("workers", "Worker processes by their sign of life.", "status", _workers())
-        probes = {result.name: int(result.ok) for result in probed()}
+        asked = _probes.at_hand(seconds=AT_HAND_SECONDS)
+        probes = {result.name: int(result.ok) for result in asked}
         yield _family("probe_ok", "Whether a server answers as it should.", "name", probes)
         yield _family("build_info", "The version that answers.", "version", {settings.VERSION: 1})
 

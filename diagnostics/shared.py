@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from django.db import connection
+
 T = TypeVar("T")
+ANSWERED_SECONDS = 0.2  # who asked is answered before the next one is made
 
 
 class Shared(Generic[T]):
@@ -18,6 +21,7 @@ class Shared(Generic[T]):
         self._lock = threading.Lock()
         self._made_at = float("-inf")
         self._values: list[T] = []  # one, or none yet
+        self._renewing = threading.Lock()
         self.computations = 0
 
     def get(self) -> T:
@@ -27,6 +31,24 @@ class Shared(Generic[T]):
                 self._made_at = time.monotonic()
                 self.computations += 1
             return self._values[0]
+
+    def at_hand(self, *, seconds: float) -> T:
+        """What there is, at once, unless it is older than so; it is made again meanwhile, for whoever comes next."""
+        values, age = self._values, time.monotonic() - self._made_at
+        if not values or age >= seconds:
+            return self.get()
+        if age >= self._seconds and self._renewing.acquire(blocking=False):
+            renewing = threading.Timer(ANSWERED_SECONDS, self._renew)
+            renewing.daemon = True
+            renewing.start()
+        return values[0]
+
+    def _renew(self) -> None:
+        try:
+            self.get()
+        finally:
+            connection.close()  # this thread's own
+            self._renewing.release()
 
     def forget(self) -> None:
         with self._lock:

@@ -8,6 +8,7 @@ import time
 import uuid
 from contextlib import nullcontext
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
@@ -26,7 +27,7 @@ from diagnostics.models import MetricSample
 from diagnostics.reading import one_moment
 from diagnostics.shared import Shared
 from tests import make
-from tests.engine import together
+from tests.engine import together, until
 
 pytestmark = pytest.mark.django_db
 S, H = timedelta(seconds=1), timedelta(hours=1)
@@ -194,6 +195,28 @@ def test_who_asks_at_once_shares_one_computation():
     assert (shared.get(), len(made), shared.computations) == ("figures", 1, 1)
     shared.forget()
     assert (shared.get(), len(made)) == ("figures", 2)
+
+
+def test_who_must_not_wait_gets_what_there_is_while_it_is_made_again(monkeypatch):
+    """D16: a scrape is quick after a pause too; what is older than allowed is made first"""
+    clock, gate, made = [0.0], threading.Event(), list[float]()
+    monkeypatch.setattr("diagnostics.shared.time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def make_it():
+        if made:
+            assert gate.wait(30)
+        made.append(clock[0])
+        return len(made)
+
+    value = Shared(make_it, 5)
+    assert value.at_hand(seconds=60) == 1
+    clock[0] = 30.0
+    assert [value.at_hand(seconds=60) for _ in range(3)] == [1, 1, 1]  # while one of them makes the next
+    gate.set()
+    until(lambda: value.at_hand(seconds=60) == 2)
+    clock[0] = 100.0
+    assert value.at_hand(seconds=60) == 3
+    assert value.computations == 3
 
 
 @pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from diagnostics import findings, inventory, lists, samples, snapshot, timeline, timetable
 from diagnostics.api.doors import Door, Query, answer, operation, query_of
-from diagnostics.probes import running, servers
+from diagnostics.probes import providers, running, servers
 from diagnostics.ticks import last_tick_at
 from linking import queries as linking
 
@@ -55,6 +55,7 @@ ASKED = {
     "scheduler": servers.scheduler,
     "reaper": servers.reaper,
     "mail": servers.mail,
+    **providers.CHECKS,
 }  # those that leave nothing behind: the storage is written to by the doctor alone
 
 

@@ -21,6 +21,7 @@ ROWS = 50
 ONLY = "only"  # the part of a tab's list that an address names
 Context = dict[str, object]
 HEALING = ("take_over", "override_stop", "send_again", "expire", "start_stranded", "restore")  # by the reaper
+RECORDED = tuple(dict.fromkeys((*ACTIONS, "reset_usage", *HEALING)))  # some are done by both
 OUTCOMES = {"": "All", "done": "Done", "refused": "Refused", "dry_run": "Looked at"}
 STATUSES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
 ORIGINS = ("web", "api", "schedule", "goal", "parent", "telegram", "discord", "slack")
@@ -219,7 +220,7 @@ def audit(request: HttpRequest, tab: Tab) -> Context:
                 name="action",
                 label="Action",
                 value=action,
-                choices=[(name, name.replace("_", " ")) for name in (*ACTIONS, "reset_usage", *HEALING)],
+                choices=[(name, name.replace("_", " ")) for name in RECORDED],
             ),
         ],
         "filtered": bool(actor or action),

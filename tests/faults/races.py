@@ -114,6 +114,7 @@ def two_admins(scene: Scene) -> str:
 def live_ones_stay(scene: Scene) -> str:
     """D8, D10: all dead ones are ended at once; who lives goes on to his own end, at the first attempt"""
     with scene.frozen(REAPER):
+        until(lambda: len(scene.present()) == len(TURNS), "both workers are there")
         turns = [scene.running() for _ in range(4)]
         while len({scene.process_of(one) for one in turns}) < len(TURNS):  # each has some
             turns.append(scene.running())

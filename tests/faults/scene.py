@@ -111,6 +111,13 @@ class Scene:
         pid = int(self.row(turn_id).worker.split("-")[-2])
         return next(name for name in TURNS if self.site.processes[name].pid == pid)
 
+    def present(self) -> list[str]:
+        """Those that take turns: they beat."""
+        from copilot.models import WorkerBeat
+
+        pids = set(WorkerBeat.objects.values_list("pid", flat=True))
+        return [name for name in TURNS if self.site.processes[name].pid in pids]
+
     # --- what breaks -----------------------------------------------------------------------------
 
     @contextmanager
