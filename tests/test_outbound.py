@@ -86,6 +86,22 @@ def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
     assert world.calls.count("edit") == message.edits  # and none was refused for being too fast
 
 
+def test_a_complaint_widens_the_pace_for_a_minute():
+    """L19: wait what the platform says, then twice as long between edits, and as before after sixty seconds"""
+    now = [100.0]
+    pace = Pace(1.0, lambda: now[0])
+    pace.went_out()
+    assert pace.seconds_left() == 1.0
+    pace.was_refused(5.0)
+    assert pace.seconds_left() == 5.0
+    now[0] += 5.0
+    pace.went_out()
+    assert pace.seconds_left() == 2.0
+    now[0] += 60.0
+    pace.went_out()
+    assert pace.seconds_left() == 1.0
+
+
 def test_another_process_goes_on_editing_the_same_message(chat: ScriptedChat, model):
     """A-L19.5: the courier dies in the middle of the answer, and again at its end"""
     model.will(Text("First half, "), cue(1), Text("second half."))

@@ -12,6 +12,7 @@ from django.db import DatabaseError
 from django.test import Client
 
 from linking import inbox, platforms
+from linking.inbound import COMMANDS
 from linking.models import PlatformUpdate
 from linking.platforms.base import Adapter
 from tests.platform_chats import DiscordChat, ScriptedChat, SlackChat, TelegramChat, chatting
@@ -153,6 +154,26 @@ def test_a_forgetful_adapter_fails_the_systems_check(monkeypatch):
     monkeypatch.setattr(platforms, "adapter_class", lambda platform: half)
     with pytest.raises(SystemCheckError, match="supports_async_delivery"):
         call_command("check")
+
+
+def test_platforms_are_told_what_the_bots_understand(settings, monkeypatch, capsys):
+    """L15, L22: without it nobody could give a command on Discord; one platform's failure is said and stops no other"""
+    here, there = telegram.Telegram(), discord.Discord()
+    with here.running(), there.running(), chatting(settings, monkeypatch, telegram=here, discord=there):
+        with pytest.raises(SystemExit) as left:
+            call_command("platform_commands")
+        assert left.value.code == 0
+        assert [one["command"] for one in here.commands] == list(COMMANDS)
+        assert set(there.commands) == {"ask", *COMMANDS}
+        assert there.commands["ask"]["options"][0]["required"]
+        settings.TELEGRAM_BOT_TOKEN = "1:unknown"
+        with pytest.raises(SystemExit) as left:
+            call_command("platform_commands")
+    assert left.value.code == 1
+    told = capsys.readouterr()
+    assert "telegram: " in told.err
+    assert "unknown" not in told.err
+    assert here.refused == there.refused == []
 
 
 def test_the_addresses_of_the_doors_are_printed(settings, monkeypatch, capsys):

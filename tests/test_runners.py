@@ -7,11 +7,13 @@ import io
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 
 import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.management import call_command
+from django.db.models.functions import Now
 
 from linking import inbox, runners
 from linking.fetching import Runner
@@ -20,10 +22,12 @@ from linking.platforms.base import Incoming, Misconfigured, Place, Said, Speaker
 from linking.platforms.discord import Discord
 from linking.platforms.discord_gateway import Gateway
 from linking.platforms.scripted import Lines
+from linking.platforms.slack import Slack
+from linking.platforms.slack_socket import SocketMode
 from linking.platforms.telegram import Telegram
 from linking.platforms.telegram_polling import Polling
 from tests.patience import PATIENCE_SECONDS
-from tests.platform_fakes import discord, recorded, telegram
+from tests.platform_fakes import discord, recorded, slack, telegram
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,7 +41,6 @@ def fake():
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(runners, "LIFE_SECONDS", 2)
     monkeypatch.setattr(runners, "RENEW_SECONDS", 0.2)
 
 
@@ -118,6 +121,8 @@ async def test_of_two_runners_one_fetches_and_the_other_follows_when_it_dies(fak
                 dying.setattr(runners, "leave", lambda *names: None)
                 active.cancel()
                 await asyncio.wait([active])
+            aged = Now() - timedelta(seconds=1)  # thirty seconds later
+            await sync_to_async(lambda: BotRunner.objects.filter(holder=first._holder).update(until=aged))()
             fake.say(update(2))
             await until(lambda: BotRunner.objects.filter(holder=second._holder).exists())
             await until(lambda: keys() == ["1", "2"])
@@ -169,10 +174,10 @@ async def test_polling_and_a_webhook_exclude_each_other(fake):
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
-@pytest.mark.parametrize("platform", ["telegram", "discord", "scripted"])
+@pytest.mark.parametrize("platform", ["telegram", "discord", "slack", "scripted"])
 def test_missing_credentials_stop_it_before_it_connects(settings, capsys, platform):
     """A-L24.2: exit code 2"""
-    settings.TELEGRAM_BOT_TOKEN = settings.DISCORD_BOT_TOKEN = ""
+    settings.TELEGRAM_BOT_TOKEN = settings.DISCORD_BOT_TOKEN = settings.SLACK_BOT_TOKEN = ""
     settings.SCRIPTED_PLATFORM = False
     with pytest.raises(SystemExit) as left:
         call_command("run_bot", platform)
@@ -249,3 +254,58 @@ async def test_lines_of_a_terminal_are_updates_of_the_scripted_platform():
     rows = await sync_to_async(lambda: list(PlatformUpdate.objects.order_by("id")))()
     assert [row.payload["what"]["text"] for row in rows] == ["Hello there", "hi"]
     assert rows[1].update_key == "k1"
+
+
+# --- Slack's Socket Mode -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workspace():
+    made = slack.Slack()
+    with made.running():
+        yield made
+
+
+def over_socket(fake: slack.Slack, keep: Callable[[str, str, Incoming], None] = store) -> Runner:
+    adapter = Slack(app_id="A1", signing_secret="s", token=fake.token, api_url=fake.url)
+    return Runner(SocketMode(adapter, app_token=fake.app_token), "slack", adapter.bot_account, keep)
+
+
+async def test_slacks_socket_is_acknowledged_behind_what_is_stored(workspace):
+    """A-L23.2: whoever dies before it is stored hears it again, and it counts once"""
+
+    def store_and_die(platform: str, bot_account: str, incoming: Incoming) -> None:
+        inbox.store(platform, bot_account, incoming)
+        raise RuntimeError("killed")
+
+    workspace.say("e1", "events_api", recorded.slack_event(text="hello", event_id="Ev0001"))
+    with pytest.raises(RuntimeError, match="killed"):
+        await asyncio.wait_for(over_socket(workspace, store_and_die).run(replace_webhook=False), 40)
+    assert list(workspace.envelopes) == ["e1"]
+    async with running(over_socket(workspace)):
+        await until(lambda: workspace.envelopes == {})
+        workspace.say("e2", "slash_commands", recorded.slack_command("new"))
+        workspace.say("e3", "interactive", recorded.slack_press("opaque"))
+        workspace.say("e4", "events_api", {"type": 7})  # what nobody can read is not sent for ever
+        await until(lambda: workspace.envelopes == {})
+        await until(lambda: len(keys()) == 3)
+    kinds = await sync_to_async(
+        lambda: list(PlatformUpdate.objects.order_by("id").values_list("kind", flat=True))
+    )()
+    assert kinds == ["said", "said", "pressed"]
+
+
+async def test_a_socket_without_a_token_that_slack_knows_is_not_opened(workspace):
+    """A-L24.2: said clearly, instead of trying for ever"""
+    for token, reason in (("", "SLACK_APP_TOKEN is missing"), ("xapp-wrong", "does not know")):
+        adapter = Slack(app_id="A1", signing_secret="s", token=workspace.token, api_url=workspace.url)
+        runner = Runner(SocketMode(adapter, app_token=token), "slack", "A1", store)
+        with pytest.raises(Misconfigured, match=reason):
+            await asyncio.wait_for(runner.run(replace_webhook=False), PATIENCE_SECONDS)
+
+
+async def test_a_second_poller_is_told_so(fake):
+    """A-L21.3: Telegram answers 409 to one of two; it ends instead of taking turns"""
+    fake._polling = True  # by somebody else, somewhere
+    with pytest.raises(Misconfigured, match="another process polls"):
+        await asyncio.wait_for(polling(fake).run(replace_webhook=False), PATIENCE_SECONDS)

@@ -272,6 +272,10 @@ class Adapter(ABC):
     @abstractmethod
     async def aclose(self) -> None: ...
 
+    @abstractmethod
+    async def publish_commands(self, commands: Mapping[str, str]) -> None:
+        """Tell the platform what the bot understands, where people choose from a list; each with what it does."""
+
     async def server_name(self, place: Place) -> str:
         """What people call the server; most platforms say so in each update."""
         return place.server_name

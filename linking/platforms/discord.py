@@ -45,10 +45,12 @@ STALE_SECONDS = 300
 LONGEST_WAIT_SECONDS = 30.0  # the least that its client allows
 CALL_SECONDS = 50.0
 PRIMARY, DANGER, LINK = 1, 4, 5  # styles of buttons
+STRING = 3  # what a command's option holds
 UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, TOKEN_EXPIRED = 10008, 10015, 10062, 50027
 T = TypeVar("T")
 
 LOOK_THERE = "I have written to you privately."
+ASK = "Ask the agent."
 NOBODY: dict[str, JSON] = {"parse": []}
 
 
@@ -206,6 +208,13 @@ class Discord(Adapter):
         guild = await self._call("GET", "/guilds/{guild_id}", None, guild_id=place.server_id)
         return str(guild.get("name") or place.server_name)
 
+    async def publish_commands(self, commands: Mapping[str, str]) -> None:
+        """Without them nobody can give any; the first of all takes words for the agent."""
+        words: JSON = {"type": STRING, "name": "text", "description": "What to ask.", "required": True}
+        listed: list[JSON] = [{"name": discord_wire.ASKING[0], "description": ASK, "options": [words]}]
+        listed += [{"name": name, "description": does} for name, does in commands.items()]
+        await self._call("PUT", "/applications/{app}/commands", listed)
+
     async def identify(self) -> Identity:
         """The first part of a bot's token is its user id."""
         return Identity(account=user_id_in(self.token) or self.bot_account)
@@ -235,7 +244,7 @@ class Discord(Adapter):
         self,
         method: str,
         path: str,
-        fields: Mapping[str, JSON] | None,
+        fields: Mapping[str, JSON] | list[JSON] | None,
         *,
         form: list[dict[str, str | bytes]] | None = None,
         **names: str,

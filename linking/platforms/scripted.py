@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, ClassVar
@@ -209,6 +209,9 @@ class Scripted(Adapter):
     async def fetch_file(self, file: SentFile) -> bytes:
         self.world.call("fetch_file")
         return file.reference.encode()
+
+    async def publish_commands(self, commands: Mapping[str, str]) -> None:
+        """Nobody chooses from a list here."""
 
     async def is_admin(self, place: Place, user_id: str) -> bool:
         self.world.call("is_admin")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
@@ -170,7 +170,7 @@ class Slack(Adapter):
             await self.whisper(to, pressed.speaker.user_id, Outgoing(body=self.render(text)))
 
     async def send_file(self, to: Address, name: str, content: bytes) -> str:
-        sent = await _told(
+        sent = await told(
             self.client().files_upload_v2(
                 channel=to.container_id, filename=name, content=content, thread_ts=to.thread_id or None
             )
@@ -208,6 +208,9 @@ class Slack(Adapter):
         found = await self._call("users.info", {"user": user_id})
         user: dict[str, JSON] = found.get("user", {})
         return bool(user.get("is_admin") or user.get("is_owner"))
+
+    async def publish_commands(self, commands: Mapping[str, str]) -> None:
+        """Slack's one command is set up with the app itself."""
 
     async def server_name(self, place: Place) -> str:
         """There is one workspace (L23)."""
@@ -258,7 +261,7 @@ class Slack(Adapter):
 
     async def _call(self, method: str, fields: dict[str, JSON]) -> AsyncSlackResponse:
         given = {name: value for name, value in fields.items() if value is not None}
-        return await _told(self.client().api_call(method, json=given))
+        return await told(self.client().api_call(method, json=given))
 
 
 def _blocks(markup: str, buttons: Sequence[Button]) -> list[JSON]:
@@ -284,7 +287,7 @@ def _display_name(user: dict[str, JSON]) -> str:
     return next((name for name in names if isinstance(name, str) and name), "")
 
 
-async def _told(call: Awaitable[T]) -> T:
+async def told(call: Awaitable[T]) -> T:
     """The call's answer, or its failure in our words: the library's quote what was sent."""
     import aiohttp
     from slack_sdk.errors import SlackApiError, SlackClientError

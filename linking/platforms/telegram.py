@@ -6,7 +6,7 @@ import hmac
 import html
 import os
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from linking.platforms import telegram_wire
@@ -270,6 +270,9 @@ class Telegram(Adapter):
     async def is_admin(self, place: Place, user_id: str) -> bool:
         member = await _told(self.bot().get_chat_member(chat_id=place.container_id, user_id=int(user_id)))
         return member.status in ("administrator", "creator")
+
+    async def publish_commands(self, commands: Mapping[str, str]) -> None:
+        await _told(self.bot().set_my_commands(list(commands.items())))
 
     async def identify(self) -> Identity:
         if self._identity is None:

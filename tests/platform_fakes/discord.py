@@ -51,6 +51,7 @@ class Discord(Fake):
         self.forbidden: set[str] = set()
         self.calls: list[str] = []
         self.files: list[tuple[str, bytes]] = []
+        self.commands: dict[str, dict[str, Any]] = {}
         self.kept: dict[str, bytes] = {}  # what people have sent, by its name
         self.clock: Callable[[], float] = time.monotonic
         self.sockets: list[web.WebSocketResponse] = []
@@ -126,6 +127,9 @@ class Discord(Fake):
                         "bot": True,
                     }
                 )
+            case "PUT", ["applications", self.app_id, "commands"]:
+                self.commands = {one["name"]: one for one in fields}
+                return answer(list(fields))
             case "GET", ["oauth2" | "applications", *_]:
                 return answer(_application(self.app_id))
             case "GET", ["guilds", guild_id]:

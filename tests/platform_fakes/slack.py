@@ -35,6 +35,7 @@ class Slack(Fake):
     def __init__(self, token: str = "xoxb-fake-slack-token-000000") -> None:
         super().__init__()
         self.token = token
+        self.app_token = "xapp-fake-slack-token-000000"
         self.messages: dict[str, Sent] = {}
         self.failures: deque[web.Response | float] = deque()
         self.edit_seconds = 0.0
@@ -43,11 +44,14 @@ class Slack(Fake):
         self.calls: list[str] = []
         self.files: list[tuple[str, bytes]] = []
         self.kept: dict[str, bytes] = {}  # what people have sent, by its name
+        self.sockets: list[web.WebSocketResponse] = []
+        self.envelopes: dict[str, dict[str, Any]] = {}  # what nobody has acknowledged yet
         self._uploads: dict[str, tuple[str, bytes]] = {}
         self._number = 0
 
     def app(self) -> web.Application:
         made = web.Application(client_max_size=50 * 2**20)
+        made.router.add_get("/socket", self._socket)
         made.router.add_post("/upload/{id}", self._upload)
         made.router.add_get("/files-pri/{name}", self._download)
         made.router.add_post("/{method}", self._handle)
@@ -58,9 +62,10 @@ class Slack(Fake):
             return [one for one in self.messages.values() if one.channel == channel]
 
     async def _handle(self, request: web.Request) -> web.Response:
-        if request.headers.get("Authorization") != f"Bearer {self.token}":
-            return _no("invalid_auth")
         method = request.match_info["method"]
+        token = self.app_token if method == "apps.connections.open" else self.token
+        if request.headers.get("Authorization") != f"Bearer {token}":
+            return _no("invalid_auth")
         self.calls.append(method)
         if self.failures:
             failure = self.failures.popleft()
@@ -125,6 +130,29 @@ class Slack(Fake):
             self.refuse("a label that is too long")
             return _no("invalid_blocks")
         return None
+
+    # --- Socket Mode ---
+
+    def _on_apps_connections_open(self, fields: dict[str, Any]) -> web.Response:
+        return answer({"ok": True, "url": self.url.replace("http", "ws") + "/socket"})
+
+    def say(self, envelope_id: str, kind: str, payload: object) -> None:
+        """For whoever listens, until it is acknowledged."""
+        self.envelopes[envelope_id] = {"envelope_id": envelope_id, "type": kind, "payload": payload}
+        for socket in self.sockets:
+            asyncio.run_coroutine_threadsafe(socket.send_json(self.envelopes[envelope_id]), self.loop)
+
+    async def _socket(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_json({"type": "hello"})
+        for envelope in list(self.envelopes.values()):
+            await socket.send_json(envelope)
+        self.sockets.append(socket)
+        async for message in socket:
+            self.envelopes.pop(json.loads(message.data)["envelope_id"], None)
+        self.sockets.remove(socket)
+        return socket
 
     # --- files, in three steps ---
 

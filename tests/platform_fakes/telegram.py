@@ -85,6 +85,7 @@ class Telegram(Fake):
         self.actions: list[str] = []
         self.answered: list[dict[str, str]] = []
         self.files: list[tuple[str, bytes]] = []
+        self.commands: list[dict[str, str]] = []
         self.kept: dict[str, bytes] = {}  # what people have sent, by its id
         self.admins: set[str] = set()
         self.blocked: set[str] = set()
@@ -234,6 +235,12 @@ class Telegram(Fake):
             return _error(400, "Bad Request: wrong file_id or the file is temporarily unavailable")
         found = {"file_id": name, "file_unique_id": name, "file_path": f"documents/{name}"}
         return _ok(found | {"file_size": len(self.kept[name])})
+
+    def _on_setmycommands(self, fields: dict[str, str]) -> web.Response:
+        self.commands = json.loads(fields["commands"])
+        if any(not re.fullmatch(r"[a-z0-9_]{1,32}", one["command"]) for one in self.commands):
+            self.refuse("a command that Telegram cannot show")
+        return _ok(True)
 
     # --- who and where ---
 

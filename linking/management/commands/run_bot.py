@@ -14,7 +14,7 @@ from linking import platforms, tasks
 from linking.fetching import Runner
 from linking.platforms.base import Adapter, Fetcher, Misconfigured
 
-FETCHED = ("telegram", "discord", "scripted")
+FETCHED = ("telegram", "discord", "slack", "scripted")
 BAD_CONFIGURATION = 2
 HEARTBEAT_SECONDS = 5.0
 
@@ -52,6 +52,7 @@ def _fetcher(adapter: Adapter) -> Fetcher:
     """Loaded one by one: the vendors' clients are heavy."""
     from linking.platforms.discord import Discord
     from linking.platforms.scripted import Lines
+    from linking.platforms.slack import Slack
     from linking.platforms.telegram import Telegram
 
     match adapter:
@@ -63,6 +64,10 @@ def _fetcher(adapter: Adapter) -> Fetcher:
             from linking.platforms.discord_gateway import Gateway
 
             return Gateway(adapter, gateway_url=settings.DISCORD_GATEWAY_URL)
+        case Slack():
+            from linking.platforms.slack_socket import SocketMode
+
+            return SocketMode(adapter, app_token=settings.SLACK_APP_TOKEN)
         case _:
             return Lines(sys.stdin)
 
