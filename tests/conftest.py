@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -30,6 +34,7 @@ hypothesis_settings.load_profile("patient")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Loads the settings only now, with the addresses of servers that run; pytest-django sets up Django next."""
+    _stay_on_this_machine()
     if not WORKER:
         _start_servers()
     _enter_own_environment()
@@ -42,6 +47,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     _stack.close()
+
+
+def _stay_on_this_machine() -> None:
+    """To a test process the rest of the world is a network that cannot be reached (B19.c1)."""
+    connect = socket.socket.connect
+
+    def connect_here(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_here(str(address[0])):
+            raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+        connect(self, address)
+
+    socket.socket.connect = connect_here  # type: ignore[method-assign]
+
+
+def _is_here(host: str) -> bool:
+    try:
+        number = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    return number.is_loopback or number.is_unspecified
 
 
 def _start_servers() -> None:
@@ -70,7 +95,9 @@ def _enter_own_environment() -> None:
         "WORKSPACE_ROOT": str(files / "workspace"),
         "STATIC_ROOT": str(files / "static"),
     }
-    for secret in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+    providers = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
+    payments = ("STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_API_BASE")
+    for secret in (*providers, *payments):
         os.environ.pop(secret, None)  # a developer's keys must never pay for a test
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,18 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 from django.template import Template
-from django.test import Client
+from django.test import Client, override_settings
 from django.test.utils import _TestState
+from django.utils import timezone
 
+from billing import queries, usage
 from billing.models import Account
 from tests import make
+from tests.paying import WEBHOOK
 from tests.rest import person
+from tests.stripe_fake import WEBHOOK_SECRET as SECRET
+from tests.stripe_fake import signed
+from tests.test_billing_usage import call
 
 USERS = 2_000
 RECORDS = 1_000_000
@@ -96,6 +103,8 @@ def test_a_million_records_slow_no_page(monkeypatch: pytest.MonkeyPatch) -> None
         took = cost.processor_ms + cost.database_ms
         print(f"{page}: {took:.1f} ms ({cost.processor_ms:.1f} + {cost.database_ms:.1f}), {cost.rows} rows")
         print(f"    {cost.outline}")
+    for name, (middle, late) in acts_of(make.ada()).items():
+        print(f"{name}: {middle:.2f} ms, 95 of 100 under {late:.2f} ms")
     assert {page: cost.statements for page, cost in costs.items()} == PAGES
     assert {page: cost.rows for page, cost in costs.items() if cost.rows > MOST_ROWS} == {}
 
@@ -131,6 +140,43 @@ def cost_of(staff: Client, page: str) -> Cost:
         processor_ms=min(took for took, _ in tries) * 1_000,
         database_ms=sum(plan["Planning Time"] + plan["Execution Time"] for plan in plans),
     )
+
+
+def acts_of(ada: User) -> dict[str, tuple[float, float]]:
+    """What a message, a call, the plan page and Stripe wait for, in milliseconds of the clock: the half, and p95 (B19.6, B14.2)."""
+    usage.check(ada.pk)
+    acts: dict[str, Callable[[int], object]] = {
+        "check": lambda n: usage.check(ada.pk),
+        "record": lambda n: usage.record(call(ada, at=timezone.now(), reported="0.000010")),
+        "status": lambda n: queries.subscription(ada.pk),
+        "webhook": _knock,
+    }
+    return {name: _waits(act) for name, act in acts.items()}
+
+
+def _knock(number: int) -> None:
+    told = {
+        "id": f"evt_knock{number}",
+        "object": "event",
+        "type": "invoice.paid",
+        "created": int(time.time()),
+    }
+    body = json.dumps(told | {"livemode": False, "data": {"object": {"id": "in_1"}}}).encode()
+    with override_settings(STRIPE_WEBHOOK_SECRETS=[SECRET]):
+        answer = Client().post(
+            WEBHOOK, body, content_type="application/json", headers={"Stripe-Signature": signed(body, SECRET)}
+        )
+    assert answer.status_code == 200
+
+
+def _waits(act: Callable[[int], object]) -> tuple[float, float]:
+    took = []
+    for number in range(200):
+        began = time.perf_counter()
+        act(number)
+        took.append((time.perf_counter() - began) * 1_000)
+    took.sort()
+    return took[100], took[190]
 
 
 Statement = tuple[str, Any]

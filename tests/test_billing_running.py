@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -65,6 +66,17 @@ def test_without_keys_the_night_asks_nobody(settings):
     tasks.sweep_events()
     tasks.lapse_overdue()
     assert (Subscription.objects.get().status, TopUp.objects.get().state) == ("active", "CREATED")
+
+
+def test_no_test_has_a_key_or_reaches_outside(settings):
+    """B19.c1: the whole suite runs without Stripe's variables and as if the network were blocked; the machine itself is there."""
+    assert (settings.STRIPE_SECRET_KEY, settings.STRIPE_WEBHOOK_SECRETS) == ("", [])
+    for outside in ("192.0.2.1", "api.stripe.com", "2001:db8::1"):
+        family = socket.AF_INET6 if ":" in outside else socket.AF_INET
+        with socket.socket(family) as made, pytest.raises(OSError, match="unreachable"):
+            made.connect((outside, 443))
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        socket.create_connection(here.getsockname()).close()
 
 
 @pytest.mark.slow

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
 import uuid
 from datetime import UTC, datetime
+from typing import get_type_hints
 
 import pytest
 from django.apps import apps
 from django.db import DatabaseError, IntegrityError, connection, models, transaction
 
-from billing import plans, pricing, queries, usage
-from billing.api import top_ups
-from billing.gateway import checkouts, shapes
+import billing
 from billing.models import (
     Account,
     AutoTopUp,
@@ -24,7 +25,6 @@ from billing.models import (
     TopUp,
     UsageReset,
 )
-from billing.payments import automatic, buying
 from tests import make
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -42,6 +42,8 @@ MONEY = (
     "cents",
     "dollars",
 )
+WHOLE = ("<class 'int'>", "int | None", "typing.Optional[int]", "dict[str, int]")
+NO_MONEY = {"WantedPage.limit"}  # how many rows
 
 
 @pytest.fixture
@@ -139,17 +141,31 @@ def test_money_is_whole_and_names_its_unit():
             assert not isinstance(field, models.FloatField | models.DecimalField), field
             if field.name.endswith(UNITS):
                 assert isinstance(field, models.BigIntegerField), field
-    for name, annotation in _dataclass_fields():
-        assert "float" not in annotation or name == "percent_used", name
+    walked = list(_fields_of_values())
+    assert len(walked) > 300  # none of them was overlooked
+    for place, name, annotation in walked:
+        assert "float" not in annotation or name == "percent_used", place
         if name.endswith(UNITS):
-            assert annotation in ("int", "int | None"), name
-        if any(word in name for word in MONEY) and annotation.startswith("int"):
-            assert name.endswith((*UNITS, "_id")) or "resets" in name, name
+            assert annotation in WHOLE, place
+        if any(word in name for word in MONEY) and "int" in annotation and place not in NO_MONEY:
+            assert name.endswith((*UNITS, "_id", "cents", "microdollars")) or "resets" in name, place
 
 
-def _dataclass_fields():
-    for module in (plans, pricing, queries, usage, shapes, checkouts, buying, automatic, top_ups):
+def _fields_of_values():
+    """Of every dataclass and every body of REST in billing, wherever it stands."""
+    for info in pkgutil.walk_packages(billing.__path__, "billing."):
+        if ".migrations" in info.name or ".management" in info.name:
+            continue
+        module = importlib.import_module(info.name)
         for value in vars(module).values():
-            if dataclasses.is_dataclass(value) and value.__module__ == module.__name__:
-                for field in dataclasses.fields(value):
-                    yield field.name, str(field.type)
+            if isinstance(value, type) and value.__module__ == module.__name__ and _has_fields(value):
+                for name, annotation in get_type_hints(value).items():
+                    yield f"{value.__name__}.{name}", name, str(annotation)
+
+
+def _has_fields(value):
+    return (
+        dataclasses.is_dataclass(value)
+        or hasattr(value, "__struct_fields__")
+        or hasattr(value, "model_fields")
+    )

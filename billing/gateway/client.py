@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 logging.getLogger("stripe").setLevel(logging.WARNING)  # below, it writes whole requests
 
 API_VERSION = "2026-10-28.endive"  # the SDK's own; SDK, pin and the tests' fake change together
+BILLION = 1_000_000_000
 CALL_SECONDS = 8.0
 NEEDS_CUSTOMER = ("authentication_required", "payment_intent_action_required")
 
@@ -35,21 +36,25 @@ NEEDS_CUSTOMER = ("authentication_required", "payment_intent_action_required")
 class Deadline:
     """Until when a sequence of calls may take, and how often one of them is tried again by the SDK."""
 
-    ends_at: float  # by the monotonic clock
+    ends_at_nanoseconds: int  # by the monotonic clock
     retries: int
 
     def left_seconds(self) -> float:
-        return self.ends_at - time.monotonic()
+        return (self.ends_at_nanoseconds - time.monotonic_ns()) / BILLION
 
 
 def in_request(seconds: float = 30.0) -> Deadline:
     """Somebody waits for it."""
-    return Deadline(ends_at=time.monotonic() + seconds, retries=1)
+    return Deadline(ends_at_nanoseconds=_from_now(seconds), retries=1)
 
 
 def in_task(seconds: float = 90.0) -> Deadline:
     """Nobody waits; it still ends before the claim on an event does."""
-    return Deadline(ends_at=time.monotonic() + seconds, retries=2)
+    return Deadline(ends_at_nanoseconds=_from_now(seconds), retries=2)
+
+
+def _from_now(seconds: float) -> int:
+    return time.monotonic_ns() + int(seconds * BILLION)
 
 
 class PatientClient(stripe.RequestsClient):

@@ -160,17 +160,17 @@ class AgentRunsView(Door):
         message = presets.request(version, asked.inputs)
         if asked.dry_run:
             return answer(Run(session_id=None, turn_id=None, version=version.number, message=message))
-        session = sessions.create(self.caller_id, title=version.name, agent_version=version)
-        started = dispatch.submit(
-            SendMessage(
-                session_id=session.pk,
-                user_id=self.caller_id,
-                text=message,
-                tier=version.tier,
-                origin="api",
-                permissions=UNRESTRICTED,
+        with sessions.begun(self.caller_id, version.name, agent_version=version) as session:
+            started = dispatch.submit(
+                SendMessage(
+                    session_id=session.pk,
+                    user_id=self.caller_id,
+                    text=message,
+                    tier=version.tier,
+                    origin="api",
+                    permissions=UNRESTRICTED,
+                )
             )
-        )
         return answer(
             Run(
                 session_id=str(session.pk),

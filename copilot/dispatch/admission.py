@@ -252,8 +252,17 @@ def _give_way(
     """The owner goes on instead of deciding; None when nothing waits for that, or others speak (A11.8)."""
     if not opening.of_owner or turns.waiting_on(opening.session_id) is None:
         return None
+    try:
+        admit(user_id, opening.turn_id)
+    except TooMany:  # nothing of the message stays, and the turn waits as before (B7.1)
+        lease.forget(str(opening.session_id), [member])
+        lease.give_back(str(opening.session_id), str(opening.token))
+        if not history.discard(opening.message_id):
+            return taken(opening, ignored)
+        raise
     given = give_way(opening, user_id)
     if given is None:
+        let_go(user_id, opening.turn_id)
         return None
     lease.forget(str(opening.session_id), [member])
     return _opened(opening, given.opened, member, user_id, view, ignored)

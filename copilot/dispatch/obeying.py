@@ -46,10 +46,10 @@ def hear(message: SendMessage) -> Started | Queued | Obeyed:
 
 
 def _new(message: SendMessage, typed: Typed) -> Obeyed:
-    session = sessions.create(message.user_id)
     turn_id = None
-    if typed.rest:
-        turn_id = submit(replace(message, session_id=session.pk, text=typed.rest)).turn_id
+    with sessions.begun(message.user_id) as session:
+        if typed.rest:
+            turn_id = submit(replace(message, session_id=session.pk, text=typed.rest)).turn_id
     return Obeyed(command="new", message="A new chat began.", session_id=session.pk, turn_id=turn_id)
 
 

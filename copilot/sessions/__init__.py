@@ -29,6 +29,9 @@ from copilot.sessions.keeping import (
     Shape as Shape,
 )
 from copilot.sessions.keeping import (
+    begun as begun,
+)
+from copilot.sessions.keeping import (
     builder as builder,
 )
 from copilot.sessions.keeping import (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TypedDict
 from uuid import UUID, uuid4
@@ -15,7 +16,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from copilot import preferences, queries
-from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
+from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound, Refused
 from copilot.events import Todo
 from copilot.live import wiping
 from copilot.models import Agent, AgentVersion, Session
@@ -41,6 +42,17 @@ def create(
     session.refresh_from_db()
     publish_change(session)
     return session
+
+
+@contextmanager
+def begun(owner_id: int, title: str = "", *, agent_version: AgentVersion | None = None) -> Iterator[Session]:
+    """A conversation made for its first message: if that is refused, it goes too (B7)."""
+    session = create(owner_id, title, agent_version=agent_version)
+    try:
+        yield session
+    except Refused:
+        delete(owner_id, session.pk)
+        raise
 
 
 def create_quietly(owner_id: int, *, platform: str) -> Session:

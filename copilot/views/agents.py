@@ -83,17 +83,17 @@ def run(request: HttpRequest, agent_id: UUID) -> HttpResponse:
         version = presets.version(owner_id, agent_id)
     try:
         text = presets.request(version, _object(request, "inputs"))
-        session = sessions.create(owner_id, title=version.name, agent_version=version)
-        dispatch.submit(
-            SendMessage(
-                session_id=session.pk,
-                user_id=owner_id,
-                text=text,
-                tier=version.tier,
-                origin="web",
-                permissions=UNRESTRICTED,
+        with sessions.begun(owner_id, version.name, agent_version=version) as session:
+            dispatch.submit(
+                SendMessage(
+                    session_id=session.pk,
+                    user_id=owner_id,
+                    text=text,
+                    tier=version.tier,
+                    origin="web",
+                    permissions=UNRESTRICTED,
+                )
             )
-        )
     except Refused as problem:
         messages.error(request, problem.message)
         return _painted(request, version, status=problem.status, inputs=request.POST.get("inputs", ""))

@@ -65,7 +65,8 @@ def chat_start(request: HttpRequest) -> HttpResponse:
         parse_send(
             _form(request), session_id=UUID(int=0), user_id=user.pk, origin="web", permissions=UNRESTRICTED
         )
-        session_id = _submit(request, sessions.create(user.pk).pk)
+        with sessions.begun(user.pk) as session:
+            session_id = _submit(request, session.pk)
     except Refused as problem:
         context = _frame(request) | {"send_error": problem.message, "draft": request.POST.get("text", "")}
         return render(request, "copilot/chat.html", context, status=problem.status)
