@@ -108,6 +108,7 @@ def history_page(request: HttpRequest) -> HttpResponse:
         "asked": urlencode(asked),
         "older": urlencode({**asked, "cursor": page.next}) if page.next else "",
         "top_ups": queries.top_ups(user_id),
+        "has_portal": queries.has_portal(user_id),
         "currency": settings.BILLING_CURRENCY,
     }
     return render(request, "billing/history.html", context)

@@ -58,7 +58,7 @@ def _stay_on_this_machine() -> None:
             raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
         connect(self, address)
 
-    socket.socket.connect = connect_here  # type: ignore[method-assign]
+    socket.socket.connect = connect_here  # type: ignore[method-assign, assignment]
 
 
 def _is_here(host: str) -> bool:

@@ -68,7 +68,7 @@ def usage_now(percent=100.0, left=5):
 
 
 def test_usage_plans_and_credits_have_their_shapes(ada):
-    """B16.c1, B16.c3: exactly these keys, never cached."""
+    """B16.c1, B16.2, B16.c3: exactly these keys, never cached."""
     client = person(ada)
     used = client.get(f"{API}/usage")
     assert (used.status_code, used["Cache-Control"], used.json()) == (200, "no-store", usage_now())
@@ -308,7 +308,7 @@ def _keys(value):
 
 @pytest.mark.parametrize("path", [path for method, path in PATHS if method == "get" and "admin" not in path])
 def test_nobody_but_staff_sees_amounts(ada, path):
-    """B8.c2: no raw key, no raw amount, in any public answer."""
+    """B8.c2, B1.5: no raw key, no raw amount, in any public answer."""
     answered = person(ada).get(f"{API}/{path}")
     text = (b"".join(answered.streaming_content) if answered.streaming else answered.content).decode()
     assert not [raw for raw in RAW if raw in text]
@@ -358,7 +358,7 @@ def test_the_usage_page_sells_a_reset_when_there_is_one(ada):
 
 
 def test_without_payments_plans_are_shown_and_nothing_is_sold(ada):
-    """B17.4: no dead buttons; balance and statement are there."""
+    """B17.4, B1.6: no dead buttons; balance and statement are there."""
     client = person(ada)
     page = client.get("/billing/plan").content.decode()
     assert "Payments are not set up on this installation" in page

@@ -228,7 +228,7 @@ def test_stripe_away_is_told_with_whom_to_talk_b11_c3(shop):
 
 
 def test_payments_off_sells_nothing_and_keeps_nobody_b11_c3(shop, settings):
-    """B11.4, B19.1: what costs is refused, FREE is not; without keys nobody is shown FREE while Stripe charges."""
+    """B11.4, B11.7, B19.1: what costs is refused, FREE is not; without keys nobody is shown FREE while Stripe charges."""
     LimitPolicy.objects.update(payments_enabled=False)
     queries.forget_policy()
     assert code_of(shop.ask("PRO")) == "payments_off"
@@ -349,7 +349,7 @@ def test_every_write_has_a_key_of_its_attempt(shop):
     ],
 )
 def test_a_bad_request_is_refused_before_anything_else(shop, body, field):
-    """B11.4: step 1; not even an account of ENTERPRISE is told of it."""
+    """B11.4, B11.1: step 1; not even an account of ENTERPRISE is told of it."""
     granted(shop, "ENTERPRISE")
     before = PlanChange.objects.count()
     answered = person(shop.user).post(f"{API}/subscription", body, content_type=JSON)

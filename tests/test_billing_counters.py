@@ -248,7 +248,7 @@ def test_one_call_recorded_twice_at_once_counts_once(ada):
 
 
 def test_a_failed_publishing_heals_by_itself(ada, monkeypatch):
-    """B5.c4: Redis is down while recording; when it is back, the beat task says the right amount."""
+    """B5.c4, B5.6: Redis is down while recording; when it is back, the beat task says the right amount."""
     usage.check(ada.pk)
     failures = metrics.publish_failures._value.get()
     with monkeypatch.context() as patch:

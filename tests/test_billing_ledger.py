@@ -56,7 +56,7 @@ def add_up(account):
 
 @pytest.mark.django_db
 def test_the_soonest_to_expire_is_used_first():
-    """B9.c3: a 500 lot that ends tomorrow and a 500 top-up, 600 spent: nothing is left to expire."""
+    """B9.c3, B9.4: a 500 lot that ends tomorrow and a 500 top-up, 600 spent: nothing is left to expire."""
     ada = make.ada()
     with time_machine.travel(NOON, tick=False) as clock:
         ledger.top_up(ada.pk, 500, key=key())
@@ -254,7 +254,7 @@ class Credits(RuleBasedStateMachine):
 @rounds(6, 60)
 @pytest.mark.django_db
 def test_any_sequence_of_operations_adds_up(rounds):
-    """B9.c1: invariants hold after every step, and a rejected operation changes nothing."""
+    """B9.c1, B9.3: invariants hold after every step, and a rejected operation changes nothing."""
     run_state_machine_as_test(
         Credits,
         settings=settings(

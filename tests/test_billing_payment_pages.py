@@ -105,7 +105,7 @@ def act(client: Client, model: str, name: str, pk: object) -> int:
 
 
 def test_staff_replay_events_and_see_what_failed(stripe: Fake) -> None:
-    """B18.c1: events are looked at and applied again with the right to it, and by nobody else; who did it and why is kept."""
+    """B18.c1, B18.5: events are looked at and applied again with the right to it, and by nobody else; who did it and why is kept."""
     bought(stripe)
     row = StripeEvent.objects.get(type="checkout.session.completed")
     looker = admin("view_stripeevent")

@@ -81,7 +81,7 @@ def test_no_test_has_a_key_or_reaches_outside(settings):
 
 @pytest.mark.slow
 def test_imports_out_of_place_are_found(tmp_path):
-    """B2.c1: stripe outside gateway, redis outside counters, Django in pure modules, copilot in billing."""
+    """B2.c1, B2.1, B2.2, B1.1: stripe outside gateway, redis outside counters, Django in pure modules, copilot in billing."""
     for app in ("config", "diagnostics", "linking", "copilot", "billing"):
         shutil.copytree(
             ROOT / app, tmp_path / app, ignore=lambda _, names: [n for n in names if n == "__pycache__"]
@@ -137,7 +137,7 @@ def test_imports_out_of_place_are_found(tmp_path):
     ],
 )
 def test_payment_settings_that_contradict_each_other_are_named(settings, given, found):
-    """B19.c2: an error stops the boot, a warning names the variable."""
+    """B19.c2, B19.3, B13.5: an error stops the boot, a warning names the variable."""
     for name, value in given.items():
         setattr(settings, name, value)
     messages = checks.payments_agree(None)

@@ -164,7 +164,7 @@ def test_what_is_pending_shows_at_once_and_goes_at_once_b12_c1(shop):
 
 
 def test_one_look_up_serves_many_and_failures_are_not_kept_b12_c2(shop, monkeypatch):
-    """B12.c2: ten answers, one look-up; a failure is asked again; a bug is a bug."""
+    """B12.c2, B12.4: ten answers, one look-up; a failure is asked again; a bug is a bug."""
     shop.subscribe("PRO")
     _, made = shop.calls(lambda: [shop.status() for _ in range(10)])
     assert made == ["get"]

@@ -72,7 +72,7 @@ def refused(make_row):
     ],
 )
 def test_ledger_rows_are_neither_updated_nor_deleted(account, statement):
-    """B3.c1: by no statement."""
+    """B3.c1, B3.1: by no statement."""
     lot, debit = entry(account), entry(account, "SPEND", -40, balance_after_cents=60)
     LedgerAllocation.objects.create(entry=debit, lot=lot, cents=40)
     with pytest.raises(DatabaseError, match="only ever grows"), transaction.atomic():

@@ -71,7 +71,7 @@ def test_a_follow_up_is_refused_while_the_turn_goes_on(session, model):
 
 
 def test_what_is_queued_stays_when_the_limit_is_reached(kept):
-    """B7.c2: nothing goes on, nothing starts, both wait in order, and one notice says so."""
+    """B7.c2, B7.2: nothing goes on, nothing starts, both wait in order, and one notice says so."""
     assert Turn.objects.get().status == "succeeded"
     assert waiting(kept) == ["First", "Second"]
     notice = BillingNotice.objects.get()
@@ -87,7 +87,7 @@ def test_what_is_queued_stays_when_the_limit_is_reached(kept):
 
 
 def test_a_reset_sends_what_waited(kept, model):
-    """B7.c3: one continuation with both messages, and the queue is empty."""
+    """B7.c3, B7.4: one continuation with both messages, and the queue is empty."""
     model.will(Text("Go on"))
     usage.reset(kept.owner_id)
     until(lambda: Turn.objects.filter(session=kept, status="succeeded").count() == 2)

@@ -203,7 +203,7 @@ def test_what_means_nothing_to_us_is_kept_and_ignored(stripe: Fake, kind: str) -
 
 @pytest.mark.django_db
 def test_a_replay_adds_nothing(stripe: Fake) -> None:
-    """B14.c5: a DONE top-up event, replayed."""
+    """B14.c5, B14.6: a DONE top-up event, replayed."""
     bought(stripe)
     settle(stripe)
     assert inbox.replay(StripeEvent.objects.values_list("pk", flat=True))

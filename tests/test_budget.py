@@ -160,7 +160,7 @@ def test_billings_ceiling_binds_when_it_is_smaller_and_zero_is_none(rig, model, 
 
 
 def test_ten_rounds_stop_at_the_daily_limit_with_everything_kept(rig, model, settings, fetch):
-    """B6.c7: at most six calls, the notice, all rows, at most 1,200,000 spent"""
+    """B6.c7, B6.8: at most six calls, the notice, all rows, at most 1,200,000 spent"""
     settings.TURN_BUDGET_MICRODOLLARS = 0
     session = make.session()
     spends(model, 200_000, times=10)

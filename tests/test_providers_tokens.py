@@ -44,7 +44,7 @@ CHAT: list[tuple[dict[str, JSON], Tokens]] = [
 
 @pytest.mark.parametrize(("usage", "expected"), CHAT)
 def test_chat_counts_never_overlap(usage: dict[str, JSON], expected: Tokens) -> None:
-    """A19.2, A19.c1: OpenAI and OpenRouter; 900 cached of 1,000 leave 100"""
+    """A19.2, A19.c1, B4.2: OpenAI and OpenRouter; 900 cached of 1,000 leave 100"""
     assert tokens.from_chat(usage) == expected
 
 

@@ -445,7 +445,7 @@ def test_the_eleventh_message_is_refused_and_leaves_nothing(busy):
 
 
 def test_queue_calls_are_limited_per_user_over_all_sessions(rig, model):
-    """T3.7: 30 in 60 s, with a time to come back; starting a turn is no queue call"""
+    """T3.7, B7.5: 30 in 60 s, with a time to come back; starting a turn is no queue call"""
     model.always(Text("Talking"), Hang())
     sessions = [make.session() for _ in range(4)]
     for session in sessions:

@@ -53,6 +53,7 @@ def listed(path: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_every_rule_of_the_list_is_carried_by_a_test(path):
+    """B20.c1, B20.8: an id without a test is named"""
     missing = [rule for rule, excuse in listed(path) if not excuse and rule not in carried()]
     assert not missing, f"{path.name}: no test's docstring begins with {', '.join(missing)}"
 

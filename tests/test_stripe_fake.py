@@ -53,7 +53,7 @@ def proves(rule: Rule) -> Callable[[Proof], Proof]:
 
 @pytest.mark.parametrize("rule", get_args(Rule))
 def test_a_rule_of_stripes_is_kept_and_its_loss_noticed(fake: Fake, rule: Rule) -> None:
-    """B20.c2: with the rule the proof passes; with the rule switched off it fails."""
+    """B20.c2, B20.3: with the rule the proof passes; with the rule switched off it fails."""
     PROOFS[rule](fake, client_of(fake))
     with stripe_fake.running() as lax:
         lax.world.broken_rules.add(rule)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from django.utils import timezone
 
 from billing.errors import GatewayMissing
 from billing.gateway import reading
@@ -86,7 +87,7 @@ def sell_plan(deadline: Deadline, purchase: PlanPurchase, *, key: str) -> Checko
         "subscription_data": {"metadata": about},
         "success_url": purchase.success_url,
         "cancel_url": purchase.cancel_url,
-        "expires_at": int(time.time()) + OPEN_SECONDS,
+        "expires_at": int(timezone.now().timestamp()) + OPEN_SECONDS,
     }
     if purchase.trial_days:
         params["subscription_data"] = {

@@ -67,6 +67,13 @@ def payments_on() -> bool:
     return bool(settings.STRIPE_SECRET_KEY) and policies.rules().policy.payments_enabled
 
 
+def has_portal(user_id: int) -> bool:
+    """Whether Stripe has pages for him: he paid for something once, and payments are on (B15.3)."""
+    return (
+        payments_on() and Account.objects.filter(user_id=user_id, stripe_customer_id__isnull=False).exists()
+    )
+
+
 def subscription(user_id: int, *, action: Action = "none", url: str = "") -> Status:
     return plan_state(user_id, action=action, url=url).status
 
