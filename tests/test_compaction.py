@@ -242,8 +242,8 @@ TALK = (
 )
 
 
-def task(messages=TALK, *, window=WINDOW, forced=False, before=90_000, focus=""):
-    entry = Entry(name="R", provider="scripted", model="r", context_window=window)
+def task(messages=TALK, *, window=WINDOW, forced=False, before=90_000, focus="", most=0):
+    entry = Entry(name="R", provider="scripted", model="r", context_window=window, max_output_tokens=most)
     return Compaction(
         entry=entry, messages=messages, fixed_tokens=500, tokens_before=before, forced=forced, focus=focus
     )
@@ -255,7 +255,9 @@ def text_of(request: Request) -> str:
 
 def test_the_request_holds_history_instruction_todos_and_focus_but_no_tools():
     """A17.2"""
-    request = summary_request(task(focus="the colours"), [Todo(text="Paint", status="in_progress")])
+    request = summary_request(
+        task(focus="the colours", most=32_000), [Todo(text="Paint", status="in_progress")]
+    )
     assert problems(request) == []
     assert (request.tools, request.thinking_tokens, request.entry.max_output_tokens) == ((), 0, 8_192)
     text = text_of(request)
@@ -264,6 +266,11 @@ def test_the_request_holds_history_instruction_todos_and_focus_but_no_tools():
     assert "[in_progress] Paint" in text
     assert "todos_write" in text
     assert "the colours" in text
+
+
+def test_a_server_that_takes_no_limit_of_its_output_is_given_none():
+    """A4.1: some refuse the field, and the summary with it"""
+    assert summary_request(task(), []).entry.max_output_tokens == 0
 
 
 def test_an_empty_list_is_never_spoken_of():

@@ -132,7 +132,10 @@ class TurnCompactor:
 
 
 def summary_request(task: Compaction, todos: Sequence[Todo], *, tries: int = 1) -> Request:
-    """The history, what to make of it, and the to-do list; no tools, no thinking (A17.2)."""
+    """The history, what to make of it, and the to-do list; no tools, no thinking (A17.2).
+
+    A server that takes no limit for its output is given none here either (A4.1).
+    """
     window = task.entry.context_window
     output = min(OUTPUT_TOKENS, task.entry.max_output_tokens or OUTPUT_TOKENS, window // 4 or OUTPUT_TOKENS)
     system = read_prompt("compaction")
@@ -140,7 +143,7 @@ def summary_request(task: Compaction, todos: Sequence[Todo], *, tries: int = 1) 
     room = _room(task, output) // tries - estimate(len(system) + len(instruction))
     messages = abridging.fitting(task.messages, tokens=room)
     append(messages, UserMessage(text=instruction))
-    entry = replace(task.entry, max_output_tokens=output)
+    entry = replace(task.entry, max_output_tokens=output) if task.entry.max_output_tokens else task.entry
     return Request(entry=entry, system=system, messages=tuple(messages))
 
 
