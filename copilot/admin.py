@@ -20,6 +20,7 @@ from copilot.models import (
     ExportJob,
     Message,
     ModelCall,
+    ModelEntry,
     Personality,
     Session,
     Share,
@@ -27,8 +28,13 @@ from copilot.models import (
     WorkerBeat,
     WorkspaceFile,
 )
-from copilot.staff_pages import AnyAdmin, ViewOnly, linked
+from copilot.notices import NOTICES
+from copilot.staff_pages import AnyAdmin, ViewOnly, linked, one_of
+from copilot.turns.ending import ORIGINS
 from copilot.workspace import shares
+
+PURPOSES = ("reply", "compaction", "title", "goal", "side")  # of model calls (A19.6)
+COST_SOURCES = ("FLAT_RATE", "REPORTED", "CATALOGUE", "UNKNOWN")  # billing's
 
 
 @admin.register(Session)
@@ -80,7 +86,11 @@ class TurnAdmin(ViewOnly):
         "ended_at",
         "failure_code",
     ]
-    list_filter = ["status", "origin", "failure_code"]
+    list_filter = [
+        "status",
+        one_of("origin", sorted(ORIGINS)),
+        one_of("failure_code", sorted(NOTICES)),
+    ]
     list_select_related = ["session__owner"]
     found_by_id = ("id", "session")
     search_fields = ["=session__owner__username", "=session__owner__email"]
@@ -151,7 +161,13 @@ class ModelCallAdmin(ViewOnly):
         "aborted",
         "created_at",
     ]
-    list_filter = ["provider", "purpose", "cost_source", "aborted", "estimated"]
+    list_filter = [
+        one_of("provider", ModelEntry.Provider.values),
+        one_of("purpose", PURPOSES),
+        one_of("cost_source", COST_SOURCES),
+        "aborted",
+        "estimated",
+    ]
     found_by_id = ("id", "turn")
     search_fields = ["=turn__session__owner__username", "=turn__session__owner__email"]
     search_help_text = "Id of the call or its turn, user name or e-mail, in full."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 from allauth.mfa.models import Authenticator
@@ -19,8 +20,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from billing import accounts, policies, queries
-from copilot.models import Session, Share, Turn
+from billing import accounts, policies, pricing, queries
+from copilot.admin import COST_SOURCES
+from copilot.models import Message, ModelCall, Session, Share, Turn
 from linking import links
 from linking.models import LinkToken, PlatformConversation
 from tests import chats, make
@@ -213,6 +215,27 @@ def test_a_page_costs_the_same_however_much_belongs_to_its_row(staff: Client):
         make.turn(another, "succeeded")
         make.message(turn.session, turn=turn)
     assert {model: statements(staff, model, key) for model, key in pages} == before
+
+
+def test_a_large_table_is_neither_counted_nor_searched_for_its_values(
+    staff: Client, monkeypatch: pytest.MonkeyPatch
+):
+    """D13: the lists of what grows count as far as anybody leafs, and filter by closed sets"""
+    monkeypatch.setattr("copilot.staff_pages.MOST_COUNTED", 2)
+    owned = make.session(make.ada())
+    for code in ("worker_lost", "worker_lost", "unknown"):
+        make.turn(owned, "failed", failure_code=code)
+    for model in (Turn, ModelCall, Message):
+        with CaptureQueriesContext(connection) as made:
+            page = staff.get(address(model, "changelist"))
+        texts = [query["sql"] for query in made.captured_queries if model._meta.db_table in query["sql"]]
+        assert not [text for text in texts if "DISTINCT" in text], model
+        assert all("LIMIT" in text for text in texts if "COUNT(" in text), model
+    assert staff.get(address(Turn, "changelist")).context["cl"].result_count == 2
+    few = staff.get(address(Turn, "changelist"), {"failure_code": "unknown"})
+    assert [turn.failure_code for turn in few.context["cl"].result_list] == ["unknown"]
+    assert set(get_args(pricing.Source)) == set(COST_SOURCES)
+    assert page.status_code == 200
 
 
 def test_no_page_shows_how_somebody_signs_in(staff: Client):

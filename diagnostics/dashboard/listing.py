@@ -76,6 +76,7 @@ def executions(request: HttpRequest, tab: Tab) -> Context:
         "filters": fields(tab, request.GET),
         "filtered": bool(given),
         "actions": part.actions if part and part.of_sessions else tab.actions,
+        "noun": "session" if part and part.of_sessions else tab.noun,
         "items": [
             item(row, may_see_users=may_see_users, of_sessions=bool(part and part.of_sessions))
             for row in found.results
