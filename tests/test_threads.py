@@ -10,6 +10,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connection
 
 from config import threads
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,8 +43,16 @@ def few_threads(monkeypatch):
     pool = threads.WarmPool(4, "few")
     monkeypatch.setattr(threads, "_threads", pool)
     yield
-    list(pool.map(lambda _: connection.close(), range(16)))
+    meeting = threading.Barrier(max(1, len(pool._threads)))
+    for one in [pool.submit(_closed, meeting) for _ in pool._threads]:
+        one.result(PATIENCE_SECONDS)
     pool.shutdown()
+
+
+def _closed(meeting: threading.Barrier) -> None:
+    """In every thread once: all of them meet before the first is done."""
+    meeting.wait(PATIENCE_SECONDS)
+    connection.close()
 
 
 def test_a_crowd_shares_few_connections_and_the_next_find_them_open():

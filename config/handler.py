@@ -1,0 +1,42 @@
+"""Django's door for requests, with fewer crossings between its event loop and its threads.
+
+Under ASGI each synchronous middleware crosses to a thread and back by itself, twice for most: a page that does nothing
+took twenty crossings and 3.5 ms. Here a request whose view is synchronous crosses once, with everything around the view.
+"""
+
+from __future__ import annotations
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.base import BaseHandler
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import Resolver404, ResolverMatch, resolve
+
+
+class OneCrossing(ASGIHandler):
+    def __init__(self) -> None:
+        super().__init__()
+        self._crossed = _Crossed()
+        self._crossed.load_middleware()
+
+    async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
+        if _waits(request):
+            return await super().get_response_async(request)
+        return await sync_to_async(self._crossed.get_response)(request)
+
+
+class _Crossed(BaseHandler):
+    """Everything around a synchronous view, in the thread that runs it."""
+
+    def resolve_request(self, request: HttpRequest) -> ResolverMatch:
+        return request.resolver_match or super().resolve_request(request)
+
+
+def _waits(request: HttpRequest) -> bool:
+    """Whether its view is a coroutine: a stream would hold a thread for as long as it lasts."""
+    try:
+        request.resolver_match = resolve(request.path_info)
+    except Resolver404:
+        return False
+    return iscoroutinefunction(request.resolver_match.func)
