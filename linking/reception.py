@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 from typing import assert_never
 
-from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from copilot import turns
 from copilot.commands import as_uuid
 from copilot.context import Channel
 from copilot.errors import Conflict, Forbidden, NotFound, OutcomeUnknown, Refused, Unavailable
-from linking import attaching, conversations, inbound, links, mails, outbound, pace, platforms, wording
+from linking import attaching, caps, conversations, inbound, links, mails, outbound, pace, platforms, wording
 from linking.attaching import Attached
 from linking.conversations import Bot, Where
 from linking.errors import MessageRefused, NotLinked, NotServerAdmin
@@ -87,12 +86,10 @@ class _Talk:
             return self._say()
         except NotLinked:
             return self._prompt()
-        except MessageRefused as refused:
-            return self._refuse(refused, aloud=refused.aloud)
         except (*LATER, Conflict):
             raise
         except Refused as refused:
-            return self._refuse(refused, aloud=True)
+            return self._refuse(refused)
 
     def _say(self) -> str:
         attached = attaching.attached(self.where, self.said)
@@ -164,23 +161,23 @@ class _Talk:
         return "unlinked"
 
     def _may_greet(self) -> bool:
-        who = f"{self.bot.platform}:{self.place.server_id}:{self.said.speaker.user_id}"
-        if not pace.first("greeting", who, seconds=settings.LINK_GREETING_SECONDS):
-            return False
+        platform, account = self.bot.platform, self.bot.bot_account
+        who = self.said.speaker.user_id
         if self.place.scope == "dm":
-            return True
-        limit = settings.LINK_PROMPTS_PER_SERVER_DAY
-        server = f"{self.bot.platform}:{self.place.server_id}"
-        return pace.hit("prompts", server, limit=limit, seconds=24 * 3600) is None
+            return caps.may_greet(platform, account, who)
+        server = self.place.server_id
+        return caps.may_greet(platform, account, f"{server}:{who}") and caps.may_prompt_server(
+            platform, server
+        )
 
-    def _refuse(self, refused: Refused, *, aloud: bool) -> str:
+    def _refuse(self, refused: Refused) -> str:
         """In a server once an hour for each reason: a channel is not flooded by what it may not do (L8)."""
         if self.said.reply_token:  # for who asked alone: the channel sees nothing of it
             self.whisper(refused.message)
             return "refused"
-        where = f"{self.bot.platform}:{self.place.container_id}:{refused.code}"
         often = self.place.scope == "dm" and not isinstance(refused, MessageRefused)
-        if aloud and (often or pace.first("refusal", where, seconds=settings.LINK_NOTICE_SECONDS)):
+        bot, place = self.bot, self.place
+        if often or caps.may_tell(refused, bot.platform, bot.bot_account, place.container_id):
             self.tell(refused.message)
         return "refused"
 

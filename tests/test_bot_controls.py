@@ -8,7 +8,7 @@ import pytest
 
 from copilot.models import Approval, Message, Question, Session, Turn
 from copilot.providers.scripted import Call, Text
-from linking import caps, inbound
+from linking import caps, conversations, inbound
 from linking.conversations import Where
 from linking.errors import NotLinked
 from linking.inbound.commands import Halted, Renewed, Status
@@ -76,7 +76,9 @@ def test_of_two_decisions_at_once_one_counts_and_both_learn_it(bot, model, round
 def test_a_member_neither_decides_nor_replays_a_captured_button(bot, model):
     """A-L14.2: 403, and the approval stays open; the owner's press counts, the second is told the state"""
     answer, approval = asks(bot, model, channel())
-    codes = inbound.for_approval(UUID(answer["conversation_id"]), approval.pk)
+    codes = conversations.offer(
+        UUID(answer["conversation_id"]), "approval", approval.pk, ["approve", "reject"]
+    )
     assert {len(code) for code in codes.values()} == {22}
     assert not any(
         word in code for code in codes.values() for word in ("approve", "reject", str(approval.pk))

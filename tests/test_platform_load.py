@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connection
+from django.db.models import Count
 
 from copilot.models import Message
 from copilot.providers.scripted import Text
-from linking import tasks
+from linking import links, tasks
+from linking.links import TokenRequest
 from linking.models import PlatformUpdate
+from linking.platforms.base import Place
 from tests import make
 from tests.cuts import redis_away
 from tests.engine import cue, until
@@ -49,6 +53,49 @@ def test_while_redis_is_away_doors_store_and_afterwards_everybody_is_answered_on
     until(handled)
     until(lambda: chat.texts() == ["One, still here.", "Aye."])
     assert Message.objects.filter(kind="user").count() == 2
+
+
+class Member(ScriptedChat):
+    """Somebody in a channel of a server."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"channel-{number}", f"member-{number}")
+        self.place = Place(scope="server", server_id="server-9", container_id=self.container)
+
+
+@pytest.mark.parametrize(
+    "updates", [40, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_a_burst_from_one_server_comes_through_whole(
+    chat: ScriptedChat, model, settings, monkeypatch, updates
+):
+    """L27: each update twice and in any order, by eight doors at once; none is lost and none counts double"""
+    settings.LINK_CHANNEL_MESSAGES = 10_000
+    monkeypatch.setattr("copilot.dispatch.admission.counters.hit", lambda *who, **often: None)
+    asked = TokenRequest(platform="scripted", bot_account="scripted-bot", subject_id="server-9")
+    token = links.create_server_token(asked, requester_is_admin=True).token
+    links.confirm_server(make.ada(), token, {"member_turns_per_hour": 10_000})
+    work = ThreadPoolExecutor(8)
+    monkeypatch.setattr(tasks, "send_update", lambda update_id: work.submit(_handle, update_id))
+    model.otherwise = lambda request: [Text("Noted.")]
+    members = [Member(number) for number in range(updates // 10)]
+    knocks = [(member, line) for member in members for line in range(10)] * 2
+    random.Random(9).shuffle(knocks)
+
+    def knock(one: tuple[Member, int]) -> int:
+        try:
+            return int(one[0].say(f"line {one[1]}", number=one[1]).status_code)
+        finally:
+            connection.close()
+
+    with work, ThreadPoolExecutor(8) as doors:
+        assert set(doors.map(knock, knocks)) == {200}
+        until(handled, 300)
+    said = Message.objects.filter(kind="user", sequence__isnull=False)
+    until(lambda: said.count() == updates, 300)
+    assert said.values("session", "content").distinct().count() == updates
+    until(lambda: all(one.texts().count("Noted.") == 10 for one in members), 300)
+    assert dict(PlatformUpdate.objects.values_list("kind").annotate(Count("id"))) == {"said": updates}
 
 
 @pytest.mark.slow

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from django.conf import settings
 
+from copilot.errors import Refused
 from linking import pace
 from linking.errors import MessageRefused
 
 DAY_SECONDS = 24 * 3600
 
 
-def may_tell(refused: MessageRefused, platform: str, bot_account: str, container_id: str) -> bool:
+def may_tell(refused: Refused, platform: str, bot_account: str, container_id: str) -> bool:
     """Whether the channel is told now: once per reason and hour, and never what was not meant for the bot."""
-    if not refused.aloud:
+    if isinstance(refused, MessageRefused) and not refused.aloud:
         return False
     place = f"{platform}:{bot_account}:{container_id}"
-    return pace.first(f"refusal-{refused.reason}", place, seconds=settings.LINK_NOTICE_SECONDS)
+    return pace.first(f"refusal-{refused.code}", place, seconds=settings.LINK_NOTICE_SECONDS)
 
 
 def may_greet(platform: str, bot_account: str, platform_user_id: str) -> bool:

@@ -5,7 +5,7 @@ Our own adapters and the bot REST call the same functions, so that behaviour can
 
 from copilot.context import Channel
 from copilot.errors import Forbidden, NotFound
-from linking.inbound.buttons import for_approval, for_question, press
+from linking.inbound.buttons import press
 from linking.inbound.commands import COMMANDS, Asked, command_of, obey
 from linking.inbound.controls import Decided, Stopped, answer, decide, stop
 from linking.inbound.hearing import Answered, hear
@@ -26,8 +26,6 @@ __all__ = [
     "answer",
     "command_of",
     "decide",
-    "for_approval",
-    "for_question",
     "hear",
     "is_own",
     "obey",

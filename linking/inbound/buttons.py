@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Literal
-from uuid import UUID
 
 from copilot.errors import NotFound
 from linking import conversations
@@ -25,12 +24,3 @@ def press(bot: Bot, code: str, *, user_id: str) -> Decided | Literal["answered"]
     decided = controls.decide(bot, button.subject_id, user_id=user_id, decision=decision)
     conversations.forget_buttons(button.subject_id)
     return decided
-
-
-def for_approval(conversation_id: UUID, approval_id: UUID) -> dict[str, str]:
-    """A code for each decision."""
-    return conversations.offer(conversation_id, "approval", approval_id, ["approve", "reject"])
-
-
-def for_question(conversation_id: UUID, question_id: UUID, choices: list[str]) -> dict[str, str]:
-    return conversations.offer(conversation_id, "question", question_id, choices)
