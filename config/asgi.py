@@ -14,11 +14,11 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 from config import tracing  # noqa: E402
 from config.bodies import CappedBodies  # noqa: E402
 from config.handler import OneCrossing  # noqa: E402
+from config.staticfiles import StaticFiles  # noqa: E402
 from config.threads import SharedThreads  # noqa: E402
 from copilot.api.uploads import room_for  # noqa: E402
 from copilot.routing import sockets  # noqa: E402
 
 tracing.start("web")
-application = SharedThreads(
-    CappedBodies(ProtocolTypeRouter({"http": OneCrossing(), "websocket": sockets}), room_for)
-)
+served = CappedBodies(ProtocolTypeRouter({"http": OneCrossing(), "websocket": sockets}), room_for)
+application = StaticFiles(SharedThreads(served))

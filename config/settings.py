@@ -57,7 +57,6 @@ MIDDLEWARE = [
     "config.middleware.request_id",  # first: every line below bears the id
     "config.middleware.api_errors",
     "django.middleware.security.SecurityMiddleware",
-    "config.staticfiles.StaticFiles",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -83,6 +82,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
+            "builtins": ["copilot.templatetags.icons"],
         },
     },
 ]
@@ -249,7 +249,7 @@ STORAGES = {
     },
     "workspace": _workspace.alias,
 }
-WHITENOISE_USE_FINDERS = ENVIRONMENT != "production"
+WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = ENVIRONMENT != "production"
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": ["'self'"],
