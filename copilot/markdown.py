@@ -57,7 +57,7 @@ class Linked:
 
     href: str  # a path of our own
     name: str
-    is_image: bool
+    picture: str = ""  # where its bytes are, if it can be shown as a picture
 
 
 FindFile = Callable[[str], Linked | None]  # by its URI; None for what these readers cannot have
@@ -150,10 +150,10 @@ def _file_picture(linked: Linked | None, label: str) -> str:
     if linked is None:
         return f'<span class="missing">{escape(label)}</span>'
     name = escape(label or linked.name)
-    shown = f'<img src="{escape(linked.href)}" alt="{name}" loading="lazy">' if linked.is_image else name
-    return (
-        f'<a class="{"picture" if linked.is_image else "file-link"}" href="{escape(linked.href)}">{shown}</a>'
-    )
+    if not linked.picture:
+        return f'<a class="file-link" href="{escape(linked.href)}">{name}</a>'
+    shown = f'<img src="{escape(linked.picture)}" alt="{name}" loading="lazy">'
+    return f'<a class="file-link picture" href="{escape(linked.href)}">{shown}</a>'
 
 
 def _table_open(

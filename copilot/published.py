@@ -65,7 +65,9 @@ class Files:
     def find(self, uri: str) -> Linked | None:
         found = publication.FILE.match(uri)
         card = self.cards.get(found.group(1).lower()) if found else None
-        return Linked(href=card.href, name=card.name, is_image=card.is_image) if card else None
+        if card is None:
+            return None
+        return Linked(href=card.href, name=card.name, picture=card.href if card.is_image else "")
 
 
 def items(payload: Payload, files: Files) -> list[Item]:

@@ -115,12 +115,19 @@ def _item(
 
 
 def _own_file(uri: str) -> markdown.Linked | None:
-    """Where its owner looks at a file that a text names: that page knows whether it is there, so nothing is asked here."""
+    """Where its owner looks at a file that a text names: that page knows whether it is there, so nothing is asked here.
+
+    What a text shows as a picture is tried as one; the page puts its name there if it is none.
+    """
     found = FILE_URI.match(uri)
     if found is None:
         return None
-    name = unquote(found[2] or "").strip()
-    return markdown.Linked(href=f"/files/{found[1].lower()}/", name=name or _("file"), is_image=False)
+    file_id, name = found[1].lower(), unquote(found[2] or "").strip()
+    return markdown.Linked(
+        href=f"/files/{file_id}/",
+        name=name or _("file"),
+        picture=f"/api/v1/files/{file_id}/download?inline=1",
+    )
 
 
 def _tool(

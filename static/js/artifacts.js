@@ -21,6 +21,8 @@ export class Artifacts {
       "open-code": (button) => this.#open(this.#block(button), { focus: true }),
     });
     byId("transcript").addEventListener("click", (event) => this.#follow(event));
+    byId("transcript").addEventListener("error", ({ target }) => nameInstead(target), true); // such events do not bubble
+    for (const picture of document.querySelectorAll("#transcript .prose img")) if (picture.complete && !picture.naturalWidth) nameInstead(picture);
     document.addEventListener("keydown", (event) => this.#key(event));
     addEventListener("pagehide", () => this.close()); // a page that comes back from the browser's memory shows none
   }
@@ -133,4 +135,11 @@ export class Artifacts {
     event.preventDefault();
     this.panel.dismiss();
   }
+}
+
+/** What could not be shown as a picture, because it is none or is gone, is a link with its name. */
+function nameInstead(picture) {
+  if (!picture.matches(".prose .picture img")) return;
+  picture.parentElement.classList.remove("picture");
+  picture.replaceWith(picture.alt);
 }

@@ -4,14 +4,15 @@ import { Marked } from "../vendor/marked/marked.esm.js";
 import "../vendor/dompurify/purify.min.js";
 import { highlight } from "./highlight.js";
 import { morph } from "./morph.js";
+import { cutOf } from "./paragraph.js";
 import { _ } from "./words.js";
 
 const ALLOWED = {
   ALLOWED_TAGS: [
     "p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "strong", "em", "s",
-    "del", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td", "div", "span", "button",
+    "del", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td", "div", "span", "button", "img",
   ],
-  ALLOWED_ATTR: ["href", "title", "target", "rel", "class", "start", "type", "tabindex", "data-act"],
+  ALLOWED_ATTR: ["href", "src", "alt", "loading", "title", "target", "rel", "class", "start", "type", "tabindex", "data-act"],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|[^a-z]|[a-z+.-]+(?:[^a-z+.:-]|$))/i,
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
@@ -24,6 +25,8 @@ const escape = (text) => text.replace(/[&<>"']/g, (one) => ESCAPES[one]);
 // A file of the reader's own, named by its id; its page is /files/<id>/, and the chat shows it in the panel (S14).
 const FILE = /^workspace:\/\/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:\/([^#?]*))?/i;
 const BARE_FILE = /^workspace:\/\/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])(?:[/#?][^\s<>"'`]*[^\s<>"'`.,:;!?)\]}*_])?/i;
+
+const OWN_BYTES = "/api/v1/files/";
 
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
@@ -45,7 +48,7 @@ marked.use({
       return href.startsWith("workspace://") && fileLink(href, this.parser.parseInline(tokens));
     },
     image({ href, text }) {
-      if (href.startsWith("workspace://")) return fileLink(href, escape(text || nameIn(href) || _("file")));
+      if (href.startsWith("workspace://")) return filePicture(href, escape(text || nameIn(href) || _("file")));
       return `<a href="${escape(href)}">${escape(text || "image")}</a>`;
     },
     list({ ordered, start, items }) {
@@ -68,6 +71,13 @@ marked.use({
 function fileLink(href, label) {
   const id = FILE.exec(href)?.[1].toLowerCase();
   return id ? `<a class="file-link" href="/files/${id}/">${label}</a>` : `<a class="missing">${label}</a>`;
+}
+
+/** Tried as a picture; artifacts.js puts its name there if it is none. */
+function filePicture(href, name) {
+  const id = FILE.exec(href)?.[1].toLowerCase();
+  if (!id) return fileLink(href, name);
+  return `<a class="file-link picture" href="/files/${id}/"><img src="${OWN_BYTES}${id}/download?inline=1" alt="${name}" loading="lazy"></a>`;
 }
 
 function nameIn(href) {
@@ -100,6 +110,7 @@ function rendered(tokens, links) {
     link.rel = "noopener noreferrer nofollow";
     if (/^[a-z][a-z0-9+.-]*:/i.test(link.getAttribute("href"))) link.target = "_blank";
   }
+  for (const picture of fragment.querySelectorAll(`img:not([src^="${OWN_BYTES}"])`)) picture.remove(); // whatever the rules above let through
   return fragment;
 }
 
@@ -127,6 +138,17 @@ function unsettledFrom(tokens) {
   return (mayJoin ? before : last) ?? 0;
 }
 
+const STAND_IN = "x "; // for the part of a paragraph that is left alone: what follows is still inside a paragraph
+const inline = (text) => marked.Lexer.lexInline(text, marked.defaults);
+
+/** Parts of a paragraph instead of its nodes from `start` on; how many nodes they are. */
+function paintParts(target, parts, start) {
+  const painted = rendered([{ type: "paragraph", tokens: parts }], {}).firstChild;
+  const count = painted.childNodes.length;
+  morph(target, painted, start);
+  return count;
+}
+
 function marksOf(token) {
   const way = BY_PARTS[token?.type];
   return way ? [`${token.type} ${way.frame(token)}`, ...token[way.parts].map(way.mark)] : null;
@@ -146,15 +168,17 @@ export class GrowingMarkdown {
     this.text = "";
     this.code = null; // the text node of a code block that is still open
     this.marks = null; // of the first block that is not settled, if it grows by parts
+    this.open = null; // a paragraph that is the tail: characters and nodes of it that stay, and whether that is a guess
   }
 
   update(text, final) {
-    if (!text.startsWith(this.text.slice(0, this.finished))) {
+    if (!text.startsWith(this.text.slice(0, this.finished + (this.open?.length ?? 0)))) {
       this.element.replaceChildren();
       this.#restart();
     }
     this.text = text;
     if (!final && this.#growCode(text)) return;
+    if (this.open && this.#growParagraph(text, final)) return;
     const tokens = marked.lexer(text.slice(this.finished));
     const settled = final ? tokens : tokens.slice(0, unsettledFrom(tokens));
     if (settled.length) this.#settle(settled, tokens.links);
@@ -179,6 +203,7 @@ export class GrowingMarkdown {
     const open = only?.type === "code" && !second && /^ {0,3}(`{3,}|~{3,})/.exec(only.raw);
     this.code = open ? { fence: open[1], head: only.raw.indexOf("\n") + 1 } : null;
     this.marks = marksOf(only);
+    this.open = only?.type === "paragraph" && !second ? { length: 0, nodes: 0, guessed: false } : null;
   }
 
   /** Blocks after what is settled, as few nodes touched as possible; how many nodes they are. */
@@ -202,6 +227,30 @@ export class GrowingMarkdown {
     if (!target || target.childNodes.length < from) return false;
     const changed = rendered([{ ...token, [parts]: token[parts].slice(from) }], links);
     morph(target, box(changed.firstChild), from);
+    return true;
+  }
+
+  /** The open end of a paragraph; false if it has become something else, or is over and the rest is to be painted. */
+  #growParagraph(text, final) {
+    const { length, nodes, guessed } = this.open;
+    const lead = length ? STAND_IN : "";
+    const [first, ...others] = marked.lexer(lead + text.slice(this.finished + length));
+    const over = final || others.some((token) => token.type !== "space");
+    const target = this.element.childNodes[this.kept];
+    this.open = null;
+    if (first?.type !== "paragraph" || target?.nodeName !== "P" || (over && guessed)) return false;
+    const rest = first.text.slice(lead.length);
+    const parts = inline(rest);
+    const cut = over ? null : cutOf(parts, rest);
+    const kept = cut ? nodes + paintParts(target, inline(rest.slice(0, cut.length)), nodes) : nodes;
+    paintParts(target, cut ? inline(rest.slice(cut.length)) : parts, kept);
+    if (over) {
+      this.finished += length + first.raw.length - lead.length;
+      if (target.nextSibling?.nodeType !== Node.TEXT_NODE) target.after("\n"); // as the parser ends a paragraph
+      this.kept += 2;
+      return false;
+    }
+    this.open = { length: length + (cut?.length ?? 0), nodes: kept, guessed: guessed || Boolean(cut?.guessed) };
     return true;
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,9 @@ PDF = (
     b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
     b"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 200 200]>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
 )
+PNG = base64.b64decode(
+    b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 NOBODYS = "00000000-0000-4000-8000-000000000000"
 # The same text as the browser paints it live.
 LIVE = """async (text) => {
@@ -23,6 +27,12 @@ LIVE = """async (text) => {
   const box = document.createElement("div");
   new GrowingMarkdown(box).update(text, true);
   return [...box.querySelectorAll("a")].map(link => [link.className, link.getAttribute("href"), link.textContent]);
+}"""
+LIVE_PICTURES = """async (text) => {
+  const {GrowingMarkdown} = await import("/static/js/markdown.js");
+  const box = document.createElement("div");
+  new GrowingMarkdown(box).update(text, true);
+  return [...box.querySelectorAll("img")].map(image => image.getAttribute("src"));
 }"""
 STORED = "links => links.map(link => [link.className, link.getAttribute('href'), link.textContent])"
 
@@ -39,7 +49,7 @@ def test_a_file_named_in_an_answer_opens_beside_it(reader: Reader) -> None:
     made = reader.makes("plan.md", "# The plan")
     text = (
         f"See [the plan](workspace://{made.upper()}#text/markdown), workspace://{made}/plan%20b.md. "
-        f"![gone](workspace://{NOBODYS}) [bad](workspace://{made}0) `workspace://{made}` workspace://{made[:-2]}"
+        f"[gone](workspace://{NOBODYS}) [bad](workspace://{made}0) `workspace://{made}` workspace://{made[:-2]}"
     )
     reader.says(text)
     reader.load()
@@ -58,6 +68,31 @@ def test_a_file_named_in_an_answer_opens_beside_it(reader: Reader) -> None:
     reader.forgives()  # the answer 404 is told in the console too
     links.nth(2).click()
     expect(page.locator("#toasts")).to_contain_text("deleted or is not available")
+
+
+def test_a_picture_that_an_answer_shows_is_shown(reader: Reader) -> None:
+    """S14, W2.1: in one's own chat too, live and stored; what is no picture, or is gone, is a link with its name"""
+    seen = reader.makes("chart.png", PNG)
+    plan = reader.makes("plan.md", "# The plan")
+    text = f"![Chart](workspace://{seen}) ![Plan](workspace://{plan}/plan.md) ![Gone](workspace://{NOBODYS})"
+    reader.says(text)
+    reader.forgives()  # the answer 404 is told in the console too
+    reader.load()
+    page, links = reader.page, reader.page.locator(".row.answer .prose").last.locator("a")
+    expect(links.nth(1)).to_have_text("Plan")
+    expect(links.nth(2)).to_have_text("Gone")
+    picture = links.nth(0).locator("img")
+    expect(picture).to_have_attribute("alt", "Chart")
+    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
+    assert [link.get_attribute("class") for link in links.all()] == [
+        "file-link picture",
+        "file-link",
+        "file-link",
+    ]
+    live = page.evaluate(LIVE_PICTURES, text + " ![spy](https://example.com/p.png)")
+    assert live == [f"/api/v1/files/{one}/download?inline=1" for one in (seen, plan, NOBODYS)]
+    links.nth(0).click()
+    expect(reader.stage.locator("img")).to_be_visible()
 
 
 def test_a_pdf_is_shown_by_the_browser_from_our_own_route(reader: Reader) -> None:

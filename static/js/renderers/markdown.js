@@ -10,7 +10,7 @@ export async function render(stage, source, { retry, signal }) {
   const prose = element("div", { className: "prose sheet-of-prose" });
   stage.append(prose);
   new GrowingMarkdown(prose).update(text, true);
-  if (!source.page) for (const link of prose.querySelectorAll(".file-link")) link.removeAttribute("href"); // strangers have no such page
+  if (!source.page) withoutFiles(prose);
   delegate(prose, { "copy-code": copyCode });
 }
 
@@ -18,4 +18,10 @@ async function copyCode(button) {
   await navigator.clipboard.writeText(button.closest(".code").querySelector("code").textContent);
   button.textContent = _("Copied");
   setTimeout(() => (button.textContent = _("Copy")), 1600);
+}
+
+/** Strangers have neither the page nor the bytes of what a file of the owner names. */
+function withoutFiles(prose) {
+  for (const link of prose.querySelectorAll(".file-link")) link.removeAttribute("href");
+  for (const picture of prose.querySelectorAll("img")) picture.replaceWith(picture.alt);
 }
