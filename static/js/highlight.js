@@ -49,6 +49,14 @@ async function grammar(language) {
   return hljs;
 }
 
+let last = Promise.resolve();
+
+/** One block a task: the blocks that waited for a grammar would all be coloured in one, and the page would stand still. */
+function inTurn(act) {
+  last = last.then(() => new Promise((go) => setTimeout(go))).then(act, act);
+  return last;
+}
+
 /** Colour the code blocks inside `node`. Never throws: plain code is good enough. */
 export async function highlight(node) {
   const blocks = node.matches(".code") ? [node] : node.querySelectorAll(".code");
@@ -58,8 +66,12 @@ export async function highlight(node) {
     const code = block.querySelector("code");
     if (!(language in LANGUAGES) || code.childElementCount || code.textContent.length > LONGEST) continue;
     const hljs = await grammar(language).catch(() => null);
-    if (!hljs || !code.isConnected) continue;
-    const html = hljs.highlight(code.textContent, { language, ignoreIllegals: true }).value;
-    code.replaceChildren(globalThis.DOMPurify.sanitize(html, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true }));
+    if (hljs) await inTurn(() => colour(hljs, code, language)).catch(() => null);
   }
+}
+
+function colour(hljs, code, language) {
+  if (!code.isConnected) return;
+  const html = hljs.highlight(code.textContent, { language, ignoreIllegals: true }).value;
+  code.replaceChildren(globalThis.DOMPurify.sanitize(html, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true }));
 }
