@@ -7,6 +7,7 @@ import smtplib
 from uuid import UUID
 
 from django.core.mail import send_mail
+from django.utils.translation import gettext as _
 
 from copilot import history, queries
 from copilot.live import stream
@@ -37,9 +38,12 @@ def _tell_session(session_id: UUID, owner_id: int) -> None:
 def _send(file: WorkspaceFile) -> None:
     try:
         send_mail(
-            "A file was put in quarantine",
-            f"A scan found something harmful in your file “{file.name}”. It cannot be opened, downloaded or shared. "
-            "You can delete it on the page of your files.",
+            _("A file was put in quarantine"),
+            _(
+                "A scan found something harmful in your file “%(name)s”. It cannot be opened, downloaded or shared. "
+                "You can delete it on the page of your files."
+            )
+            % {"name": file.name},
             None,
             [file.owner.email],
         )

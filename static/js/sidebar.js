@@ -31,6 +31,7 @@ export class Sidebar {
       event.preventDefault();
       this.#drawer(false);
     });
+    startAccountMenu(document.querySelector(".me"));
     this.list.addEventListener("scroll", () => this.#more(), { passive: true });
     this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
     this.#offerUndo();
@@ -235,4 +236,19 @@ export function dayLabel(iso, now = new Date()) {
   if (days < 7) return _("Previous 7 days");
   if (days < 30) return _("Previous 30 days");
   return then.toLocaleDateString(document.documentElement.lang, { month: "long", year: "numeric" });
+}
+
+/** Escape and a click elsewhere close it, and mean nothing else then: an answer that runs goes on. */
+function startAccountMenu(menu) {
+  const closes = (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    event.preventDefault();
+    event.stopPropagation();
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  };
+  document.addEventListener("keydown", closes, true); // before whoever else listens for the key
+  document.addEventListener("click", ({ target }) => {
+    if (menu.open && !menu.contains(target)) menu.open = false;
+  });
 }

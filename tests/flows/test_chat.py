@@ -109,6 +109,10 @@ def test_stop_edit_and_resend(ada: Visitor) -> None:
     page = ada.log_in()
     send(page, LONG)
     expect(answers(page)).to_contain_text("Part 1")
+    page.locator(".me summary").click()
+    page.keyboard.press("Escape")  # means the menu, and nothing else
+    expect(page.locator(".me[open]")).to_have_count(0)
+    expect(page.locator(".me summary")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator(".row.notice")).to_have_text(re.compile("Stopped"))
     is_idle(page)
