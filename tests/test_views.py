@@ -225,16 +225,20 @@ def test_a_call_is_painted_whatever_its_arguments_are_called(ada: Client) -> Non
 
 
 def test_scripts_speak_the_readers_language(client, settings, tmp_path):
-    """W4.6: their texts come with the page, and those of notices; English needs none"""
+    """W4.6: their texts come with the page, and those of notices and refusals; English needs none"""
     folder = tmp_path / "de" / "LC_MESSAGES"
     folder.mkdir(parents=True)
     header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
     texts = {
-        "djangojs": ("Copied", "Kopiert"),
-        "django": ("Provider unavailable", "Anbieter nicht erreichbar"),
+        "djangojs": {"Copied": "Kopiert"},
+        "django": {
+            "Provider unavailable": "Anbieter nicht erreichbar",
+            "The message is empty.": "Die Nachricht ist leer.",
+        },
     }
-    for domain, (text, said) in texts.items():
-        (folder / f"{domain}.po").write_text(f'{header}msgid "{text}"\nmsgstr "{said}"\n')
+    for domain, known in texts.items():
+        entries = "\n".join(f'msgid "{text}"\nmsgstr "{said}"\n' for text, said in known.items())
+        (folder / f"{domain}.po").write_text(header + entries)
         subprocess.run(["msgfmt", folder / f"{domain}.po", "-o", folder / f"{domain}.mo"], check=True)
     settings.LOCALE_PATHS = [tmp_path]
     settings.LANGUAGES = [("en", "English"), ("de", "Deutsch")]
@@ -246,6 +250,9 @@ def test_scripts_speak_the_readers_language(client, settings, tmp_path):
     assert '"Copied": "Kopiert"' in german
     assert '<strong data-slot="label">Anbieter nicht erreichbar</strong>' in german
     assert '"Provider unavailable": "Anbieter nicht erreichbar"' in german  # for those that come live
+    assert '"refused:empty_message": "Die Nachricht ist leer."' in german
+    refused = client.post(f"/chat/{session.pk}/send/", {"text": " "}, headers={"Accept-Language": "de"})
+    assert ">Die Nachricht ist leer.</p>" in refused.text
 
 
 def test_every_text_of_the_scripts_can_be_gathered():

@@ -18,6 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from copilot import words
 from copilot.errors import Conflict, InvalidRequest, Refused, TooMany
 from copilot.live import counters
 from copilot.views.acting import user_of
@@ -61,13 +62,16 @@ def import_document(request: HttpRequest) -> HttpResponse:
         session = imports.bring_in(user_of(request).pk, document.file, force=force)
     except InvalidDocument as refusal:
         return _shown(
-            request, status=400, import_error=refusal.message, problems=refusal.details.get("problems")
+            request,
+            status=400,
+            import_error=words.of_refusal(refusal),
+            problems=refusal.details.get("problems"),
         )
     except Conflict as refusal:
         known = refusal.details.get("session_id")
-        return _shown(request, status=409, import_error=refusal.message, known_session=known)
+        return _shown(request, status=409, import_error=words.of_refusal(refusal), known_session=known)
     except Refused as refusal:
-        return _shown(request, status=refusal.status, import_error=refusal.message)
+        return _shown(request, status=refusal.status, import_error=words.of_refusal(refusal))
     return redirect("chat_session", session.pk)
 
 
@@ -84,7 +88,7 @@ def delete_account(request: HttpRequest) -> HttpResponse:
         try:
             return _deleted(request, user)
         except Refused as refusal:
-            messages.error(request, refusal.message)
+            messages.error(request, words.of_refusal(refusal))
             return _asked(request, user, status=refusal.status)
     return _asked(request, user)
 

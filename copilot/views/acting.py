@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
+from copilot import words
 from copilot.errors import NotFound, Refused
 
 
@@ -33,7 +34,7 @@ def done(request: HttpRequest, act: Callable[[], object], said: str, *, then: st
         with found():
             act()
     except Refused as problem:
-        messages.error(request, problem.message)
+        messages.error(request, words.of_refusal(problem))
     else:
         messages.success(request, said)
     return redirect(then)

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from copilot import dispatch, presets, schemas, sessions
+from copilot import dispatch, presets, schemas, sessions, words
 from copilot.commands import SendMessage
 from copilot.errors import InvalidRequest, Refused
 from copilot.events import JSON
@@ -95,7 +95,7 @@ def run(request: HttpRequest, agent_id: UUID) -> HttpResponse:
                 )
             )
     except Refused as problem:
-        messages.error(request, problem.message)
+        messages.error(request, words.of_refusal(problem))
         return _painted(request, version, status=problem.status, inputs=request.POST.get("inputs", ""))
     return redirect("chat_session", session.pk)
 
@@ -143,7 +143,7 @@ def _painted(
 def _refused(request: HttpRequest, problem: Refused, *, agent_id: UUID | None) -> HttpResponse:
     """What was written stays in the form, with everything that is wrong above it."""
     details = problem.details.get("details")
-    for said in details["errors"] if isinstance(details, dict) else [problem.message]:
+    for said in details["errors"] if isinstance(details, dict) else [words.of_refusal(problem)]:
         messages.error(request, said)
     context = {
         "agent_id": agent_id,

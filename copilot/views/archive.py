@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from copilot import queries, sessions
+from copilot import queries, sessions, words
 from copilot.errors import InvalidRequest
 from copilot.views.acting import done, user_of
 
@@ -26,7 +26,7 @@ def archived(request: HttpRequest) -> HttpResponse:
             user_of(request).pk, archived=True, cursor=request.GET.get("cursor", "")[:500] or None
         )
     except InvalidRequest as problem:
-        messages.error(request, problem.message)
+        messages.error(request, words.of_refusal(problem))
         return redirect("archived")
     return render(request, "copilot/archived.html", {"page": page})
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
-from copilot import artifacts, markdown
+from copilot import artifacts, markdown, words
 from copilot.errors import NotFound, Refused
 from copilot.views.acting import user_of
 from copilot.workspace import files, rendering
@@ -41,4 +41,6 @@ def _rendered(request: HttpRequest, document: Callable[[], HttpResponse]) -> Htt
     except NotFound as problem:
         raise Http404 from problem
     except Refused as problem:
-        return HttpResponse(problem.message, status=problem.status, content_type="text/plain; charset=utf-8")
+        return HttpResponse(
+            words.of_refusal(problem), status=problem.status, content_type="text/plain; charset=utf-8"
+        )

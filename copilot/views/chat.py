@@ -68,7 +68,10 @@ def chat_start(request: HttpRequest) -> HttpResponse:
         with sessions.begun(user.pk) as session:
             session_id = _submit(request, session.pk)
     except Refused as problem:
-        context = _frame(request) | {"send_error": problem.message, "draft": request.POST.get("text", "")}
+        context = _frame(request) | {
+            "send_error": words.of_refusal(problem),
+            "draft": request.POST.get("text", ""),
+        }
         return render(request, "copilot/chat.html", context, status=problem.status)
     return redirect("chat_session", session_id)
 
@@ -122,7 +125,7 @@ def _painted(request: HttpRequest, session_id: UUID, *, problem: Refused | None 
         rows, has_older = queries.messages_page(session_id, before=before)
         context |= _older_page(rows, has_older=has_older)
     if problem is not None:
-        context |= {"send_error": problem.message, "draft": request.POST.get("text", "")}
+        context |= {"send_error": words.of_refusal(problem), "draft": request.POST.get("text", "")}
     return render(request, "copilot/chat.html", context, status=problem.status if problem else 200)
 
 

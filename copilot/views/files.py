@@ -83,7 +83,7 @@ def rename(request: HttpRequest, file_id: UUID) -> HttpResponse:
         with found():
             file = files.rename(user_of(request).pk, file_id, request.POST.get("name", "")[:1000])
     except Refused as problem:
-        messages.error(request, problem.message)
+        messages.error(request, words.of_refusal(problem))
     else:
         messages.success(request, _("Renamed to %(name)s.") % {"name": file.name})
     return _back(request)
@@ -123,7 +123,7 @@ def archive(request: HttpRequest) -> HttpResponseBase:
         chosen, absent = files.chosen(user_of(request).pk, request.POST.getlist("ids")[: files.PAGE_FILES])
         return zips.respond(request, chosen, title="workspace", absent=absent)
     except Refused as problem:
-        messages.error(request, problem.message)
+        messages.error(request, words.of_refusal(problem))
     return _back(request)
 
 

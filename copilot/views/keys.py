@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from copilot import api_keys
+from copilot import api_keys, words
 from copilot.errors import Refused
 from copilot.views.acting import done, user_of
 
@@ -33,7 +33,7 @@ def keys(request: HttpRequest) -> HttpResponse:
             )
             secret = made.token
         except Refused as problem:
-            messages.error(request, problem.message)
+            messages.error(request, words.of_refusal(problem))
     scopes = [scope for scope in api_keys.SCOPES if scope != "staff" or user.is_staff]
     context = {
         "keys": api_keys.of_user(user.pk),

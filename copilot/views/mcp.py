@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from copilot import mcp, mcp_trials, toolset
+from copilot import mcp, mcp_trials, toolset, words
 from copilot.errors import InvalidRequest, Refused
 from copilot.views.acting import done, found, user_of
 
@@ -37,7 +37,7 @@ def servers(request: HttpRequest) -> HttpResponse:
         try:
             mcp.add(user_of(request).pk, _draft(request))
         except Refused as problem:
-            messages.error(request, problem.message)
+            messages.error(request, words.of_refusal(problem))
             status = problem.status
         else:
             messages.success(request, _("Added. Its tools are there from your next message on."))
@@ -72,7 +72,7 @@ def test(request: HttpRequest, server_id: UUID) -> HttpResponse:
         with found():
             tried = mcp_trials.run(user_of(request).pk, mcp.own(user_of(request).pk, server_id))
     except Refused as problem:
-        messages.error(request, problem.message)
+        messages.error(request, words.of_refusal(problem))
         return redirect("mcp_servers")
     if tried.error:
         messages.error(request, tried.error)

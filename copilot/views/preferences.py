@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from copilot import preferences
+from copilot import preferences, words
 from copilot.commands import clean_text
 from copilot.errors import InvalidRequest, Refused
 from copilot.views.acting import user_of
@@ -28,7 +28,7 @@ def settings(request: HttpRequest) -> HttpResponse:
         try:
             preferences.change(owner_id, _chosen(request))
         except Refused as problem:
-            messages.error(request, problem.message)
+            messages.error(request, words.of_refusal(problem))
             status = problem.status
             shown = preferences.PreferencesView(
                 timezone=request.POST.get("timezone", ""),

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from copilot import cron, preferences
+from copilot import cron, preferences, words
 from copilot import schedules as tasks
 from copilot.errors import Refused
 from copilot.permissions import UNRESTRICTED
@@ -31,7 +31,7 @@ def schedules(request: HttpRequest) -> HttpResponse:
         try:
             tasks.create(owner_id, _asked(form), UNRESTRICTED)
         except Refused as problem:
-            messages.error(request, problem.message)
+            messages.error(request, words.of_refusal(problem))
             status = problem.status
         else:
             messages.success(request, _("The task is on the clock."))

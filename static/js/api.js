@@ -1,10 +1,10 @@
 // REST calls with the page's CSRF token; a refusal becomes an error that carries the wire's code and words (E3).
 
-import { _ } from "./words.js";
+import { _, refusal } from "./words.js";
 
 export class Refused extends Error {
   constructor(status, body) {
-    super(body?.error?.message ?? _("The server did not understand."));
+    super(refusal(body?.error) ?? _("The server did not understand."));
     this.status = status;
     this.code = body?.error?.code ?? "unknown";
   }

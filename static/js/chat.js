@@ -21,7 +21,7 @@ import { startTheme } from "./theme.js";
 import { ThisChat } from "./thischat.js";
 import { announce, toast } from "./toast.js";
 import { Versions } from "./versions.js";
-import { _, translated } from "./words.js";
+import { _, refusal, translated } from "./words.js";
 
 const QUIET_FOR = 1500; // a connection back within this time was never worth a word
 
@@ -76,7 +76,7 @@ function take(event) {
   if (event.kind === "session.changed" || event.kind === "title.changed") sidebar.changed(event);
   if (event.kind === "session.changed" && notifier.heard(event)) transcript.schedule();
   if (event.kind === "export.finished") return sidebar.exports.finished(event);
-  if (event.kind === "error") return toast(event.message);
+  if (event.kind === "error") return toast(refusal(event));
   if (event.kind.startsWith("side.")) return aside.take(event);
   if (event.session_id !== sessionId || frozen !== undefined) return;
   const before = state.ended;

@@ -1,6 +1,6 @@
 // The one WebSocket of a page: commands with answers, subscriptions that survive a reconnect (E2, T8.2).
 
-import { _ } from "./words.js";
+import { _, refusal } from "./words.js";
 
 const FIRST_WAIT = 400; // doubles up to LONGEST_WAIT, with full jitter, so that a restart brings no stampede
 const LONGEST_WAIT = 15_000;
@@ -125,7 +125,7 @@ export class Socket {
     this.waiting.delete(event.ref);
     clearTimeout(waiter.timer);
     if (event.kind === "ack") waiter.resolve(event);
-    else waiter.reject(new CommandFailed(event.code, event.message, event));
+    else waiter.reject(new CommandFailed(event.code, refusal(event), event));
   }
 
   #ping() {

@@ -9,3 +9,6 @@ export function _(text, fields = {}) {
 
 /** A text that the server wrote, without fields; not one for the tool to gather. */
 export const translated = (text) => catalogue[text] ?? text;
+
+/** What the wire says of a refusal: English with its numbers, or the reader's sentence for its code. */
+export const refusal = (error) => catalogue[`refused:${error?.code}`] ?? error?.message;
