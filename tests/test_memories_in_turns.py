@@ -173,3 +173,16 @@ def test_the_page_shows_changes_and_forgets():
     assert ada.post(f"/settings/memories/{item.pk}/forget/").status_code == 302
     assert ada.post(f"/settings/memories/{item.pk}/forget/").status_code == 404
     assert person(make.bob()).post(f"/settings/memories/{item.pk}/edit/", {"text": "x"}).status_code == 404
+
+
+@pytest.mark.django_db
+def test_five_hundred_memories_are_many_pages():
+    """W3: every list is paged"""
+    for number in range(27):
+        memories.add(make.ada().pk, f"Fact number {number};")
+    ada = person(make.ada())
+    first, second = (ada.get("/settings/memories/", {"offset": at}).content.decode() for at in (0, 25))
+    assert (first.count("Fact number"), second.count("Fact number")) == (25, 2)
+    assert 'href="?offset=25"' in first
+    assert 'href="?offset=0"' in second
+    assert ada.get("/settings/memories/", {"offset": "²"}).content.decode().count("Fact number") == 25

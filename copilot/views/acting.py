@@ -38,3 +38,12 @@ def done(request: HttpRequest, act: Callable[[], object], said: str, *, then: st
     else:
         messages.success(request, said)
     return redirect(then)
+
+
+LONGEST_OFFSET = 5  # digits
+
+
+def offset_of(request: HttpRequest) -> int:
+    """Where in a list a page begins; anything odd is its start."""
+    text = request.GET.get("offset", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_OFFSET else 0

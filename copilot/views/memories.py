@@ -13,7 +13,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from copilot import memories as remembered
-from copilot.views.acting import done, user_of
+from copilot.views.acting import done, offset_of, user_of
+
+PAGE = 25
 
 
 @login_required
@@ -21,9 +23,12 @@ from copilot.views.acting import done, user_of
 @require_GET
 def memories(request: HttpRequest) -> HttpResponse:
     """What the agent remembers of its user, to be read, changed and forgotten (A25.1)."""
-    owner_id = user_of(request).pk
+    owner_id, offset = user_of(request).pk, offset_of(request)
+    found = remembered.listed(owner_id)[offset : offset + PAGE + 1]
     context = {
-        "items": remembered.listed(owner_id),
+        "items": found[:PAGE],
+        "newer": max(offset - PAGE, 0) if offset else None,
+        "older": offset + PAGE if len(found) > PAGE else None,
         "on": remembered.is_on(owner_id),
         "most": remembered.MAX_CHARACTERS,
     }

@@ -13,7 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from copilot.errors import InvalidRequest
-from copilot.views.acting import done, user_of
+from copilot.views.acting import done, offset_of, user_of
 from copilot.workspace import shares
 
 PAGE = 25
@@ -24,7 +24,7 @@ LONGEST_DAYS = 5  # digits of a number of days
 @never_cache
 @require_GET
 def shared_links(request: HttpRequest) -> HttpResponse:
-    page = shares.page(user_of(request).pk, limit=PAGE, offset=_offset(request))
+    page = shares.page(user_of(request).pk, limit=PAGE, offset=offset_of(request))
     context = {
         "items": [
             {"share": share, "state": shares.state(share), "url": shares.url(share)} for share in page.items
@@ -36,11 +36,6 @@ def shared_links(request: HttpRequest) -> HttpResponse:
         "longest": shares.LONGEST_PASSWORD,
     }
     return render(request, "copilot/shared_links.html", context)
-
-
-def _offset(request: HttpRequest) -> int:
-    text = request.GET.get("offset", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_DAYS else 0
 
 
 @login_required
