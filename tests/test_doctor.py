@@ -31,6 +31,8 @@ SECRET = "extremely-secret-value-1234567890"
 def _patience(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(running, "QUICK_SECONDS", 30.0)
     monkeypatch.setattr(running, "SLOW_SECONDS", 30.0)
+    monkeypatch.setattr(servers, "BEAT_LIFE_SECONDS", 600.0)  # nobody beats here after the first time
+    monkeypatch.setattr(servers, "REAPER_SILENT_SECONDS", 50.0)
 
 
 def doctor(*arguments: str) -> tuple[int, list[dict[str, str]]]:
