@@ -40,7 +40,7 @@ class BySource(admin.SimpleListFilter):
 
 @admin.register(UsageRecord)
 class UsageRecordAdmin(OfUsers):
-    list_display = ["occurred_at", "user", "provider", "model", "purpose", "cost", "cost_source", "aborted"]
+    list_display = ["occurred_at", "user", "call", "cost", "notes"]
     list_filter = [BySource, "aborted", "estimated"]
     list_select_related = ["account__user"]
     search_fields = USER_SEARCH
@@ -60,8 +60,14 @@ class UsageRecordAdmin(OfUsers):
     def user(self, record: UsageRecord) -> str | None:
         return record.account.user.get_username() if record.account else None
 
+    def call(self, record: UsageRecord) -> str:
+        return f"{record.provider} {record.model}, {record.purpose}"
+
     def cost(self, record: UsageRecord) -> str:
-        return dollars(record.cost_microdollars)
+        return f"{dollars(record.cost_microdollars)}, {record.cost_source.lower()}"
+
+    def notes(self, record: UsageRecord) -> str:
+        return ", ".join(name for name in ("estimated", "aborted") if getattr(record, name))
 
 
 @admin.register(MonthlyUsage)

@@ -42,7 +42,7 @@ class ByType(admin.SimpleListFilter):
 
 @admin.register(StripeEvent)
 class StripeEventAdmin(Asking, ViewOnly):
-    list_display = ["received_at", "type", "state", "attempts", "last_error", "event_id", "processed_at"]
+    list_display = ["received_at", "type", "state", "tries", "event_id", "processed_at"]
     list_filter = ["state", ByType]
     search_fields = ["=event_id"]
     ordering = ["-id"]
@@ -57,6 +57,9 @@ class StripeEventAdmin(Asking, ViewOnly):
         """Without what was said: a list does not show it, and it may be long."""
         rows: QuerySet[StripeEvent] = super().get_queryset(request).defer("payload")
         return rows
+
+    def tries(self, event: StripeEvent) -> str:
+        return f"{event.attempts}: {event.last_error}" if event.last_error else str(event.attempts)
 
     @admin.display(description="payload")
     def said(self, event: StripeEvent) -> SafeString:

@@ -14,8 +14,23 @@ from django.http import HttpResponseForbidden
 from django.test.utils import CaptureQueriesContext
 from django.urls import path, reverse
 
-from billing import accounts, policies, pricing, queries, usage
-from billing.models import Account, LimitPolicy, ModelPrice, TierPolicy, UsageRecord, UsageWindow
+from billing import accounts, ledger, policies, pricing, queries, usage
+from billing.models import (
+    Account,
+    AutoTopUp,
+    LedgerAllocation,
+    LedgerEntry,
+    LimitPolicy,
+    ModelPrice,
+    MonthlyUsage,
+    PlanChange,
+    StripeEvent,
+    TierPolicy,
+    TopUp,
+    UsageRecord,
+    UsageReset,
+    UsageWindow,
+)
 from copilot.models import ApiKey, Message, ModelCall, Session, Turn, WorkerBeat, WorkspaceFile
 from tests import make
 
@@ -115,6 +130,40 @@ def test_lists_can_be_searched_by_any_text(model, staff):
     fill(1)
     for text in ("owner-1", str(uuid.uuid4()), "a b'c%", "7"):
         assert staff.get(address(model, "changelist"), {"q": text}).status_code == 200
+
+
+def test_what_came_from_stripe_and_went_through_the_ledger_is_found(staff):
+    """B18.1, B18.5: by user, by id and by type, whatever is typed"""
+    fill(1)
+    account = Account.objects.get(user__username="owner-1")
+    Account.objects.filter(pk=account.pk).update(stripe_customer_id="cus_7")
+    granted = ledger.grant(account.user_id, 100, key="grant:7")
+    bought = TopUp.objects.create(account=account, amount_cents=500, payment_intent_id="pi_7")
+    for number, kind in enumerate(["invoice.paid", "customer.deleted", "tax.rate.created"]):
+        StripeEvent.objects.create(event_id=f"evt_{number}", type=kind, livemode=False, created=NOON)
+    for model, query, found in [
+        (Account, {"q": "cus_7"}, 1),
+        (Account, {"q": str(account.user_id)}, 1),
+        (Account, {"q": "wner-"}, 1),
+        (LedgerEntry, {"q": "OWNER-1"}, 1),
+        (LedgerEntry, {"q": granted.idempotency_key}, 1),
+        (LedgerEntry, {"q": "a b'c%"}, 0),
+        (LedgerAllocation, {"q": "7"}, 0),
+        (TopUp, {"q": "pi_7"}, 1),
+        (TopUp, {"q": str(bought.pk)}, 1),
+        (TopUp, {"q": "a b'c%"}, 0),
+        (AutoTopUp, {"q": "owner-1"}, 0),
+        (UsageReset, {"q": "owner-1"}, 0),
+        (PlanChange, {"q": "nobody"}, 0),
+        (MonthlyUsage, {"q": "nobody"}, 0),
+        (StripeEvent, {"q": "evt_1"}, 1),
+        (StripeEvent, {"type": "customer.deleted"}, 1),
+        (StripeEvent, {"type": "other"}, 1),
+        (StripeEvent, {}, 3),
+        (UsageRecord, {"cost_source": "REPORTED"}, 1),
+    ]:
+        answer = staff.get(address(model, "changelist"), query)
+        assert (answer.status_code, answer.context["cl"].result_count) == (200, found), (model, query)
 
 
 def test_a_row_is_found_by_its_whole_id_and_by_its_user(staff):

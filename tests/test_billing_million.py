@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ STAFF = "/admin/billing"
 PAGES = {
     "/billing/usage": 2,
     f"{STAFF}/usagerecord/": 4,
-    f"{STAFF}/usagerecord/?p=99": 4,
+    f"{STAFF}/usagerecord/?p=49": 4,
     f"{STAFF}/usagerecord/?cost_source=UNKNOWN": 4,
     f"{STAFF}/usagerecord/?cost_source=REPORTED": 4,
     f"{STAFF}/usagerecord/?aborted__exact=1": 4,
@@ -103,8 +104,8 @@ def test_a_million_records_slow_no_page(monkeypatch: pytest.MonkeyPatch) -> None
         took = cost.processor_ms + cost.database_ms
         print(f"{page}: {took:.1f} ms ({cost.processor_ms:.1f} + {cost.database_ms:.1f}), {cost.rows} rows")
         print(f"    {cost.outline}")
-    for name, (middle, late) in acts_of(make.ada()).items():
-        print(f"{name}: {middle:.2f} ms, 95 of 100 under {late:.2f} ms")
+    for name, (worked, waited) in acts_of(make.ada()).items():
+        print(f"{name}: p95 {worked:.2f} ms of this process, {waited:.2f} ms by the clock")
     assert {page: cost.statements for page, cost in costs.items()} == PAGES
     assert {page: cost.rows for page, cost in costs.items() if cost.rows > MOST_ROWS} == {}
 
@@ -143,18 +144,19 @@ def cost_of(staff: Client, page: str) -> Cost:
 
 
 def acts_of(ada: User) -> dict[str, tuple[float, float]]:
-    """What a message, a call, the plan page and Stripe wait for, in milliseconds of the clock: the half, and p95 (B19.6, B14.2)."""
+    """What a message, a call, the plan page and Stripe wait for (B19.6, B14.2)."""
     usage.check(ada.pk)
     acts: dict[str, Callable[[int], object]] = {
         "check": lambda n: usage.check(ada.pk),
         "record": lambda n: usage.record(call(ada, at=timezone.now(), reported="0.000010")),
         "status": lambda n: queries.subscription(ada.pk),
-        "webhook": _knock,
+        "webhook": partial(_knock, Client()),
     }
-    return {name: _waits(act) for name, act in acts.items()}
+    with override_settings(STRIPE_WEBHOOK_SECRETS=[SECRET]):
+        return {name: _waits(act) for name, act in acts.items()}
 
 
-def _knock(number: int) -> None:
+def _knock(stripe: Client, number: int) -> None:
     told = {
         "id": f"evt_knock{number}",
         "object": "event",
@@ -162,21 +164,21 @@ def _knock(number: int) -> None:
         "created": int(time.time()),
     }
     body = json.dumps(told | {"livemode": False, "data": {"object": {"id": "in_1"}}}).encode()
-    with override_settings(STRIPE_WEBHOOK_SECRETS=[SECRET]):
-        answer = Client().post(
-            WEBHOOK, body, content_type="application/json", headers={"Stripe-Signature": signed(body, SECRET)}
-        )
+    answer = stripe.post(
+        WEBHOOK, body, content_type="application/json", headers={"Stripe-Signature": signed(body, SECRET)}
+    )
     assert answer.status_code == 200
 
 
 def _waits(act: Callable[[int], object]) -> tuple[float, float]:
-    took = []
+    """p95 of 200, in milliseconds: of the process, and by the clock, which other people's work moves too."""
+    worked, waited = [], []
     for number in range(200):
-        began = time.perf_counter()
+        began = time.thread_time(), time.perf_counter()
         act(number)
-        took.append((time.perf_counter() - began) * 1_000)
-    took.sort()
-    return took[100], took[190]
+        worked.append((time.thread_time() - began[0]) * 1_000)
+        waited.append((time.perf_counter() - began[1]) * 1_000)
+    return sorted(worked)[190], sorted(waited)[190]
 
 
 Statement = tuple[str, Any]
