@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import json
 import logging
@@ -244,10 +245,34 @@ def chatting(settings, monkeypatch, **fakes) -> Iterator[None]:
     scripted.WORLD.__init__()
     for name, fake in fakes.items():
         _switch_on(settings, name, fake)
+    with _silent_about_ids():
+        try:
+            yield
+        finally:
+            close_courier()
+
+
+@contextmanager
+def _silent_about_ids() -> Iterator[None]:
+    """A-L25.1: in no test of ours does any log hold an id of a platform."""
+    watch = _Watch()
+    logging.getLogger().addHandler(watch)
     try:
         yield
     finally:
-        close_courier()
+        logging.getLogger().removeHandler(watch)
+    assert watch.found == []
+
+
+class _Watch(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._plain = logging.Formatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self._plain.format(copy.copy(record))  # with what was raised; the record stays as it is
+        self.found += [f"{record.name}: {one}" for one in recorded.IDS if one in line]
 
 
 def make_room(monkeypatch) -> None:
