@@ -51,8 +51,9 @@ def _stored(platform: str, bot_account: str, heard: Heard) -> HttpResponse:
     if heard.incoming is not None:
         try:
             tasks.receive(platform, bot_account, heard.incoming)
-        except DatabaseError:
-            log.warning("the inbox is unreachable; %s is asked to send again", platform)
+        except DatabaseError as problem:
+            why = getattr(problem.__cause__, "sqlstate", None) or type(problem).__name__
+            log.warning("the inbox is unreachable (%s); %s is asked to send again", why, platform)
             return _refusal(503, "unavailable", "Please send it again.")
         except Unreadable:
             return _unreadable(platform)

@@ -234,6 +234,7 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=60)
     options = parser.parse_args()
     telegram = Telegram()
+    telegram.counts_rates = True
     with telegram.running():
         os.environ |= {
             "TELEGRAM_BOT_TOKEN": telegram.token,
