@@ -25,7 +25,7 @@ from config.servers import dies_with_parent, free_port
 
 CHROMIUM = "/usr/bin/chromium"
 ROOT = Path(__file__).resolve().parents[2]
-WORDS_PER_SECOND = "40"  # slow enough to act in the middle of an answer, fast enough to see its end
+WORDS_PER_SECOND = "100"  # a long answer lasts a minute at any pace; others are soon over
 START_SECONDS = 180  # five processes on a busy machine
 NEEDED = ("turns", "maintenance", "background", "schedule")
 EXPECTED_WHILE_DOWN = re.compile(r"WebSocket connection|ERR_CONNECTION|Failed to load resource")

@@ -76,8 +76,9 @@ def test_whoever_is_away_is_told_once_if_they_asked_for_it(ada: Visitor) -> None
     """W2.10: the tab's title always, a notification by choice"""
     ada.context.add_init_script(AWAY)
     page = ada.log_in()
-    send(page, "Hello")
-    page.evaluate("window.away = true")
+    page.get_by_label("Message", exact=True).fill("Hello")
+    page.evaluate("window.away = true")  # before it is sent: no answer is quicker than that
+    page.keyboard.press("Enter")
     expect(page).to_have_title(re.compile(r"^\(1\) "))
     assert page.evaluate("window.told") == []
     page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
@@ -85,8 +86,9 @@ def test_whoever_is_away_is_told_once_if_they_asked_for_it(ada: Visitor) -> None
     page.locator(".me summary").click()
     page.get_by_role("button", name="Notify me").click()
     expect(page.get_by_role("button", name="Notify me")).to_have_attribute("aria-pressed", "true")
-    send(page, "Ask me something before you go on.")
+    page.get_by_label("Message", exact=True).fill("Ask me something before you go on.")
     page.evaluate("window.away = true")
+    page.keyboard.press("Enter")
     expect(page.locator(".question")).to_be_visible()
     expect(page).to_have_title(re.compile(r"^\(1\) "))
     assert [body for _, body in page.evaluate("window.told")] == ["It needs you."]
