@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 
 from billing import counters, queries
 from billing.models import LimitPolicy
@@ -170,6 +171,25 @@ def test_a_child_is_refused_and_its_parent_goes_on(session, model):
     assert "limit_reached" in answer
     assert "weekly limit. It resets on" in answer
     assert not Session.objects.filter(parent=session, deleted_at=None).exists()
+
+
+def test_a_retry_that_could_not_be_written_holds_nothing(session, model, monkeypatch):
+    """B6.7, B7.1: nothing is held for a turn that never opened"""
+    LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
+    queries.forget_policy()
+    model.will(Text("Aye."))
+    ended(start(session))
+    until(lambda: lease_of(session) == {} and counters.open_holds(session.owner_id) == [])
+    said = Message.objects.get(session=session, kind="user")
+
+    def away(*args):
+        raise OperationalError
+
+    monkeypatch.setattr("copilot.dispatch.branching._opened", away)
+    again = {"act": "retry", "message_id": str(said.pk)}
+    refused = person(session.owner).post(f"{V1}/sessions/{session.pk}/branches", again, content_type=JSON)
+    assert refused.status_code == 503
+    assert counters.open_holds(session.owner_id) == []
 
 
 def test_a_decision_that_would_resume_is_refused(session, model, monkeypatch):

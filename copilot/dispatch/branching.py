@@ -96,6 +96,7 @@ def _start(
         let_go(message.user_id, held.turn_id)
         raise busy() from problem
     except DatabaseError as problem:
+        let_go(message.user_id, held.turn_id)
         raise Unavailable from problem
     prefixes.broken("edit", held.session_id)
     publish_page(held.session_id)  # before a worker wakes: in the log it would undo its first words
