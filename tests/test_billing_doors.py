@@ -173,23 +173,31 @@ def test_a_child_is_refused_and_its_parent_goes_on(session, model):
     assert not Session.objects.filter(parent=session, deleted_at=None).exists()
 
 
-def test_a_retry_that_could_not_be_written_holds_nothing(session, model, monkeypatch):
-    """B6.7, B7.1: nothing is held for a turn that never opened"""
+@pytest.mark.parametrize(
+    ("opens", "door", "body"),
+    [
+        ("copilot.dispatch.branching._opened", "branches", {"act": "retry"}),
+        ("copilot.turns.open_compaction", "compact", {}),
+    ],
+    ids=["retry", "compaction"],
+)
+def test_what_could_not_be_written_holds_nothing(session, model, monkeypatch, opens, door, body):
+    """B6.7, B7.1: nothing is held for a turn that never opened, and the session is free"""
     LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
     queries.forget_policy()
     model.will(Text("Aye."))
     ended(start(session))
     until(lambda: lease_of(session) == {} and counters.open_holds(session.owner_id) == [])
-    said = Message.objects.get(session=session, kind="user")
+    if door == "branches":
+        body = body | {"message_id": str(Message.objects.get(session=session, kind="user").pk)}
 
-    def away(*args):
+    def away(*args, **kwargs):
         raise OperationalError
 
-    monkeypatch.setattr("copilot.dispatch.branching._opened", away)
-    again = {"act": "retry", "message_id": str(said.pk)}
-    refused = person(session.owner).post(f"{V1}/sessions/{session.pk}/branches", again, content_type=JSON)
+    monkeypatch.setattr(opens, away)
+    refused = person(session.owner).post(f"{V1}/sessions/{session.pk}/{door}", body, content_type=JSON)
     assert refused.status_code == 503
-    assert counters.open_holds(session.owner_id) == []
+    assert (counters.open_holds(session.owner_id), lease_of(session)) == ([], {})
 
 
 def test_a_decision_that_would_resume_is_refused(session, model, monkeypatch):

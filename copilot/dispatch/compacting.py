@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import DatabaseError, IntegrityError
 
 from copilot import history, queries, tasks, turns
 from copilot.dispatch.holding import Hold, busy, hold
@@ -74,6 +74,10 @@ def _start(held: Hold, user_id: int, *, focus: str, origin: str) -> str:
         let_go(user_id, held.turn_id)
         lease.give_back(str(session_id), str(held.token))
         raise busy() from problem
+    except DatabaseError as problem:
+        let_go(user_id, held.turn_id)
+        lease.give_back(str(session_id), str(held.token))
+        raise Unavailable from problem
     running = SessionChanged(
         title=opened.title,
         pinned=opened.pinned,
