@@ -365,3 +365,16 @@ def test_what_is_not_sold_cannot_be_bought(shop):
     for tier in ("PRO", "BUSINESS"):
         refused = shop.ask(tier)
         assert (refused.status_code, code_of(refused)) == (400, "tier_not_available")
+
+
+def test_a_bank_that_refuses_at_once_changes_nothing(shop):
+    """B16.c1, B11.5: Stripe itself answers 402, which is told as it is; the next try may go through"""
+    shop.subscribe("PRO")
+    shop.fake.faults.add("declined", "POST", "/v1/subscriptions/")
+    refused = shop.ask("BUSINESS")
+    assert refused.status_code == 402
+    assert refused.json()["error"]["code"] == "card_declined"
+    assert refused.json()["error"]["message"] == "Your card was declined."
+    assert (shop.tier, shop.status()["pending_tier"]) == ("PRO", None)
+    assert shop.ask("BUSINESS").status_code == 200
+    assert shop.tier == "BUSINESS"

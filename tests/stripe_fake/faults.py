@@ -14,6 +14,7 @@ FaultKind = Literal[
     "stored_error",  # 500 that is kept under the idempotency key and comes again
     "limit",  # 429
     "unauthorised",  # 401
+    "declined",  # 402: the bank refused at once, and nothing happened
     "hang",  # no answer, and nothing happened
     "hang_after",  # no answer, and it did happen
     "reset",  # the connection breaks, and nothing happened

@@ -150,6 +150,8 @@ class Handler(BaseHTTPRequestHandler):
             )
         if fault == "limit":
             raise Problem("Too many requests.", status=429, code="rate_limit")
+        if fault == "declined":
+            raise Problem("Your card was declined.", status=402, kind="card_error", code="card_declined")
         if fault in ("error", "stored_error"):
             raise Problem("An unknown error occurred.", status=500, kind="api_error")
 
