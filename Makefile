@@ -6,6 +6,8 @@ SLOW_WORKERS ?= 2
 ARGS ?=
 BIN := .venv/bin
 MONEY_TESTS := tests/test_billing_*.py tests/test_usage_records.py tests/races/test_payment_races.py tests/races/test_plan_races.py
+# A wait that did not come true on a busy machine gets one more try, and the closing line counts it; a wrong answer gets none.
+PATIENT := --reruns 1 --only-rerun "Timeout|did not come true|Locator expected"
 LOCK := UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --universal --python-version 3.11
 
 export PORT
@@ -21,10 +23,9 @@ run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
 	@exec $(BIN)/python -m config.run
 
 test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4)
-	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own;
-	@# one that fails is tried once more, and the closing line counts it as a rerun.
-	@$(BIN)/pytest -n $(WORKERS) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ]
-	@$(BIN)/pytest -n 3 --dist loadfile --reruns 1 -m "browser and not slow" $(ARGS) || [ $$? = 5 ]
+	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own.
+	@$(BIN)/pytest -n $(WORKERS) $(PATIENT) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ]
+	@$(BIN)/pytest -n 3 --dist loadfile $(PATIENT) -m "browser and not slow" $(ARGS) || [ $$? = 5 ]
 
 slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
 	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)

@@ -309,10 +309,9 @@ class Rig:
         app.conf.task_always_eager = False
 
     def run_errands(self, count: int = 1) -> None:
-        """Do what ended turns left, here and now; in the field a background worker does."""
+        """Do what ended turns have left by now, and nothing that comes of it; in the field a background worker does."""
         until(lambda: len(self.errands) >= count)
-        while self.errands:
-            errand, turn_id = self.errands.pop(0)
+        for errand, turn_id in [self.errands.pop(0) for _ in range(len(self.errands))]:
             tasks.run_errand(errand, str(turn_id))
 
     def close(self) -> None:

@@ -87,11 +87,11 @@ def test_a_run_that_cannot_even_begin(rig, session, monkeypatch):
     run = engine.TurnRun
     unlucky: list[object] = []
 
-    def refuse(turn, services, prepared):
+    def refuse(turn, *given):
         if not unlucky:
             unlucky.append(turn.turn_id)
             raise RuntimeError("no memory for this one")
-        return run(turn, services, prepared)
+        return run(turn, *given)
 
     monkeypatch.setattr(engine, "TurnRun", refuse)
     rig.hold_tasks()
