@@ -137,7 +137,6 @@ class AccountAdmin(Asking, Quick):
         "user", "tier", "granted_tier", "day_use", "week_use", "balance", "subscription_status", "grace",
     ]  # fmt: skip
     list_filter = ["tier"]
-    list_per_page = list_max_show_all = 15  # its rows have the most cells
     list_select_related = ["user", "subscription"]
     search_fields = ["user__email", "user__username"]
     search_help_text = "A part of the e-mail or user name, or a whole user id or customer id."

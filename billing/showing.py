@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
 else:
     AnyAdmin = admin.ModelAdmin
 
-MOST_LISTED = 1_000  # rows of a list, fifty pages; whoever looks for older ones searches
-PER_PAGE = 20  # drawing a cell costs Django more than finding its row
+MOST_LISTED = 1_000  # rows of a list; whoever looks for older ones searches
+PER_PAGE = 15  # drawing a cell costs Django more than finding its row
 MOST_NAMED = 20  # accounts that one name or address finds
 USER_SEARCH = ["=account__user__username", "=account__user__email"]
 
