@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from copilot import turns
+from copilot import sessions, turns
 from copilot.agent.commits import retried
 from copilot.agent.turn import TurnRun
 from copilot.bridge import in_thread
@@ -59,12 +59,17 @@ class Holdings:
             if run.turn.turn_id not in ours and not run.over:
                 run.interrupt("lost")
         kept = [run for run in runs if run.turn.turn_id in ours and not run.over]
+        # A block that ended meanwhile is told by nobody else: the sweep tells these pages anew. Noted before the log
+        # takes anything, and once more behind it: a sweep in between may have told a page before such a block's end.
+        pages = {run.turn.session_id for run in kept}
+        await in_thread(sessions.note_untold, *pages)
         await lease.renew([_holding(run) for run in kept], recreate=True)
         for run in kept:
             if run.over:  # it ended meanwhile: its lease may have been made anew after it was let go
                 await in_thread(lease.give_back, str(run.turn.session_id), str(run.turn.token))
             else:
                 run.recorder.tell_open_anew()
+        await in_thread(sessions.note_untold, *pages)
 
     def recovered(self) -> None:
         """Redis is back, and may have lost what it was told last."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ hypothesis_settings.load_profile("patient")
 def pytest_configure(config: pytest.Config) -> None:
     """Loads the settings only now, with the addresses of servers that run; pytest-django sets up Django next."""
     _stay_on_this_machine()
+    _hear_interrupts()
     if not WORKER:
         _start_servers()
     _enter_own_environment()
@@ -59,6 +61,12 @@ def _stay_on_this_machine() -> None:
         connect(self, address)
 
     socket.socket.connect = connect_here  # type: ignore[method-assign, assignment]
+
+
+def _hear_interrupts() -> None:
+    """Who is started in the background is deaf to Ctrl-C, and so is everything that tests start and then interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _is_here(host: str) -> bool:

@@ -6,9 +6,9 @@ import contextlib
 
 import pytest
 
-from copilot import dispatch, queries, sessions
-from copilot.live import stream
-from copilot.live.client import RedisDown
+from copilot import dispatch, folding, queries, sessions
+from copilot.live import lease, stream
+from copilot.live.client import RedisDown, blocking
 from copilot.models import Session
 from copilot.providers.scripted import Hang, Text
 from diagnostics import tasks as reaper
@@ -16,9 +16,12 @@ from tests import make
 from tests.cuts import redis_away
 from tests.engine import (
     assert_same_page,
+    cue,
+    ended,
     endings,
     folded,
     fresh,
+    lease_of,
     log_of,
     queue,
     start,
@@ -63,6 +66,22 @@ def test_what_changed_while_redis_was_away_is_told_when_it_is_back(busy):
     assert [item.text for item in followed(busy).queue] == ["Two"]
     assert told(busy.pk, "session.changed")[-1].title == "Renamed"
     assert_same_page(followed(busy), fresh(busy))
+
+
+def test_who_read_the_page_while_redis_knew_nothing_sees_the_words_all_the_same(session, model, rig):
+    """T8.4, T8.5: what was said last was in the lost log alone, and its block has ended when Redis is made whole"""
+    model.will(Text("Words and more."), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: told(session.pk, "text.extended"))
+    blocking().flushdb()
+    lease.mark_epoch()
+    page, cursor = queries.snapshot(session.pk)
+    assert "Words" not in repr(page)  # nothing checkpointed, nothing in the log
+    model.give(1)
+    ended(turn_id)
+    until(lambda: reaper.sweep() is None and lease_of(session) == {} and not sessions.untold())
+    assert_same_page(folded(folding.from_snapshot(page), session, after=cursor or "0-0"), fresh(session))
 
 
 def test_it_is_told_once(busy):

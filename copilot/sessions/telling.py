@@ -38,10 +38,10 @@ def tell(
         return stream.NO_CURSOR
 
 
-def note_untold(session_id: UUID) -> None:
-    """Something of this session stands in its rows and not in its log."""
+def note_untold(*session_ids: UUID) -> None:
+    """Something of these sessions stands in their rows and not in their logs."""
     try:
-        Session.objects.filter(pk=session_id).update(untold_at=Now())
+        Session.objects.filter(pk__in=session_ids).update(untold_at=Now())
     except DatabaseError:
         log.warning("what was not told could not be noted either: the database is away too")
 

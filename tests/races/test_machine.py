@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from copilot import dispatch, folding, queries
+from copilot import dispatch, folding, queries, sessions
 from copilot.errors import Refused
 from copilot.live import keys
 from copilot.live.client import blocking
@@ -159,7 +159,7 @@ class Conversation(RuleBasedStateMachine):
         reaper.sweep()
         reaper.probe()
         busy = Turn.objects.filter(session=self.session, status__in=Turn.UNFINISHED).exists()
-        return not busy and lease_of(self.session) == {}
+        return not busy and lease_of(self.session) == {} and not sessions.untold()
 
     def _judge(self) -> None:
         placed = set(
