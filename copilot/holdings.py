@@ -29,7 +29,7 @@ class Holdings:
         holding = _holding(run)
         try:
             [answer] = await lease.renew([holding])
-            if answer != "renewed" and not run.over:
+            if answer in ("missing", "lost") and not run.over:
                 # Redis forgot it, or never knew: the row says it is ours.
                 await in_thread(
                     lease.take_over,

@@ -230,6 +230,11 @@ class Worker:
         self._loop.close()
         _wait_for_quiet_database()  # a statement under way would meet the next test's TRUNCATE
 
+    @property
+    def is_idle(self) -> bool:
+        """No turn of its is being played, told or let go."""
+        return not self.engine._runs
+
     def _stop_beating(self) -> None:
         beat = self.engine._beat
         beat._over.set()

@@ -25,7 +25,7 @@ def claim(turn="t1", token="one", number=1, run=False, order=None):
     )
 
 
-def finish(token, keep_through=None, next_turn="t9", next_token="nine"):
+def letting_go(token, keep_through=None, next_turn="t9", next_token="nine"):
     return lease.take_or_release(
         lease.Release(
             session_id=S,
@@ -35,6 +35,10 @@ def finish(token, keep_through=None, next_turn="t9", next_token="nine"):
             next_token=next_token,
         )
     )
+
+
+def finish(*args, **kwargs):
+    return letting_go(*args, **kwargs).verdict
 
 
 def holder():
@@ -91,6 +95,7 @@ def test_a_claimed_lease_does_not_expire_and_a_running_one_does():
 async def test_renewal_gives_a_running_lease_thirty_seconds():
     """T4.2"""
     await in_thread(claim)
+    assert await lease.renew([Holding(S, "t1", "one", 5)]) == ["guarded"]
     assert await lease.renew([Holding(S, "t1", "one", 5)]) == ["renewed"]
     assert 25 <= blocking().ttl(keys.lease(S)) <= 30
     assert blocking().get(keys.fence(S)) == b"5"
@@ -116,11 +121,25 @@ async def test_an_older_fence_does_not_renew():
     assert lease.take_over(S, turn_id="t1", token="one", fence=3) is False
 
 
+async def test_who_renews_or_lets_go_learns_that_redis_forgot_meanwhile():
+    """T2.5: what the log was told may be lost too, also where somebody else put the lease back"""
+    running = Holding(S, "t1", "one", 5)
+    await in_thread(claim)
+    await lease.renew([running])
+    blocking().flushdb()
+    await in_thread(claim)
+    assert await lease.renew([running]) == ["guarded"]
+    assert letting_go("one") == ("released", True)
+    await in_thread(claim)
+    assert letting_go("one") == ("released", False)
+    assert letting_go("one") == ("released", False)
+
+
 async def test_a_lost_lease_is_made_anew_only_on_demand():
     """D2: the caller has read in Postgres that the turn is its own"""
     holding = Holding(S, "t1", "one", 4)
     assert await lease.renew([holding]) == ["missing"]
-    assert await lease.renew([holding], recreate=True) == ["renewed"]
+    assert await lease.renew([holding], recreate=True) == ["guarded"]
     assert holder() == "one"
     assert await lease.renew([]) == []
 
@@ -132,7 +151,7 @@ async def test_all_leases_of_a_process_are_renewed_in_one_pipeline():
         await in_thread(
             lease.claim_or_queue, holding.session_id, turn_id="t", token="k", member=None, order=0.0
         )
-    assert await lease.renew(holdings) == ["renewed"] * 25 + ["missing"] * 25
+    assert await lease.renew(holdings) == ["guarded"] * 25 + ["missing"] * 25
 
 
 def test_the_last_act_releases_an_empty_queue():

@@ -253,7 +253,7 @@ async def test_an_ending_is_told_whatever_became_of_the_batch_before_it(answer):
         desk.publisher.publish(outbox, StepStarted(step_id="ending", round=1))
         release = lease.Release(session_id=S, token="k", keep_through=None, next_turn_id="n", next_token="m")
         async with asyncio.timeout(10):
-            assert await desk.publisher.finish(outbox, release) == "released"
+            assert (await desk.publisher.finish(outbox, release)).verdict == "released"
         assert (await in_thread(steps))[-1] == "ending"
 
 

@@ -21,7 +21,6 @@ from tests.engine import (
     endings,
     folded,
     fresh,
-    lease_of,
     log_of,
     queue,
     start,
@@ -46,11 +45,6 @@ def busy(session, model):
     start(session, "One")
     until(lambda: told(session.pk, "text.extended"))
     return session
-
-
-def swept():
-    reaper.sweep()
-    return True
 
 
 def followed(session):
@@ -85,7 +79,9 @@ def test_who_read_the_page_while_redis_knew_nothing_sees_the_words_all_the_same(
     assert "Words" not in repr(page)  # nothing checkpointed, nothing in the log
     model.give(1)
     ended(turn_id)
-    until(lambda: swept() and lease_of(session) == {} and not sessions.untold())
+    until(lambda: rig.worker.is_idle)
+    assert [one.session_id for one in sessions.untold()] == [session.pk]
+    reaper.sweep()
     assert_same_page(folded(folding.from_snapshot(page), session, after=cursor or "0-0"), fresh(session))
 
 

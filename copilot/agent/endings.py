@@ -11,7 +11,7 @@ from itertools import count
 from typing import Literal, TypeVar
 from uuid import uuid4
 
-from copilot import approvals, questions, turns
+from copilot import approvals, questions, sessions, turns
 from copilot.agent import errands, taking
 from copilot.agent.budgets import may_prolong
 from copilot.agent.commits import retried, uncut
@@ -195,7 +195,10 @@ async def _over(run: Run, event: Ending, ended: Ended, *, keep_through: int | No
         next_turn_id=str(next_turn),
         next_token=str(next_token),
     )
-    if await run.services.publisher.finish(run.outbox, release) == "kept":
+    parting = await run.services.publisher.finish(run.outbox, release)
+    if not parting.remembered:
+        await in_thread(sessions.note_untold, run.turn.session_id)  # what the log lost is told by the sweep
+    if parting.verdict == "kept":
         await in_thread(follow, run.turn.session_id, next_turn, next_token, keep_through)
     if turns.concerns_others(run.turn.origin):
         run.services.in_background(in_thread(turns.tell, run.turn.turn_id, run.turn.origin, "ended"))

@@ -19,7 +19,7 @@ def after_turn(session_id: UUID, token: UUID, keep_through: int | None, *, again
     """The last act of a turn: let the session go, or start what must follow at once (T4.4, T6.3, T7.4)."""
     while True:
         next_turn, next_token = uuid4(), uuid4()
-        verdict = lease.take_or_release(
+        parting = lease.take_or_release(
             lease.Release(
                 session_id=str(session_id),
                 token=str(token),
@@ -28,7 +28,9 @@ def after_turn(session_id: UUID, token: UUID, keep_through: int | None, *, again
                 next_token=str(next_token),
             )
         )
-        if verdict != "kept" or _start_next(session_id, next_turn, next_token, keep_through, again=again):
+        if parting.verdict != "kept" or _start_next(
+            session_id, next_turn, next_token, keep_through, again=again
+        ):
             return
         token = next_token
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from copilot.live import keys
 from copilot.live.client import RedisDown, blocking, on_loop, script, script_on_loop
@@ -65,7 +65,11 @@ def claim_or_queue(
             return Full(turn_id=holder.decode())
 
 
-Verdict = Literal["kept", "released", "lost"]
+class Parting(NamedTuple):
+    """How a turn let its session go."""
+
+    verdict: Literal["kept", "released", "lost"]
+    remembered: bool  # False: Redis lost the lease since it was guarded, and maybe what the log was told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +100,13 @@ def queue_up(session_id: str, member: Member, order: float) -> int | None:
     return int(position) or None
 
 
-def take_or_release(release: Release) -> Verdict:
-    answer = script("take_or_release")(keys=release.keys(), args=release.args())
-    return answer.decode()  # type: ignore[no-any-return]
+def take_or_release(release: Release) -> Parting:
+    return parting(script("take_or_release")(keys=release.keys(), args=release.args()))
+
+
+def parting(answer: tuple[bytes, int]) -> Parting:
+    verdict, remembered = answer
+    return Parting(verdict.decode(), bool(remembered))  # type: ignore[arg-type]
 
 
 def is_held(session_id: str) -> bool:
@@ -170,7 +178,7 @@ class Holding:
 
 async def renew(
     holdings: Sequence[Holding], *, recreate: bool = False
-) -> list[Literal["renewed", "missing", "lost"]]:
+) -> list[Literal["renewed", "guarded", "missing", "lost"]]:
     """All leases of a process in one pipeline."""
     if not holdings:
         return []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from copilot import events
 from copilot.events import Event, ReasoningExtended, TextExtended
 from copilot.live.client import RedisDown, on_loop, script_on_loop, source
-from copilot.live.lease import Release, Verdict
+from copilot.live.lease import Parting, Release, parting
 from copilot.live.stream import Batch, arguments
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Outbox:
     waiting: list[Event] = field(default_factory=list)
     block_id: str = ""  # of the delta told last: the first of another block goes out at once
     release: Release | None = None  # let the session go with the last events, in one transaction
-    released: asyncio.Future[Verdict] | None = None
+    released: asyncio.Future[Parting] | None = None
     due_at: float = SHUT  # until the log knows our fence; the turn goes on meanwhile
     renewed_at: float = -RENEW_SECONDS - 1.0
     number: int = 0  # of the batch sent last
@@ -70,10 +70,10 @@ class Outbox:
                 self.block_id = event.block_id
         return taken
 
-    def released_as(self, verdict: Verdict) -> None:
+    def released_as(self, parting: Parting) -> None:
         self.release = None
         if self.released is not None and not self.released.done():
-            self.released.set_result(verdict)
+            self.released.set_result(parting)
 
     def put_back(self, taken: list[Event]) -> None:
         self.waiting = taken + self.waiting
@@ -127,7 +127,7 @@ class Publisher:
         elif self._timer is None:
             self._arm(outbox.due_at)
 
-    async def finish(self, outbox: Outbox, release: Release) -> Verdict:
+    async def finish(self, outbox: Outbox, release: Release) -> Parting:
         """Tell what is left and let the session go: whoever hears the ending finds the session free (T4.4)."""
         outbox.released = asyncio.get_running_loop().create_future()
         outbox.release = release
@@ -201,15 +201,15 @@ class Publisher:
         names, args = arguments([batch for _, (_, batch) in sending])
         releasing = [outbox for outbox in due if outbox.release is not None and not outbox.waiting]
         try:
-            answers, verdicts = await _evaluate(names, args, [outbox.release for outbox in releasing])
+            answers, partings = await _evaluate(names, args, [outbox.release for outbox in releasing])
         except Exception:
             for outbox, sent in sending:
                 outbox.unanswered = sent
             raise
         for (outbox, (events_, _)), answer in zip(sending, answers, strict=True):
             self._settle(outbox, events_, answer, now)
-        for outbox, verdict in zip(releasing, verdicts, strict=True):
-            outbox.released_as(verdict)
+        for outbox, parted in zip(releasing, partings, strict=True):
+            outbox.released_as(parted)
             self._rest(outbox)
         self._idle.set()
 
@@ -247,7 +247,7 @@ def _tick_after(moment: float) -> float:
 
 async def _evaluate(
     names: list[str], args: list[str | bytes | int], releases: Sequence[Release | None]
-) -> tuple[list[bytes], list[Verdict]]:
+) -> tuple[list[bytes], list[Parting]]:
     """Publish, and let sessions go in the same transaction: nobody sees the one without the other."""
     if not releases:
         return await script_on_loop("publish")(keys=names, args=args), []
@@ -257,5 +257,5 @@ async def _evaluate(
             assert release is not None
             held = release.keys()
             pipe.eval(source("take_or_release"), len(held), *held, *release.args())
-        answers, *verdicts = await pipe.execute()
-    return answers, [verdict.decode() for verdict in verdicts]
+        answers, *partings = await pipe.execute()
+    return answers, [parting(one) for one in partings]

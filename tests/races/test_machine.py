@@ -159,7 +159,8 @@ class Conversation(RuleBasedStateMachine):
         reaper.sweep()
         reaper.probe()
         busy = Turn.objects.filter(session=self.session, status__in=Turn.UNFINISHED).exists()
-        return not busy and lease_of(self.session) == {} and not sessions.untold()
+        told = self.rig.worker.is_idle and not sessions.untold()
+        return not busy and lease_of(self.session) == {} and told
 
     def _judge(self) -> None:
         placed = set(

@@ -2,7 +2,7 @@
 -- KEYS  1 lease  2 fence
 -- ARGV  1 turn id  2 owner token  3 fence  4 lease seconds  5 fence seconds
 --       6 "1" to make a missing lease anew (the caller has read in Postgres that the turn is still its own)
--- Answer "renewed" | "missing" | "lost"
+-- Answer "renewed" | "guarded" (from now on: the log did not know this fence) | "missing" | "lost"
 local token = redis.call('HGET', KEYS[1], 'token')
 if not token and ARGV[6] ~= '1' then
   return 'missing'
@@ -18,7 +18,7 @@ redis.call('HSET', KEYS[1], 'turn', ARGV[1], 'token', ARGV[2], 'fence', ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 if fence == tonumber(ARGV[3]) then
   redis.call('EXPIRE', KEYS[2], ARGV[5]) -- the number of its last batch stands beside it
-else
-  redis.call('SET', KEYS[2], ARGV[3], 'EX', ARGV[5])
+  return 'renewed'
 end
-return 'renewed'
+redis.call('SET', KEYS[2], ARGV[3], 'EX', ARGV[5])
+return 'guarded'
