@@ -328,6 +328,7 @@ def restore_if_forgotten() -> bool:
     for session_id in _sessions_in_use():
         dispatch.restore(session_id)
         journal.note("restore", session_id, status="forgotten")
+    each(executions.stranded_sessions(), start_stranded)  # whose turn let go while the queue was forgotten
     lease.mark_epoch()
     return True
 

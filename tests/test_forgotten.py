@@ -122,6 +122,23 @@ def test_the_sweep_puts_back_leases_and_queues(session, model, rig):
     until(lambda: said(session) == ["Hello", "Behind"])
 
 
+def test_what_a_turn_left_behind_while_its_queue_was_forgotten_is_started_by_the_next_sweep(
+    session, model, rig
+):
+    """T2.5, T3.6: it let the session go without knowing what waited; who has a run_id waits for nothing"""
+    model.will(Text("Running"), cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    queue(session, "Behind", run_id="behind")
+    blocking().flushdb()
+    model.give(1)
+    ended(turn_id)
+    until(lambda: rig.worker.is_idle)
+    assert said(session) == ["Hello"]
+    reaper.sweep()
+    until(lambda: said(session) == ["Hello", "Behind"])
+
+
 # --- messages and tasks that were lost ---------------------------------------------------------------
 
 
