@@ -159,6 +159,8 @@ class Conversation(RuleBasedStateMachine):
         reaper.sweep()
         reaper.probe()
         busy = Turn.objects.filter(session=self.session, status__in=Turn.UNFINISHED).exists()
+        # A run_id waits for nothing; behind a worker that died between an ending and its last act, for the sweep (D3).
+        busy = busy or any(item.run_id for item in queries.queue_items(self.session.pk))
         told = self.rig.worker.is_idle and not sessions.untold()
         return not busy and lease_of(self.session) == {} and told
 
@@ -176,8 +178,6 @@ class Conversation(RuleBasedStateMachine):
             homes = (message_id in placed) + (message_id in pending) + (message_id in self.story.dropped)
             assert homes == 1, f"{text} is in {homes} places"
         assert placed | pending <= set(self.story.accepted)
-        named = [item for item in queries.queue_items(self.session.pk) if item.run_id]
-        assert named == [], "a run_id never waits for nothing"
         assert not Message.objects.filter(session=self.session, streaming=True).exists()
         self._judge_endings()
         self._judge_page()
