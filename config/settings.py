@@ -351,6 +351,7 @@ LOOP_WARN_AT = env.integer("LOOP_WARN_AT", 3, least=2, most=999)
 UNUSABLE_CALLS_IN_A_ROW = env.integer("UNUSABLE_CALLS_IN_A_ROW", 5, least=1, most=100)
 COMPACTIONS_PER_TURN = env.integer("COMPACTIONS_PER_TURN", 3, most=20)
 FORCED_COMPACTIONS_PER_TURN = env.integer("FORCED_COMPACTIONS_PER_TURN", 2, most=20)
+OUTPUT_CONTINUATIONS_PER_TURN = env.integer("OUTPUT_CONTINUATIONS_PER_TURN", 2, most=10)  # A2.4
 HEARTBEAT_SECONDS = env.seconds("HEARTBEAT_SECONDS", 15, least=0.1)
 # How often running turns tell what they take (A19.7); 0 = never. Tests switch it on where they look for it.
 METER_SECONDS = env.seconds("METER_SECONDS", 0 if ENVIRONMENT == "test" else 0.5)
@@ -384,6 +385,11 @@ RETRY_TRANSIENT_SECONDS = env.integers(
 )  # one wait a retry (A7.1)
 RETRY_RATE_SECONDS = env.integers("RETRY_RATE_SECONDS", [15, 45], most=120)
 RETRY_BROKEN_SECONDS = env.integers("RETRY_BROKEN_SECONDS", [2], most=120)  # nothing came, or no whole answer
+# So many turns that give a model up within so many seconds, and others pass it over for as long; 0 = never (A7.7).
+# Tests switch it on where they look for it: their models fail on purpose.
+MODEL_BREAKER_FAILURES = env.integer("MODEL_BREAKER_FAILURES", 0 if ENVIRONMENT == "test" else 3, most=1_000)
+MODEL_BREAKER_SECONDS = env.integer("MODEL_BREAKER_SECONDS", 60, least=1, most=3_600)
+FALLBACK_PRICE_RATIO = env.integer("FALLBACK_PRICE_RATIO", 0, most=1_000)  # 0 = fallbacks may cost anything
 DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
 REQUIRE_KNOWN_COST = env.flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked (A4.5)
 ALLOW_DEMO_MODEL = env.flag("ALLOW_DEMO_MODEL", ENVIRONMENT != "production")  # a script may answer (A4.6)

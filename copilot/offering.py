@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import get_args
 
 import msgspec
 from django.conf import settings
@@ -23,9 +24,11 @@ from billing import pricing
 from billing import queries as billing
 from copilot import providers, redaction, sealing
 from copilot.errors import Unavailable
+from copilot.live import breakers
 from copilot.models import Credential, ModelEntry, ModelLesson, TierEntry
 from copilot.providers import catalogue
-from copilot.providers.base import Entry
+from copilot.providers.base import Entry, FailureCode
+from copilot.providers.breakers import BREAKERS, Trip
 from copilot.providers.catalogue import Catalogue
 from copilot.providers.lessons import LESSONS, REMEMBERED_SECONDS, Lesson, fingerprint
 
@@ -89,6 +92,7 @@ class Follower:
         except DatabaseError as problem:
             log.warning("the model catalogue could not be read, it stays: %s", type(problem).__name__)
             connection.close()
+        take_breakers()
 
 
 _follower = Follower()
@@ -148,6 +152,30 @@ def _take_lessons() -> None:
             LESSONS.take(row.name, row.fingerprint, lesson, seconds=seconds)
 
 
+# --- models that keep failing ------------------------------------------------------------------------
+
+
+def count_failure(entry: Entry, code: FailureCode) -> None:
+    """A turn gave the model up. Should it keep failing, turns of every process begin with another for a while (A7.7)."""
+    name, seconds = fingerprint(entry), settings.MODEL_BREAKER_SECONDS
+    if breakers.count(name, code, failures=settings.MODEL_BREAKER_FAILURES, seconds=seconds):
+        BREAKERS.trip(name, Trip(code=code, seconds=seconds))
+        log.warning("model %s keeps failing (%s): passed over for %d s", entry.name, code, seconds)
+
+
+def take_breakers() -> None:
+    """What other processes found out; asked for with every look for edits."""
+    if settings.MODEL_BREAKER_FAILURES:
+        found = breakers.open_now().items()
+        BREAKERS.replace(
+            {name: Trip(code=code, seconds=left) for name, (why, left) in found if (code := _class_of(why))}
+        )
+
+
+def _class_of(why: str) -> FailureCode | None:
+    return next((code for code in get_args(FailureCode) if code == why), None)
+
+
 # --- what a turn may run on --------------------------------------------------------------------------
 
 
@@ -162,9 +190,35 @@ def resolve(tier: str, mode: str) -> tuple[Entry, ...]:
 def askable(tier: str, mode: str = "") -> tuple[Entry, ...]:
     """The chain of a tier; without models of unknown cost where the installation refuses those (A4.5)."""
     chain = catalogue.resolve(tier, mode)
-    if not settings.REQUIRE_KNOWN_COST:
-        return chain
-    return tuple(entry for entry in chain if price_of(entry.provider, entry.model) is not None)
+    if settings.REQUIRE_KNOWN_COST:
+        chain = tuple(entry for entry in chain if price_of(entry.provider, entry.model) is not None)
+    return _affordable(chain, settings.FALLBACK_PRICE_RATIO) if settings.FALLBACK_PRICE_RATIO else chain
+
+
+def _affordable(chain: tuple[Entry, ...], ratio: int) -> tuple[Entry, ...]:
+    """Without fallbacks that cost more than so many times what the first model does (A7.7).
+
+    Where a price is not known there is nothing to compare, and nobody is left out for it (A4.5).
+    """
+    prices = [price_of(entry.provider, entry.model) for entry in chain]
+    return tuple(
+        entry
+        for entry, price in zip(chain, prices, strict=True)
+        if price is None or prices[0] is None or _within(price, prices[0], ratio)
+    )
+
+
+def _within(price: pricing.Price, first: pricing.Price, ratio: int) -> bool:
+    """Both of what is read and of what is written; what is billed at a flat rate costs nothing more."""
+    if price.flat_rate:
+        return True
+    reads, writes = first.input_per_million_microdollars, first.output_per_million_microdollars
+    if first.flat_rate:
+        reads = writes = 0
+    return (
+        price.input_per_million_microdollars <= ratio * reads
+        and price.output_per_million_microdollars <= ratio * writes
+    )
 
 
 def price_of(provider: str, model: str) -> pricing.Price | None:

@@ -139,7 +139,7 @@ def begin_aside(call_id: UUID, session_id: UUID, provider: str, model: str) -> N
 
 _FINISH = """
 UPDATE copilot_modelcall
-SET request_id = %s, input_tokens = %s, cache_read_tokens = %s, cache_write_5m_tokens = %s, cache_write_1h_tokens = %s,
+SET provider = %s, model = %s, request_id = %s, input_tokens = %s, cache_read_tokens = %s, cache_write_5m_tokens = %s, cache_write_1h_tokens = %s,
     output_tokens = %s, reasoning_tokens = %s, estimated = %s, aborted = %s, latency_ms = %s, first_token_ms = %s,
     cost_microdollars = %s, cost_source = %s, purpose = %s, ended_at = now()
 WHERE id = %s
@@ -156,6 +156,8 @@ def finish(spent: Spent) -> str:
         cursor.execute(
             _FINISH,
             [
+                spent.provider,
+                spent.model,
                 spent.response_id[:128],
                 spent.tokens.input,
                 spent.tokens.cache_read,
@@ -333,7 +335,7 @@ def _was_sent(call: ModelCall) -> bool:
     rows = Message.objects.filter(turn=call.turn_id, created_at__gt=call.created_at)
     if call.turn is None or call.purpose != REPLY:
         return True
-    if rows.filter(kind__in=["assistant", "reasoning", "tool_call"]).exists():
+    if rows.filter(kind__in=["assistant", "reasoning", "tool_call"]).exists() or _goes_on(call):
         return True
     try:
         recent = stream.recent(str(call.turn.session_id), count=RECENT_EVENTS)
@@ -346,6 +348,12 @@ def _was_sent(call: ModelCall) -> bool:
         decode(entry.payload) for entry in recent if entry.kind == "step.started" and name in entry.payload
     )
     return any(isinstance(step, StepStarted) and step.call == call.number for step in steps)
+
+
+def _goes_on(call: ModelCall) -> bool:
+    """It is for the rest of a text that the output limit cut, so it belongs to the step before it (A2.4)."""
+    open_text = Message.objects.filter(turn=call.turn_id, kind="assistant", streaming=True)
+    return call.turn_id is not None and open_text.exists() and was_whole(call.turn_id, call.number - 1)
 
 
 def _estimate(session_id: UUID) -> Tokens:

@@ -48,7 +48,17 @@ from copilot.tools.base import CallOutcome
 
 ENTRY = Entry(name="Recital", provider="scripted", model="recital")
 TURN = "turn-1"
-PORTS = ("approvals", "toolbox", "follow_ups", "clock", "budget", "compactor", "learned", "credential")
+PORTS = (
+    "approvals",
+    "toolbox",
+    "follow_ups",
+    "clock",
+    "budget",
+    "compactor",
+    "learned",
+    "credential",
+    "health",
+)
 
 
 class Silence:

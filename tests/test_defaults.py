@@ -51,6 +51,7 @@ NUMBERS = {
     "RETRY_BROKEN_SECONDS": [2],
     "COMPACTIONS_PER_TURN": 3,
     "FORCED_COMPACTIONS_PER_TURN": 2,
+    "OUTPUT_CONTINUATIONS_PER_TURN": 2,
     "SUB_SESSION_WAIT_SECONDS": 60,
     "SUB_SESSION_MAX_WAIT_SECONDS": 300,
     "SUB_SESSION_DEPTH": 3,
@@ -166,6 +167,7 @@ def test_a_turn_is_bound_by_the_settings(settings):
     settings.TOOL_CALLS_PER_REPLY, settings.UNUSABLE_CALLS_IN_A_ROW = 3, 4
     settings.LOOP_WINDOW_ROUNDS, settings.LOOP_REPEATS, settings.LOOP_WARN_AT = 7, 6, 2
     settings.COMPACTIONS_PER_TURN, settings.FORCED_COMPACTIONS_PER_TURN = 1, 0
+    settings.OUTPUT_CONTINUATIONS_PER_TURN = 5
     settings.TURN_MAX_ROUNDS, settings.TURN_MAX_SECONDS = 9, 60.0
     assert Limits.of(settings) == Limits(
         max_rounds=9,
@@ -177,6 +179,7 @@ def test_a_turn_is_bound_by_the_settings(settings):
         unusable_in_a_row=4,
         compactions=1,
         forced_compactions=0,
+        continuations=5,
     )
 
 

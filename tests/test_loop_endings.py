@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from copilot.agent.guards import Limits
+from dataclasses import replace
+
+import pytest
+
+from copilot.agent.guards import CUT_SHORT, Limits
 from copilot.agent.loop import CLOSING_LINE
 from copilot.agent.parts import (
     Answered,
@@ -13,7 +17,7 @@ from copilot.agent.parts import (
     NoticeMade,
     ResultMade,
 )
-from copilot.agent.ports import ManualClock, MemoryToolbox
+from copilot.agent.ports import ManualClock, MemoryBudget, MemoryToolbox
 from copilot.events import (
     ModelRetrying,
     StepFinished,
@@ -24,6 +28,7 @@ from copilot.events import (
     Tokens,
 )
 from copilot.providers.base import (
+    AssistantMessage,
     Finished,
     ProviderFailure,
     ReasoningDelta,
@@ -32,6 +37,7 @@ from copilot.providers.base import (
 )
 from copilot.tools.calls import NOT_EXECUTED
 from tests.playing import (
+    ENTRY,
     Reciter,
     assert_well_ordered,
     call,
@@ -77,12 +83,89 @@ async def test_tools_that_end_in_silence_get_one_closing_line_inside_the_step():
 
 async def test_text_cut_by_the_output_limit_is_kept_and_said_so():
     """A2.4: in its row, for the next request, and in one notice"""
-    loop = loop_of(Reciter(say("Once upon", finish="length")))
+    loop = loop_of(Reciter(say("Once upon", finish="length")), limits=Limits(continuations=0))
     parts = await play(loop)
     assert [notice.code for notice in of(parts, NoticeMade)] == ["output_truncated"]
     assert [row.content for row in kept(parts) if row.kind == "assistant"] == ["Once upon"]
     assert loop.messages[-1].text == "Once upon"
     assert parts[-1] == Answered()
+
+
+async def test_a_text_that_the_output_limit_cuts_goes_on_in_its_row():
+    """A2.4: one step, one row, one answer; the model reads its own words and where they stop"""
+    reciter = Reciter(say("Once up", finish="length"), say("\non a ti", finish="length"), say("me."))
+    loop = loop_of(reciter, thinking_tokens=4_096, chain=(replace(ENTRY, can_reason=True),))
+    parts = await play(loop)
+    assert [row.content for row in kept(parts) if row.kind == "assistant"] == ["Once up\non a time."]
+    assert loop.messages[-1] == AssistantMessage(text="Once up\non a time.")
+    assert [request.messages[-2].text for request in reciter.requests[1:]] == ["Once up", "Once up\non a ti"]
+    assert [CUT_SHORT in request.messages[-1].text for request in reciter.requests] == [False, True, True]
+    assert [request.thinking_tokens for request in reciter.requests] == [4_096, 0, 0]
+    assert not of(parts, NoticeMade)
+    assert len(of(parts, StepStarted)) == len(of(parts, TextStarted)) == 1
+    assert len(of(parts, ModelCallEnded)) == 3
+    assert parts[-1] == Answered()
+    assert_well_ordered(parts)
+
+
+async def test_a_text_is_gone_on_with_twice_a_turn_and_then_the_cut_is_said():
+    """A2.4: also when tools ran in between"""
+    reciter = Reciter(
+        say("One, ", finish="length"),
+        calls(call("a", "look"), text="two."),
+        say("Three, ", finish="length"),
+        say("four, ", finish="length"),
+    )
+    loop = loop_of(reciter)
+    parts = await play(loop)
+    assert [row.content for row in kept(parts) if row.kind == "assistant"] == ["One, two.", "Three, four, "]
+    assert loop.messages[1].text == "One, two."
+    assert [notice.code for notice in of(parts, NoticeMade)] == ["output_truncated"]
+    assert len(reciter.requests) == 4
+    assert_well_ordered(parts)
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        ([ProviderFailure("overloaded")], "Once up"),
+        ([TextDelta("on"), ProviderFailure("overloaded")], "Once upon"),
+        ([TextDelta("on"), call("a", "look"), ProviderFailure("unknown")], "Once upon"),
+        ([Finished("refused")], "Once up"),
+        ([ReasoningDelta("hm"), Finished("length")], "Once up"),  # all of it went into thought
+        ([ReasoningDelta("hm"), TextDelta("on"), ProviderFailure("malformed_stream")], "Once upon"),
+    ],
+)
+async def test_what_was_said_stands_when_its_rest_does_not_come(rest, text):
+    """A2.4: no retry, no failed turn; the cut is said"""
+    reciter = Reciter(say("Once up", finish="length"), rest)
+    loop = loop_of(reciter)
+    parts = await play(loop)
+    assert [row.content for row in kept(parts) if row.kind in ("assistant", "reasoning")] == [text]
+    assert loop.messages[-1] == AssistantMessage(text=text)
+    assert [notice.code for notice in of(parts, NoticeMade)] == ["output_truncated"]
+    assert len(reciter.requests) == 2
+    assert parts[-1] == Answered()
+    assert_well_ordered(parts)
+
+
+async def test_nothing_to_add_is_the_end_of_a_cut_text():
+    """A2.4"""
+    parts = await play(loop_of(Reciter(say("Once", finish="length"), [Finished("stop")])))
+    assert [row.content for row in kept(parts) if row.kind == "assistant"] == ["Once"]
+    assert not of(parts, NoticeMade)
+    assert_well_ordered(parts)
+
+
+async def test_no_money_for_the_rest_leaves_the_text_cut():
+    """A2.4, A10.4: the look before the rest finds the budget spent"""
+    budget = MemoryBudget(1_000, budget=1_000)
+    reciter = Reciter(say("Once", finish="length"))
+    parts = await play(loop_of(reciter, budget=budget))
+    assert len(reciter.requests) == 1
+    assert [notice.code for notice in of(parts, NoticeMade)] == ["output_truncated"]
+    assert parts[-1] == Answered()
+    assert_well_ordered(parts)
 
 
 async def test_a_refusal_fails_the_turn_without_a_second_request():

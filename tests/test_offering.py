@@ -384,6 +384,32 @@ def test_models_of_unknown_cost_are_left_out_where_a_cost_is_required(settings: 
     assert [one.name for one in inquiries.models()] == ["Priced"]  # a title needs no small model
 
 
+@pytest.mark.parametrize(
+    ("first", "ratio", "left"),
+    [
+        ((1, 4), 3, ["First", "Near", "Unpriced"]),
+        ((1, 4), 0, ["First", "Near", "Dear", "Unpriced"]),
+        ((1, 4), 9, ["First", "Near", "Dear", "Unpriced"]),
+        ((0, 0), 100, ["First", "Unpriced"]),
+    ],
+)
+def test_fallbacks_that_cost_too_much_are_left_out(settings: Any, first: Any, ratio: int, left: Any) -> None:
+    """A7.7: by what is read and by what is written; without a price there is nothing to compare"""
+    for name in ("First", "Near", "Dear", "Unpriced"):
+        entry(name, "standard", provider="openai_chat", model=name.lower(), base_url="http://127.0.0.1:1/v1")
+    for model, (reads, writes) in {"first": first, "near": (3, 12), "dear": (3, 13)}.items():
+        ModelPrice.objects.create(
+            provider="openai_chat",
+            model=model,
+            input_per_million_microdollars=reads,
+            output_per_million_microdollars=writes,
+            effective_from=timezone.now() - timedelta(days=1),
+        )
+    forget_policy()
+    settings.FALLBACK_PRICE_RATIO = ratio
+    assert [one.name for one in offering.resolve("", "")] == left
+
+
 def test_a_script_is_no_tiers_choice_in_production_unless_it_is_allowed(settings: Any) -> None:
     """A4.6"""
     settings.ALLOW_DEMO_MODEL = False

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
-from copilot.agent.conversation import call_ids, extend_last_reply, without_replay
-from copilot.agent.fallback import Fallback, Needs
+from copilot.agent.conversation import call_ids, extend_last_reply, note, without_replay
+from copilot.agent.fallback import MODELS_OWN, Fallback, Needs
 from copilot.agent.fullness import Fullness
-from copilot.agent.guards import Limit, State
+from copilot.agent.guards import CUT_SHORT, Limit, State
 from copilot.agent.healing import Healing
 from copilot.agent.media import behind_groups, without_images
 from copilot.agent.metering import Meter, add, estimate, size
@@ -28,7 +28,15 @@ from copilot.events import (
     Tokens,
 )
 from copilot.notices import NOTICES
-from copilot.providers.base import Entry, ModelMessage, ProviderFailure, Request, ToolCall
+from copilot.providers.base import (
+    AssistantMessage,
+    Entry,
+    FailureCode,
+    ModelMessage,
+    ProviderFailure,
+    Request,
+    ToolCall,
+)
 
 Outcome = Answer | RunTools | Nudge | Halt | ProviderFailure
 Remedy = Wait | ModelHealed | ModelSwitched
@@ -49,6 +57,7 @@ class Asker:
     call_number: int
     continuing: Continuing | None
     resumes_text: bool  # a text stands at the end already: to have nothing to add is an answer
+    continuations: int = 0  # how often a text that the output limit cuts may still be gone on with
 
     entry: Entry = field(init=False)  # the one that is asked now
     attempt: Attempt | None = field(init=False, default=None)
@@ -63,13 +72,15 @@ class Asker:
 
     def __post_init__(self) -> None:
         self.entry = self.chain[0]
-        self._fallback = Fallback(self.chain)
+        self._fallback = Fallback(self.chain, self.ports.health.tripped)
         self._healing = Healing(self.ports.learned, thinking_tokens=self.thinking_tokens)
 
     async def ask(
         self, messages: list[ModelMessage], *, round_number: int, state: State
     ) -> AsyncIterator[Produced]:
         """One round's reply. `messages` changes when what is in them cannot go to the model that goes on."""
+        for switched in self._avoid_failing(messages, in_tool_loop=state.ran_tools):
+            yield switched
         while True:
             attempt = self._begin(messages, round_number)
             async with closed(attempt.play(self.ports.provider)) as parts:
@@ -78,7 +89,7 @@ class Asker:
             self._account(attempt)
             self.outcome = self._judge(attempt, state)
             if not isinstance(self.outcome, ProviderFailure):
-                self.continuing = None
+                self.continuing = attempt.cut
                 self.resumes_text = False
                 self._healing.accepted(self.entry)
                 return
@@ -91,6 +102,38 @@ class Asker:
                 yield event
             if isinstance(remedy, Wait):
                 await self._sleep(remedy)
+
+    async def go_on(self, messages: list[ModelMessage], *, state: State) -> AsyncIterator[Produced]:
+        """The rest of a text that the output limit cut, in the same row. Should it fail, what was said stands (A2.4)."""
+        while self.continuing is not None and isinstance(self.outcome, Answer):
+            if not self.retries.can_send(self.entry.name, shown=False) or await self.is_short_of_money():
+                self.limit = None  # nothing failed: the answer is only shorter
+                break
+            self.continuations -= 1
+            async with closed(self._play_rest(messages, state)) as parts:
+                async for part in parts:
+                    yield part
+        for event in self.end_interrupted():
+            yield event
+
+    async def _play_rest(self, messages: list[ModelMessage], state: State) -> AsyncIterator[Produced]:
+        before, said = self.replied()
+        self.retries.spend_request(shown=False)
+        asked = [*messages, AssistantMessage(text=said.text), note(CUT_SHORT)]
+        attempt = self._begin(asked, before.step.round, rest_of=before.step)
+        async with closed(attempt.play(self.ports.provider)) as parts:
+            async for part in parts:
+                yield part
+        self._account(attempt)
+        outcome = self._judge(attempt, replace(state, continues_text=True))
+        failed = isinstance(outcome, ProviderFailure)
+        attempt.reply = attempt.joined_to(said)
+        stands = failed or isinstance(outcome, Answer)
+        self.outcome = Answer(truncated=failed or attempt.reply.finish == "length") if stands else outcome
+        if failed and attempt.resumed is None:
+            for event in self.end_interrupted():
+                yield event
+        self.continuing = attempt.cut
 
     # --- what stands open after a cancellation -------------------------------------------------------
 
@@ -221,18 +264,25 @@ class Asker:
             return tuple(without_images(messages))
         return tuple(messages if self.entry.media_in_tool_results else behind_groups(messages))
 
-    def _begin(self, messages: list[ModelMessage], round_number: int) -> Attempt:
+    def _begin(
+        self, messages: list[ModelMessage], round_number: int, *, rest_of: Step | None = None
+    ) -> Attempt:
+        """`rest_of`: the step goes on, and nothing is thought about in the middle of a sentence."""
         request = self._request(messages)
+        if rest_of is not None:
+            request = replace(request, thinking_tokens=0, effort=None)
         number = self.call_number
         meter = Meter(request, call_id=self.ports.call_id(number), number=number, now=self.ports.clock.now)
         self.call_number += 1
         self.retries.count_request(self.entry.name)
         self.attempt = Attempt(
             request,
-            step=Step(round=round_number, call=number),
+            step=rest_of or Step(round=round_number, call=number),
             meter=meter,
             taken_ids=call_ids(messages),
             continuing=self.continuing,
+            may_be_cut=self.continuations > 0,
+            goes_on=rest_of is not None,
         )
         return self.attempt
 
@@ -248,7 +298,8 @@ class Asker:
     def _judge(self, attempt: Attempt, state: State) -> Outcome:
         if attempt.reply is None:
             return attempt.failure or ProviderFailure("unknown")
-        step = next_step(attempt.reply, replace(state, continues_text=self.resumes_text))
+        state = replace(state, continues_text=state.continues_text or self.resumes_text)
+        step = next_step(attempt.reply, state)
         if isinstance(step, Halt) and step.code != "round_limit":
             return ProviderFailure(step.code)
         return step
@@ -275,6 +326,8 @@ class Asker:
             return healed
         if failure.code == "context_overflow":
             return None  # a shorter conversation is tried first, with this model
+        if failure.code in MODELS_OWN:
+            self.ports.health.failed(self.entry, failure.code)
         switched = self._switch(failure, attempt.request, messages, shown=shown)
         if switched is not None:
             self._switched(in_tool_loop=in_tool_loop, shown=shown)
@@ -284,6 +337,17 @@ class Asker:
         if in_tool_loop:
             self._healing.lose_thoughts()
         self.retries.spend_request(shown=shown)
+
+    def _avoid_failing(self, messages: list[ModelMessage], *, in_tool_loop: bool) -> Iterator[ModelSwitched]:
+        """Before a run's first request: a model that keeps failing everybody is passed over, if another suits (A7.7)."""
+        code = None if self.attempt is not None else self.ports.health.tripped(self.entry)
+        if code is None:
+            return
+        entry = self._fallback.instead_of_first(_needs(self._request(messages), messages))
+        if entry is not None:
+            if in_tool_loop:
+                self._healing.lose_thoughts()
+            yield self._switch_to(entry, code, messages)
 
     async def _heal(
         self, failure: ProviderFailure, messages: list[ModelMessage], *, shown: bool
@@ -311,16 +375,14 @@ class Asker:
     ) -> ModelSwitched | None:
         if not self.retries.can_switch(shown=shown):
             return None
-        needs = Needs(tools=bool(request.tools or call_ids(messages)), prompt_tokens=estimate(size(request)))
-        entry = self._fallback.next(failure, self.entry, needs)
-        if entry is None:
-            return None
+        entry = self._fallback.next(failure, self.entry, _needs(request, messages))
+        return None if entry is None else self._switch_to(entry, failure.code, messages)
+
+    def _switch_to(self, entry: Entry, why: FailureCode, messages: list[ModelMessage]) -> ModelSwitched:
         before, self.entry = self.entry, entry
         messages[:] = without_replay(messages)
-        label = NOTICES[failure.code].label
-        return ModelSwitched(
-            from_model=before.name, to_model=entry.name, failure_class=failure.code, label=label
-        )
+        label = NOTICES[why].label
+        return ModelSwitched(from_model=before.name, to_model=entry.name, failure_class=why, label=label)
 
     def _final(self, failure: ProviderFailure) -> ProviderFailure:
         return self._fallback.final(failure, self.entry, out_of_requests=self.retries.exhausted)
@@ -331,6 +393,10 @@ class Asker:
             await self.ports.clock.sleep(wait.delay_seconds)
         finally:
             self.waiting = False
+
+
+def _needs(request: Request, messages: list[ModelMessage]) -> Needs:
+    return Needs(tools=bool(request.tools or call_ids(messages)), prompt_tokens=estimate(size(request)))
 
 
 def _announced(attempt: Attempt, failure: ProviderFailure, remedy: Remedy) -> Iterator[Produced]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +24,7 @@ ALLOWED: dict[FailureCode, Allowed] = {
     "context_overflow": "larger_window",
 }
 SPEAKS_FOR_ITSELF: frozenset[FailureCode] = frozenset({"refused", "context_overflow"})
+MODELS_OWN = frozenset(ALLOWED) - {"context_overflow"}  # of the model, not of one conversation (A7.7)
 KEYLESS = ("", "none")  # servers without keys share none
 
 
@@ -36,11 +36,22 @@ class Needs:
     prompt_tokens: int  # estimated
 
 
-class Fallback:
-    """One turn's way along its chain, which holds enabled entries only. There is no way back (A7.6)."""
+def never_tripped(entry: Entry) -> FailureCode | None:
+    return None
 
-    def __init__(self, chain: Sequence[Entry]) -> None:
-        self._left = deque(chain[1:])
+
+class Fallback:
+    """One turn's way along its chain, which holds enabled entries only. There is no way back (A7.6).
+
+    But to those that were only passed over because they keep failing elsewhere: they are asked last (A7.7).
+    """
+
+    def __init__(
+        self, chain: Sequence[Entry], tripped: Callable[[Entry], FailureCode | None] = never_tripped
+    ) -> None:
+        self._first = chain[0]
+        self._left = list(chain[1:])
+        self._tripped = tripped
         self._given_up: list[tuple[Entry, ProviderFailure]] = []
         self._dead_credentials: set[str] = set()
 
@@ -52,12 +63,31 @@ class Fallback:
         if allowed == "other_credential" and failed.credential not in KEYLESS:
             self._dead_credentials.add(failed.credential)
         smallest = _larger_than(failed, needs) if allowed == "larger_window" else 0
-        while self._left:
-            entry = self._left.popleft()
-            if entry.context_window >= smallest and self._fits(entry, needs):
-                self._given_up.append((failed, failure))
-                return entry
-        return None
+        fitting = [
+            entry for entry in self._left if entry.context_window >= smallest and self._fits(entry, needs)
+        ]
+        sound = [entry for entry in fitting if self._tripped(entry) is None]
+        if not fitting:
+            self._left = []
+            return None
+        self._given_up.append((failed, failure))
+        return self._take((sound or fitting)[0])
+
+    def instead_of_first(self, needs: Needs) -> Entry | None:
+        """Whom to begin with while the chain's first keeps failing; that one is then asked last (A7.7)."""
+        sound = (entry for entry in self._left if self._fits(entry, needs) and self._tripped(entry) is None)
+        entry = next(sound, None)
+        if entry is not None:
+            self._take(entry)
+            self._left.append(self._first)
+        return entry
+
+    def _take(self, entry: Entry) -> Entry:
+        """What stood before it does not suit this turn, or is only passed over for now."""
+        at = self._left.index(entry)
+        passed = [one for one in self._left[:at] if self._tripped(one) is not None]
+        self._left = [*self._left[at + 1 :], *passed]
+        return entry
 
     def final(self, failure: ProviderFailure, failed: Entry, *, out_of_requests: bool) -> ProviderFailure:
         """What the turn fails with: the first model's class and all that were tried (A7.c5).

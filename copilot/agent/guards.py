@@ -34,6 +34,10 @@ CUT_OFF = (
     "Your reply reached the output limit while it wrote these tool calls, which are lost: {tools}. "
     "None of them was executed. Repeat what is still needed with smaller content, in several calls if need be."
 )
+CUT_SHORT = (
+    "Your reply reached the output limit; the user sees what you see of it. Go on exactly where it stops, in the middle "
+    "of a word if need be, without repeating anything, without an introduction and without mentioning the limit."
+)
 MALFORMED_BEFORE_NOTE = 2  # in a row, for one tool (A8.3)
 
 
@@ -49,6 +53,7 @@ class Settings(Protocol):
     UNUSABLE_CALLS_IN_A_ROW: int
     COMPACTIONS_PER_TURN: int
     FORCED_COMPACTIONS_PER_TURN: int
+    OUTPUT_CONTINUATIONS_PER_TURN: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,7 @@ class Limits:
     unusable_in_a_row: int = 5
     compactions: int = 3
     forced_compactions: int = 2  # of them, those that an overflow forces
+    continuations: int = 2  # of texts that the output limit cut (A2.4)
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -77,6 +83,7 @@ class Limits:
             unusable_in_a_row=settings.UNUSABLE_CALLS_IN_A_ROW,
             compactions=settings.COMPACTIONS_PER_TURN,
             forced_compactions=settings.FORCED_COMPACTIONS_PER_TURN,
+            continuations=settings.OUTPUT_CONTINUATIONS_PER_TURN,
         )
 
 

@@ -86,6 +86,7 @@ class Loop:
             call_number=self.first_call_number,
             continuing=self.continuing,
             resumes_text=self.resumes_text or self.continuing is not None,
+            continuations=self.limits.continuations,
         )
         self._fullness = self.fullness or Fullness(self.asker.estimated(self.messages))
         self.asker.fullness = self._fullness
@@ -221,6 +222,9 @@ class Loop:
                 async for part in parts:
                     yield part
             if not self.asker.overflowed:
+                async with closed(self.asker.go_on(self.messages, state=state)) as parts:
+                    async for part in parts:
+                        yield part
                 return
             shorten = self.shortening.may_force() and not await self.asker.is_short_of_money()
             if shorten:

@@ -13,7 +13,15 @@ from uuid import UUID, uuid4
 
 from copilot.agent.parts import Asked, Compacted, CompactionFailed, ModelCallEnded, Produced
 from copilot.events import Event
-from copilot.providers.base import Entry, ModelMessage, Provider, ToolCall, ToolSpecification, UserMessage
+from copilot.providers.base import (
+    Entry,
+    FailureCode,
+    ModelMessage,
+    Provider,
+    ToolCall,
+    ToolSpecification,
+    UserMessage,
+)
 from copilot.providers.lessons import Lesson, Lessons
 from copilot.tools.base import CallOutcome
 
@@ -101,6 +109,16 @@ class Learned(Protocol):
     def learn(self, entry: Entry, lesson: Lesson) -> None: ...
 
 
+class Health(Protocol):
+    def tripped(self, entry: Entry) -> FailureCode | None:
+        """Why turns begin with another model than `entry` for now."""
+        ...
+
+    def failed(self, entry: Entry, code: FailureCode) -> None:
+        """The turn has given `entry` up; the third such word within a minute trips it for all (A7.7)."""
+        ...
+
+
 async def same_credential(entry: Entry) -> str:
     """For those whose keys never change."""
     return entry.credential
@@ -121,6 +139,20 @@ class MemoryBudget:
         return Spending(
             spent=sum(self._costs[: self.looks]), budget=self._budget, limit="Reached." if reached else ""
         )
+
+
+@dataclass(kw_only=True)
+class MemoryHealth:
+    """Models that keep failing, by name, and what was said of others."""
+
+    failing: Mapping[str, FailureCode] = field(default_factory=dict)
+    reported: list[tuple[str, FailureCode]] = field(default_factory=list)
+
+    def tripped(self, entry: Entry) -> FailureCode | None:
+        return self.failing.get(entry.name)
+
+    def failed(self, entry: Entry, code: FailureCode) -> None:
+        self.reported.append((entry.name, code))
 
 
 class MemoryCompactor:
@@ -153,6 +185,7 @@ class Ports:
     compactor: Compactor = field(default_factory=MemoryCompactor)
     call_id: Callable[[int], UUID] = lambda number: uuid4()  # the id of the model call of this number
     learned: Learned = field(default_factory=Lessons)
+    health: Health = field(default_factory=MemoryHealth)
     credential: Callable[[Entry], Awaitable[str]] = same_credential  # as the store has it now (A7.4)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 from uuid import UUID, uuid4
 
@@ -47,6 +47,7 @@ class Continuing:
 
     row_id: UUID
     length: int
+    block_id: str = ""  # of the block that still stands open in this run
 
 
 @dataclass(kw_only=True)
@@ -82,7 +83,12 @@ class Block:
 
     @classmethod
     def resuming(cls, continuing: Continuing) -> Block:
-        return cls("text", row_id=continuing.row_id, length=continuing.length)
+        resumed = cls("text", row_id=continuing.row_id, length=continuing.length)
+        resumed.block_id = continuing.block_id or resumed.block_id
+        return resumed
+
+    def left_open(self) -> Continuing:
+        return Continuing(row_id=self.row_id, length=self.length, block_id=self.block_id)
 
     def started(self) -> TextStarted | ReasoningStarted:
         if self.kind == "reasoning":
@@ -112,9 +118,13 @@ class Attempt:
         meter: Meter,
         taken_ids: Collection[str] = (),
         continuing: Continuing | None = None,
+        may_be_cut: bool = False,
+        goes_on: bool = False,
     ) -> None:
+        """`may_be_cut`: text that the output limit cuts stays open; `goes_on`: this is the rest of such a text."""
         self.step = step
         self.meter = meter
+        self.cut: Continuing | None = None  # the text that stayed open
         self.reply: Reply | None = None
         self.failure: ProviderFailure | None = None
         self.block: Block | None = None  # the one that is open
@@ -124,6 +134,8 @@ class Attempt:
         self._known = frozenset(tool.name for tool in request.tools)
         self._assembler = Assembler(taken_ids)
         self._continuing = continuing
+        self._may_be_cut = may_be_cut
+        self._goes_on = goes_on
         self._leading = ""  # white space that opens no block until something follows it
         self._replay: list[str] = []
         self._finished: Finished | None = None
@@ -142,7 +154,8 @@ class Attempt:
         return self._assembler.proposed()
 
     async def play(self, provider_for: Callable[[Entry], Provider]) -> AsyncIterator[Produced]:
-        yield self.step.started()
+        if not self._goes_on:
+            yield self.step.started()
         yield self.meter.started()
         try:
             provider = provider_for(self.request.entry)
@@ -180,7 +193,7 @@ class Attempt:
             case TextDelta():
                 return self._extend("text", self._visible(item.text))
             case ReasoningDelta():
-                return self._extend("reasoning", item.text)
+                return self._think(item.text)
             case CallFragment():
                 return self._add_fragment(item)
             case ReasoningReplay():
@@ -200,6 +213,13 @@ class Attempt:
         text = (self._leading + delta).lstrip("\r\n")
         self._leading = "" if text.strip() else text
         return text if not self._leading else ""
+
+    def _think(self, delta: str) -> Iterator[Produced]:
+        """Not in the middle of a text: blocks never overlap (A2.7)."""
+        if self._goes_on and self._continuing is not None:
+            self.meter.count(len(delta))
+            return iter(())
+        return self._extend("reasoning", delta)
 
     def _extend(self, kind: Literal["text", "reasoning"], delta: str) -> Iterator[Produced]:
         delta = storable(delta)
@@ -255,7 +275,19 @@ class Attempt:
             replay=tuple(self._replay),
         )
 
+    def joined_to(self, said: Reply) -> Reply:
+        """The reply of which `said` is the beginning and this the rest; what failed is cut where it failed."""
+        rest = "".join(self.resumed.parts) if self.resumed else ""
+        further = ("".join(block.parts) for block in self.rows if block.kind == "text")
+        whole = self.reply or replace(said, replay=())
+        text = join_text(said.text + rest, *further)
+        return replace(whole, text=text, replay=said.replay + whole.replay)
+
     def _end_of_stream(self) -> Iterator[Produced]:
+        block = self.block
+        if self._may_be_cut and block is not None and block.kind == "text" and _is_cut(self.reply):
+            self.cut, self.block = block.left_open(), None
+            return
         yield from self._close_block()
         if self.reply is None:
             return
@@ -263,6 +295,11 @@ class Attempt:
             yield self._resume(self._continuing).ended()
         for call in self._assembler.unproposed():
             yield ToolProposed(call_id=call.call_id, tool=call.tool)
+
+
+def _is_cut(reply: Reply | None) -> bool:
+    """The output limit came, and not inside a call (A2.4)."""
+    return reply is not None and reply.finish == "length" and not reply.calls
 
 
 def kept_replay(attempt: Attempt, reply: Reply, calls: Mapping[str, UUID]) -> Iterator[Produced]:

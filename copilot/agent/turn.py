@@ -20,7 +20,7 @@ from copilot.agent.commits import retried, uncut
 from copilot.agent.compaction import TurnCompactor
 from copilot.agent.fullness import remembered
 from copilot.agent.guards import Limits
-from copilot.agent.learning import TurnLessons
+from copilot.agent.learning import TurnHealth, TurnLessons
 from copilot.agent.live_metering import LiveMeter
 from copilot.agent.loop import Loop
 from copilot.agent.mending import row_uuid
@@ -248,6 +248,7 @@ class TurnRun(Run):
                 ),
                 call_id=call_id,
                 learned=TurnLessons(self.services),
+                health=TurnHealth(self.services),
                 credential=_credential_now,
             ),
             fullness=remembered(self.turn.context, mended.rows),

@@ -12,6 +12,11 @@ REAPER = f"{_PREFIX}:reaper"  # when it looked last
 STOP_CHANNEL = f"{_PREFIX}:stops"
 WAKEUPS = f"{_PREFIX}:wakeups"  # turn ids that want a worker
 EPOCH = f"{_PREFIX}:epoch"  # there since the last rebuild; missing after a flush
+BREAKERS = f"{_PREFIX}:{{breakers}}:open"  # models that keep failing
+
+
+def failures(model: str) -> str:
+    return f"{_PREFIX}:{{breakers}}:failures:{model}"
 
 
 def lease(session_id: str) -> str:
