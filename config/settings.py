@@ -390,6 +390,8 @@ RETRY_BROKEN_SECONDS = env.integers("RETRY_BROKEN_SECONDS", [2], most=120)  # no
 MODEL_BREAKER_FAILURES = env.integer("MODEL_BREAKER_FAILURES", 0 if ENVIRONMENT == "test" else 3, most=1_000)
 MODEL_BREAKER_SECONDS = env.integer("MODEL_BREAKER_SECONDS", 60, least=1, most=3_600)
 FALLBACK_PRICE_RATIO = env.integer("FALLBACK_PRICE_RATIO", 0, most=1_000)  # 0 = fallbacks may cost anything
+# Edits of the catalogue are looked for every two seconds; most tests say themselves when rows are looked at.
+FOLLOW_CATALOGUE = env.flag("FOLLOW_CATALOGUE", ENVIRONMENT != "test")
 DEMO_TOKENS_PER_SECOND = env.integer("DEMO_TOKENS_PER_SECOND", 60, least=1)
 REQUIRE_KNOWN_COST = env.flag("REQUIRE_KNOWN_COST", False)  # models without a price are not asked (A4.5)
 ALLOW_DEMO_MODEL = env.flag("ALLOW_DEMO_MODEL", ENVIRONMENT != "production")  # a script may answer (A4.6)

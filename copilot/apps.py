@@ -38,7 +38,7 @@ class CopilotConfig(AppConfig):
         for name in filter(str.isupper, dir(settings)):
             redaction.register(redaction.secrets_in(name, getattr(settings, name)))
         catalogue.configure(catalogue.build_from(settings))
-        if settings.ENVIRONMENT != "test":  # tests say themselves when rows are looked at
+        if settings.FOLLOW_CATALOGUE:
             offering.follow()
         caching.configure_from(settings)
         commands.configure_from(settings)

@@ -156,10 +156,9 @@ def _tool(
 
 
 def _detail(arguments: Mapping[str, str]) -> str:
-    """The argument that says most of what is done."""
-    return next(
-        (arguments[name] for name in TELLING if arguments.get(name)), next(iter(arguments.values()), "")
-    )
+    """The argument that says most of what is done; lists and objects say nothing at a glance."""
+    plain = (value for value in arguments.values() if not value.startswith(("[", "{")))
+    return next((arguments[name] for name in TELLING if arguments.get(name)), next(plain, ""))
 
 
 def _tool_state(result: ToolResultContent | None, *, running: bool) -> tuple[State, str]:

@@ -30,6 +30,7 @@ from copilot.events import (
 from copilot.providers.base import (
     AssistantMessage,
     Finished,
+    ImagePart,
     ProviderFailure,
     ReasoningDelta,
     TextDelta,
@@ -278,3 +279,42 @@ async def test_unreported_usage_is_estimated_and_a_broken_report_is_completed():
 async def test_every_step_that_starts_also_finishes_or_is_retracted():
     parts = await play(loop_of(Reciter([ProviderFailure("overloaded")], say("Hi."))))
     assert len(of(parts, StepStarted)) == len(of(parts, StepFinished, StepRetracted)) == 2
+
+
+async def test_a_long_output_that_the_model_has_already_is_pointed_at():
+    """A9.8, A10.2: once in its context; people still see it, and circles are seen as before"""
+    text = "x" * 2_000
+
+    async def read(made, emit):
+        return outcome(made, text)
+
+    reciter = Reciter(*(calls(call(f"c{number}", "look")) for number in range(9)))
+    parts = await play(loop_of(reciter, toolbox=MemoryToolbox(tools={"look": read})))
+    made = [part.outcome for part in of(parts, ResultMade)]
+    assert [one.content == text for one in made] == [True, *[False] * 5]
+    assert all('call_id "c0"' in one.content for one in made[1:])
+    assert {one.preview for one in made} == {text}
+    assert len(reciter.requests) == 6
+    assert "3 times" in reciter.requests[3].messages[-1].text
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        {"content": "x" * 1_999},
+        {"success": False},
+        {"media": (ImagePart(mime="image/png", data=b"", name="a.png"),)},
+    ],
+)
+async def test_outputs_that_are_short_or_not_the_same_are_said_again(again):
+    """A9.8"""
+    first = {"content": "x" * len(again.get("content", "x" * 2_000))}
+    results = [first, first | again]
+
+    async def read(made, emit):
+        return replace(outcome(made), **results.pop(0))
+
+    reciter = Reciter(calls(call("a", "look")), calls(call("b", "look")), say("Done."))
+    parts = await play(loop_of(reciter, toolbox=MemoryToolbox(tools={"look": read})))
+    contents = [part.outcome.content for part in of(parts, ResultMade)]
+    assert contents[0] == contents[1]

@@ -177,6 +177,22 @@ def test_names_are_the_same_after_a_restart(rig: Rig, model: Model) -> None:
     assert offered(model, 0) == offered(model, 1)
 
 
+def test_names_do_not_depend_on_who_answers(rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A28.4: of two servers of one name, one that is away keeps its part of the names"""
+    ada = make.ada()
+    with mcp_rig.process() as port:
+        mcp_rig.may_reach(monkeypatch, port)
+        mcp_rig.everybodys("files", port)
+        mcp_rig.users(ada, "files", mcp_rig.url(port))
+        ended(start(make.session(ada)))
+        later = timezone.now() + timedelta(hours=1)
+        McpServer.objects.filter(owner=None).update(retry_at=later, failures=1)
+        ended(start(make.session(ada)))
+    both, one = (set(offered(model, at)) for at, request in enumerate(model.requests) if request.tools)
+    assert one < both
+    assert 2 * len(one) == len(both)
+
+
 def test_a_session_has_at_most_64_tools_of_servers_and_they_come_last(rig: Rig, model: Model) -> None:
     """A28.4, A15.2"""
     with mcp_rig.process(manner="crowd") as port:

@@ -155,3 +155,14 @@ def test_a_program_shows_its_command_status_and_output_even_when_it_is_cut() -> 
     assert cut.stdout == "a"
     assert shell.of("bash_exec", {"command": "ls"}, "Error: no sandbox") is None
     assert shell.of("web_fetch", {}, whole) is None
+
+
+def test_a_call_is_named_by_words_and_not_by_lists() -> None:
+    """W2.3: what would be raw JSON at a glance stands in the call's own lines alone"""
+    for arguments, detail in (
+        ({"items": '[{"text": "One"}]'}, ""),
+        ({"items": '[{"text": "One"}]', "reason": "Later"}, "Later"),
+    ):
+        content = ToolCallContent(call_id="c", tool="todos_write", arguments=arguments)
+        [item] = transcript.items([row(1, "tool_call", content)], running_turn=None)
+        assert item.detail == detail

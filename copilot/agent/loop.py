@@ -371,7 +371,9 @@ class Loop:
     ) -> ToolRun:
         self._step = step
         most = self.limits.calls_per_reply
-        self._tools = ToolRun(calls, self.ports, most=most, refused=refused, notes=notes)
+        self._tools = ToolRun(
+            calls, self.ports, most=most, refused=refused, notes=notes, before=self.messages
+        )
         return self._tools
 
     def _pause(self, run: ToolRun) -> Iterator[Produced]:

@@ -11,10 +11,17 @@ from copilot.agent.conversation import result_of
 from copilot.agent.parts import Asked, CallMade, Produced, ResultMade
 from copilot.agent.ports import Ports, closed
 from copilot.events import Event, QuestionAsked, QuestionClosed, ToolStateChanged
-from copilot.providers.base import ToolCall, ToolGroup
+from copilot.providers.base import ModelMessage, ToolCall, ToolGroup
 from copilot.tools.base import CallOutcome
 from copilot.tools.calls import FAILED_BEFORE_IT_RAN, error_outcome, refusal
 
+POINTED_AT_CHARACTERS = (
+    2_000  # a shorter output costs little more than the words that would stand for it (A9.8)
+)
+SAME_OUTPUT = (
+    'The same output, to the character, as that of an earlier call of yours ({tool}, call_id "{call_id}"), which you '
+    "have in this conversation: nothing has changed since."
+)
 ABANDON_SECONDS = 1.0  # a tool that ignores its cancellation is not waited for any longer (A1.7)
 
 
@@ -30,7 +37,8 @@ class OpenCall:
 class ToolRun:
     """The calls of one reply, run together; those in `asked` wait for a person, the others run first (A11.3).
 
-    `refused` answers all of them instead of running any; `notes` go in front of results, by call id.
+    `refused` answers all of them instead of running any; `notes` go in front of results, by call id; `before` is
+    the conversation that the model still has.
     """
 
     def __init__(
@@ -41,11 +49,14 @@ class ToolRun:
         most: int,
         refused: str = "",
         notes: Mapping[str, str] | None = None,
+        before: Sequence[ModelMessage] = (),
     ) -> None:
         self.calls = tuple(calls)
         self.asked: tuple[Asked, ...] = ()
         self.questions = False  # one of the tools waits for a person's answer
-        self.outcomes: dict[str, CallOutcome] = {}
+        self.outcomes: dict[str, CallOutcome] = {}  # as they came
+        self._told: dict[str, CallOutcome] = {}  # as the model reads them
+        self._before = before
         self.rows = {call.call_id: uuid4() for call in calls}
         self._toolbox = ports.toolbox
         self._approvals = ports.approvals
@@ -63,7 +74,7 @@ class ToolRun:
         )
 
     def group(self) -> ToolGroup:
-        return ToolGroup(results=tuple(result_of(self.outcomes[call.call_id]) for call in self.calls))
+        return ToolGroup(results=tuple(result_of(self._told[call.call_id]) for call in self.calls))
 
     def make_calls(self) -> Iterator[Produced]:
         for call in self.calls:
@@ -106,8 +117,19 @@ class ToolRun:
         if note := self._notes.get(outcome.call_id):
             outcome = replace(outcome, content=note + outcome.content)
         self.outcomes[outcome.call_id] = outcome
-        yield ResultMade(row_id=uuid4(), outcome=outcome)
+        self._told[outcome.call_id] = told = self._pointing(outcome)
+        yield ResultMade(row_id=uuid4(), outcome=told)
         self._done.add(outcome.call_id)
+
+    def _pointing(self, outcome: CallOutcome) -> CallOutcome:
+        """What the model has read already is named instead of said again; people still see it (A9.8)."""
+        if len(outcome.content) < POINTED_AT_CHARACTERS or outcome.media:
+            return outcome
+        results = (result for m in self._before if isinstance(m, ToolGroup) for result in m.results)
+        same = (one for one in results if one.content == outcome.content and one.success == outcome.success)
+        if (earlier := next(same, None)) is None:
+            return outcome
+        return replace(outcome, content=SAME_OUTPUT.format(tool=earlier.tool, call_id=earlier.call_id))
 
     async def _run(self, calls: Sequence[ToolCall]) -> AsyncIterator[Event | CallOutcome]:
         """Outcomes and what the tools say meanwhile, in the order in which they come."""

@@ -127,8 +127,12 @@ class _Group:
         try:
             return _Prepared(tool, tool.bind(call.arguments))
         except ValidationError as problem:
+            short = answers.invalid_arguments(problem)
             return results.Result(
-                text=results.problems(problem), short=answers.invalid_arguments(problem), success=False
+                text=results.problems(problem),
+                short=short,
+                abridged=problem.error_count() > answers.PROBLEMS_NAMED or short.endswith("…"),
+                success=False,
             )
 
     async def _perform(self, call: ToolCall, prepared: _Prepared) -> results.Result:

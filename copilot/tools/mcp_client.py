@@ -141,12 +141,12 @@ class Connections:
         self._tidy(servers)
         listings = await asyncio.gather(*(self._listing(server) for server in servers))
         answered = [(server, found) for server, found in zip(servers, listings, strict=True) if found]
-        absent = [server.name for server, found in zip(servers, listings, strict=True) if not found]
+        away = [server for server, found in zip(servers, listings, strict=True) if not found]
         said = ((server.name, listing.instructions) for server, listing in answered)
         return Outside(
-            tools=self._offered(answered, permissions),
+            tools=self._offered(answered, permissions, away=_last_known(away)),
             instructions=mcp_listing.instructions(said),
-            absent=tuple(absent),
+            absent=tuple(server.name for server in away),
         )
 
     async def try_once(self, server: Server) -> Listing:
@@ -189,18 +189,33 @@ class Connections:
                 del self._keepers[key]
 
     def _offered(
-        self, answered: Iterable[tuple[Server, Listing]], permissions: Permissions
+        self,
+        answered: Iterable[tuple[Server, Listing]],
+        permissions: Permissions,
+        *,
+        away: Sequence[Place] = (),
     ) -> tuple[AnyTool, ...]:
-        """By name, the first 64; of two with one name, the first (A28.4)."""
+        """By name, the first 64; of two with one name, the first (A28.4). What is away keeps its part of a name."""
         described = [
             (server, tool) for server, listing in answered for tool in listing.tools if not tool.left_out
         ]
-        named = mcp_listing.names([Place(server.id, server.name, tool.tool) for server, tool in described])
+        here = [Place(server.id, server.name, tool.tool) for server, tool in described]
+        named = mcp_listing.names([*here, *away])
         tools: dict[str, AnyTool] = {}
-        for name, (server, tool) in zip(named, described, strict=True):
+        for name, (server, tool) in zip(named, described, strict=False):
             if permissions.allows_tool(name):
                 tools.setdefault(name, _tool(name, server, tool, self._keeper(server)))
         return tuple(tools[name] for name in sorted(tools)[: mcp_listing.MOST_TOOLS])
+
+
+def _last_known(away: Sequence[Server]) -> list[Place]:
+    """The tools of servers that do not answer now, as they listed them last."""
+    return [
+        Place(server.id, server.name, tool["name"])
+        for server in away
+        for tool in server.tools
+        if not tool["left_out"]
+    ]
 
 
 # --- tools -------------------------------------------------------------------------------------------

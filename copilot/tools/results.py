@@ -35,6 +35,7 @@ class Result:
     text: str
     success: bool
     short: str | None = None
+    abridged: bool = False  # … and lacks something that the text has
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None
     session_id: str | None = None
@@ -90,7 +91,7 @@ async def conclude(
     shown = redact(result.short) if result.short is not None else text
     content, truncated = room.take(shown, call.call_id)
     file_id = None
-    if truncated or len(text) > PREVIEW_CHARACTERS:
+    if truncated or result.abridged or len(text) > PREVIEW_CHARACTERS:
         file_id = await _kept(session_id, call.call_id, text)
     return CallOutcome(
         call_id=call.call_id,

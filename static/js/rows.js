@@ -32,9 +32,10 @@ export function toolLabel(tool) {
 
 const TELLING = ["command", "question", "name", "file", "path", "url", "query", "title", "prompt"];
 
-/** The argument that says most of what is done. */
+/** The argument that says most of what is done; lists and objects say nothing at a glance. */
 export function toolDetail(given) {
-  return given[TELLING.find((name) => given[name])] ?? Object.values(given)[0] ?? "";
+  const plain = Object.values(given).find((value) => !/^[[{]/.test(value));
+  return given[TELLING.find((name) => given[name])] ?? plain ?? "";
 }
 
 export function duration(milliseconds) {

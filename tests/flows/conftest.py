@@ -112,6 +112,7 @@ def site(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "STRIPE_API_BASE": f"http://127.0.0.1:{stripe_port}",
         "DEMO_TOKENS_PER_SECOND": WORDS_PER_SECOND,
         "METER_SECONDS": "0.5",  # as in the field
+        "FOLLOW_CATALOGUE": "true",
         "PYTHONUNBUFFERED": "1",
     }
     Path(environment["STATIC_ROOT"]).mkdir(parents=True, exist_ok=True)
