@@ -6,23 +6,24 @@ from uuid import UUID
 
 from copilot.events import ENDING_KINDS, ReasoningExtended, TextExtended, decode
 from copilot.live import stream
+from copilot.live.client import RedisDown
 from copilot.models import Turn
 
 RECENT_EVENTS = 256  # well over what a checkpoint's two seconds can hold
 
 
-def step_finished(session_id: UUID, turn_id: UUID) -> bool:
-    """Whether the log's last word on the turn's steps is that one finished."""
+STEP_WORDS = ("step.started", "step.finished", "text.started", "tool.proposed")
+
+
+def last_step_word(session_id: UUID, turn_id: UUID) -> str:
+    """The kind of the log's last event on the turn's steps; nothing when it has none, or cannot be read."""
     name = f'"turn_id":"{turn_id}"'
-    for entry in reversed(stream.recent(str(session_id), count=RECENT_EVENTS)):
-        if name in entry.payload and entry.kind in (
-            "step.started",
-            "step.finished",
-            "text.started",
-            "tool.proposed",
-        ):
-            return entry.kind == "step.finished"
-    return False
+    try:
+        recent = stream.recent(str(session_id), count=RECENT_EVENTS)
+    except RedisDown:
+        return ""
+    words = (entry.kind for entry in reversed(recent) if entry.kind in STEP_WORDS and name in entry.payload)
+    return next(words, "")
 
 
 def ending_is_told(turn: Turn) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db.models.functions import Now
 
 from copilot import dispatch, history, sessions, turns
 from copilot.agent.claiming import claim_and_prepare
@@ -215,6 +216,22 @@ def test_a_reply_cut_off_in_its_arguments_is_no_answer(session, model, rig, monk
     turn = assert_whole(session, turn_id)
     assert (turn.status, errand.runs) == ("succeeded", 1)
     assert answer(turn_id).endswith("Here it is.")
+
+
+def test_words_before_a_call_that_was_lost_are_no_answer(session, model, rig, monkeypatch):
+    """A3.9, A2.5: the reply came to its end and its cost was recorded, but the worker lost the turn before the call's row"""
+    add_tools(monkeypatch, fetch := Errand("fetch"))
+    model.will(Text("Looking."), Call("fetch", {"note": "a"}), cue(1))
+    model.will(Call("fetch", {"note": "b"}))
+    model.will(Text("Found."))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: told(session.pk, "tool.proposed"))
+    ModelCall.objects.filter(turn=turn_id).update(ended_at=Now(), aborted=False)
+    lose(rig, turn_id)
+    turn = assert_whole(session, turn_id)
+    assert (turn.status, fetch.given) == ("succeeded", ["b"])
+    assert answer(turn_id) == "Looking.Found."
 
 
 def test_an_answer_that_stands_whole_is_not_asked_for_again(session, model, rig):

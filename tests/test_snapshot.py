@@ -155,10 +155,10 @@ def test_a_reply_is_whole_only_when_its_step_is_finished(session):
 
     def tell(event, turn_id=None):
         stream.publish_now(str(session.pk), [(event, str(turn_id or turn.pk))])
-        return queries.step_finished(session.pk, turn.pk)
+        return queries.last_step_word(session.pk, turn.pk)
 
-    assert queries.step_finished(session.pk, turn.pk) is False
-    assert tell(StepStarted(step_id="s", round=1)) is False
-    assert tell(StepFinished(step_id="s", round=1, finish_reason="stop")) is True
-    assert tell(StepStarted(step_id="x", round=1), make.uuid.uuid4()) is True
-    assert tell(ToolProposed(call_id="c", tool="t")) is False
+    assert queries.last_step_word(session.pk, turn.pk) == ""
+    assert tell(StepStarted(step_id="s", round=1)) == "step.started"
+    assert tell(StepFinished(step_id="s", round=1, finish_reason="stop")) == "step.finished"
+    assert tell(StepStarted(step_id="x", round=1), make.uuid.uuid4()) == "step.finished"
+    assert tell(ToolProposed(call_id="c", tool="t")) == "tool.proposed"

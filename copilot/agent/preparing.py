@@ -97,5 +97,8 @@ def _settle(turn: Claimed, rows: Sequence[Row], standings: Iterable[approvals.St
 
 
 def _reply_was_whole(turn: Claimed) -> bool:
-    """Words before a tool call stand too; only a reply that came to its end is an answer."""
-    return usage.was_whole(turn.turn_id, turn.calls) or queries.step_finished(turn.session_id, turn.turn_id)
+    """Only a reply that came to its end is an answer; one that had proposed a call has lost it on its way to a row."""
+    word = queries.last_step_word(turn.session_id, turn.turn_id)
+    if word == "tool.proposed":
+        return False
+    return word == "step.finished" or usage.was_whole(turn.turn_id, turn.calls)
