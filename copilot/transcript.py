@@ -172,14 +172,13 @@ def _tool_state(result: ToolResultContent | None, *, running: bool) -> tuple[Sta
 
 
 def duration(milliseconds: int) -> str:
+    """To the letter what static/js/rows.js writes: a half is rounded up, and there is no sixtieth second."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
-    seconds = milliseconds / 1000
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    if milliseconds < 9_950:
+        return f"{(milliseconds + 50) // 100 / 10:.1f} s"
+    seconds = (milliseconds + 500) // 1000
+    return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60} s"
 
 
 def thought_label(row: MessageView, following: MessageView | None) -> str:

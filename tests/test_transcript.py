@@ -74,7 +74,17 @@ def test_a_thought_lasted_until_the_next_row_began() -> None:
 
 @pytest.mark.parametrize(
     ("milliseconds", "words"),
-    [(0, "0 ms"), (999, "999 ms"), (1500, "1.5 s"), (12_400, "12 s"), (61_000, "1 min 1 s")],
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1500, "1.5 s"),
+        (9_949, "9.9 s"),
+        (9_950, "10 s"),
+        (12_500, "13 s"),
+        (59_500, "1 min 0 s"),
+        (99_500, "1 min 40 s"),
+        (119_700, "2 min 0 s"),
+    ],
 )
 def test_durations_are_short(milliseconds: int, words: str) -> None:
     assert transcript.duration(milliseconds) == words

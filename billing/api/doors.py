@@ -66,9 +66,10 @@ class Door(APIView):
 
 
 class StaffDoor(Door):
-    """For staff alone; a key needs the scope besides."""
+    """For staff alone; a key needs the scope besides, and only reads (A20.6)."""
 
     write_scopes = ("staff",)
+    keys_may_write = False
 
     def scopes_for(self, method: str) -> tuple[str, ...]:
         return self.write_scopes

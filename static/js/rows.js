@@ -40,10 +40,9 @@ export function toolDetail(given) {
 
 export function duration(milliseconds) {
   if (milliseconds < 1000) return `${milliseconds} ms`;
-  const seconds = milliseconds / 1000;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  if (milliseconds < 9_950) return `${(Math.floor((milliseconds + 50) / 100) / 10).toFixed(1)} s`;
+  const seconds = Math.floor((milliseconds + 500) / 1000);
+  return seconds < 60 ? `${seconds} s` : `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
 }
 
 export function thoughtLabel(grows, row, next) {
