@@ -21,6 +21,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from copilot import formulas
+
 HIGHLIGHTED_CHARACTERS = 20_000  # beyond it colour costs more than it helps; the text stays
 PREVIEW = '<button type="button" class="quiet" data-act="open-code">Preview</button>'
 SHOWN_LANGUAGES = ("html", "svg")  # whose blocks the panel can show
@@ -226,6 +228,7 @@ def _text(content: str) -> Token:
 
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    formulas.teach(parser)
     parser.core.ruler.push("bare_links", _link_bare_addresses)
     rules = {
         "fence": _fence,

@@ -9,6 +9,7 @@ import { confirmed } from "./confirm.js";
 import { byId, delegate, fill, show, slot } from "./dom.js";
 import { Dock } from "./dock.js";
 import { addOlder, emptyState, fold } from "./fold.js";
+import { typeset } from "./formulas.js";
 import { Notifier } from "./notifier.js";
 import { Outbox } from "./outbox.js";
 import { Palette } from "./palette.js";
@@ -351,6 +352,7 @@ if (sessionId && frozen === undefined) socket.subscribe(sessionId, known ? app.d
 socket.subscribeSidebar();
 socket.connect();
 transcript.paint();
+typeset(byId("transcript")); // what the server has painted
 dock.limit.look(state).catch(() => {});
 steps.reveal(transcript.elements.get(at));
 if (at) scroll.toRow(transcript.elements.get(at));

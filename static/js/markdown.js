@@ -2,6 +2,7 @@
 
 import { Marked } from "../vendor/marked/marked.esm.js";
 import "../vendor/dompurify/purify.min.js";
+import { extensions, typeset, whileGrowing } from "./formulas.js";
 import { highlight } from "./highlight.js";
 import { morph } from "./morph.js";
 import { cutOf } from "./paragraph.js";
@@ -31,6 +32,7 @@ const OWN_BYTES = "/api/v1/files/";
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
   extensions: [
+    ...extensions,
     {
       name: "file",
       level: "inline",
@@ -111,6 +113,7 @@ function rendered(tokens, links) {
     if (/^[a-z][a-z0-9+.-]*:/i.test(link.getAttribute("href"))) link.target = "_blank";
   }
   for (const picture of fragment.querySelectorAll(`img:not([src^="${OWN_BYTES}"])`)) picture.remove(); // whatever the rules above let through
+  typeset(fragment);
   return fragment;
 }
 
@@ -177,6 +180,10 @@ export class GrowingMarkdown {
       this.#restart();
     }
     this.text = text;
+    whileGrowing(!final, () => this.#paint(text, final));
+  }
+
+  #paint(text, final) {
     if (!final && this.#growCode(text)) return;
     if (this.open && this.#growParagraph(text, final)) return;
     const tokens = marked.lexer(text.slice(this.finished));

@@ -20,6 +20,7 @@ function become(present, wanted) {
     return true;
   }
   if (present.nodeType !== Node.ELEMENT_NODE) return false;
+  if (present.dataset?.tex ?? wanted.dataset?.tex) return present.className === wanted.className && present.dataset.tex === wanted.dataset.tex;
   for (const { name, value } of wanted.attributes) {
     if (present.getAttribute(name) !== value) present.setAttribute(name, value);
   }

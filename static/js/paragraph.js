@@ -4,14 +4,15 @@ const ENOUGH = 400; // characters that are worth a node of their own
 const AT_MOST = 3000; // an opened mark that stays open so long is left as it is until the paragraph ends
 
 // In a text: brackets that became no link, signs that open nothing where they stand.
-const HARMLESS = /\[[^[\]]*\](?![([])|(?<=[\p{L}\p{N}])_+(?=[\p{L}\p{N}])|[*_~](?=\s)|<(?=[\s\d=])/gu;
-const MAY_OPEN = /[*_~`[\]<\\|]/;
+const HARMLESS = /\[[^[\]]*\](?![([])|(?<=[\p{L}\p{N}])_+(?=[\p{L}\p{N}])|[*_~$](?=\s)|<(?=[\s\d=])/gu;
+const MAY_OPEN = /[*_~`[\]<\\|$]/;
+const MAY_BE_FORMULA = /^\\[([]/; // an escaped bracket until its closing comes
 
 /** How many characters of a paragraph no later text can change; they end before a word. */
 function steadyLength(parts, text) {
   let [steady, at] = [0, 0];
   for (const { type, raw } of parts) {
-    if (type === "html" || (type === "text" && MAY_OPEN.test(raw.replace(HARMLESS, "")))) return steady;
+    if (type === "html" || (type === "escape" && MAY_BE_FORMULA.test(raw)) || (type === "text" && MAY_OPEN.test(raw.replace(HARMLESS, "")))) return steady;
     if (type === "text") steady = lastWordIn(text, at, at + raw.length) || steady;
     at += raw.length;
   }
