@@ -158,6 +158,17 @@ def test_the_chat_asks_for_every_module_its_script_imports(ada: Client) -> None:
     assert announced == wanted - {"js/chat"}
 
 
+def test_the_chat_is_painted_before_its_scripts_are_fetched(ada: Client) -> None:
+    """W4.3: the page itself asks for four styles and one small script; the rest waits in a template behind the first paint"""
+    html = ada.get("/chat/").content.decode()
+    at_once = re.sub(r"<template.*?</template>", "", html, flags=re.S)
+    asked = re.findall(r'<(?:script|link)[^>]* (?:src|href)="/static/([\w./]+)"', at_once)
+    styles = ["css/mark.svg", "css/base.css", "css/chat.css", "css/transcript.css", "css/composer.css"]
+    assert asked == [*styles, "js/start.js"]
+    assert "js/chat.js" in html
+    assert len(Path(str(finders.find("js/start.js"))).read_bytes()) < 1500
+
+
 def test_a_key_is_made_shown_once_and_revoked(ada: Client) -> None:
     html = ada.post("/settings/keys/", {"name": "cli", "scopes": ["read"]}).content.decode()
     assert re.search(r"ph_user_\w{10}_[\w-]{43}", html)

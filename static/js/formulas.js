@@ -59,11 +59,12 @@ function dollars(text, before) {
 
 /** `act` reads a text that may still grow. */
 export function whileGrowing(still, act) {
+  const before = growing; // a quote is a growing text within one
   growing = still;
   try {
     return act();
   } finally {
-    growing = false;
+    growing = before;
   }
 }
 

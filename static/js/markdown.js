@@ -6,6 +6,7 @@ import { extensions, typeset, whileGrowing } from "./formulas.js";
 import { highlight } from "./highlight.js";
 import { morph } from "./morph.js";
 import { cutOf } from "./paragraph.js";
+import { BY_PARTS, cutParts, goOn, marksOf } from "./parts.js";
 import { _ } from "./words.js";
 
 const ALLOWED = {
@@ -117,22 +118,6 @@ function rendered(tokens, links) {
   return fragment;
 }
 
-/** Blocks that grow by parts: how a frame of parts and a part are told from others, and where their nodes are. */
-const BY_PARTS = {
-  list: {
-    parts: "items",
-    frame: ({ ordered, start }) => `${ordered} ${start}`,
-    mark: ({ loose, raw }) => `${loose} ${raw.trimEnd()}`,
-    box: (node) => node,
-  },
-  table: {
-    parts: "rows",
-    frame: ({ header, align }) => `${header.map((cell) => cell.text).join("|")} ${align}`,
-    mark: (row) => row.map((cell) => cell.text).join("|"),
-    box: (node) => node.querySelector?.("tbody"),
-  },
-};
-
 /** The block at the end may change as it grows; a list before what may become its next item, too. */
 function unsettledFrom(tokens) {
   const visible = tokens.flatMap((token, i) => (token.type === "space" ? [] : [i]));
@@ -152,39 +137,40 @@ function paintParts(target, parts, start) {
   return count;
 }
 
-function marksOf(token) {
-  const way = BY_PARTS[token?.type];
-  return way ? [`${token.type} ${way.frame(token)}`, ...token[way.parts].map(way.mark)] : null;
-}
+const QUOTED = /^(?: {0,3}>[^\n]*(?:\n|$))+$/; // every line by its sign: none goes on by itself
+const unquoted = (text) => text.replace(/^ {0,3}> ?/gm, "");
+const visible = (tokens) => tokens.filter((token) => token.type !== "space");
 
 /** A text that only grows, shown in `element`. */
 export class GrowingMarkdown {
-  constructor(element) {
+  /** `lead`: nodes that stay before it. */
+  constructor(element, ...lead) {
     this.element = element;
-    element.replaceChildren();
+    this.lead = lead;
     this.#restart();
   }
 
   #restart() {
+    this.element.replaceChildren(...this.lead);
     this.finished = 0; // characters whose blocks are settled
-    this.kept = 0; // child nodes that belong to them
+    this.kept = this.lead.length; // child nodes that belong to them
     this.text = "";
     this.code = null; // the text node of a code block that is still open
     this.marks = null; // of the first block that is not settled, if it grows by parts
     this.open = null; // a paragraph that is the tail: characters and nodes of it that stay, and whether that is a guess
+    this.cut = null; // a list or table that is the tail: what stays of it, and how to read on
+    this.quote = null; // a block quote that is the tail: a growing text of its own
   }
 
   update(text, final) {
-    if (!text.startsWith(this.text.slice(0, this.finished + (this.open?.length ?? 0)))) {
-      this.element.replaceChildren();
-      this.#restart();
-    }
+    if (!text.startsWith(this.text.slice(0, this.finished + (this.open ?? this.cut ?? this.quote ?? { length: 0 }).length))) this.#restart();
     this.text = text;
     whileGrowing(!final, () => this.#paint(text, final));
   }
 
   #paint(text, final) {
     if (!final && this.#growCode(text)) return;
+    if (!final && (this.#growParts(text) || this.#growQuote(text))) return;
     if (this.open && this.#growParagraph(text, final)) return;
     const tokens = marked.lexer(text.slice(this.finished));
     const settled = final ? tokens : tokens.slice(0, unsettledFrom(tokens));
@@ -206,11 +192,14 @@ export class GrowingMarkdown {
 
   #patchTail(tokens, links) {
     this.#put(tokens, links, true);
-    const [only, second] = tokens.filter((token) => token.type !== "space");
+    const [only, second] = visible(tokens);
     const open = only?.type === "code" && !second && /^ {0,3}(`{3,}|~{3,})/.exec(only.raw);
     this.code = open ? { fence: open[1], head: only.raw.indexOf("\n") + 1 } : null;
     this.marks = marksOf(only);
     this.open = only?.type === "paragraph" && !second ? { length: 0, nodes: 0, guessed: false } : null;
+    this.cut = only && !second ? cutParts(only, tokens.indexOf(only) ? tokens[0].raw.length : 0) : null;
+    this.quote = null;
+    if (only?.type === "blockquote" && !second && tokens[0] === only) this.#growQuote(this.text, true);
   }
 
   /** Blocks after what is settled, as few nodes touched as possible; how many nodes they are. */
@@ -234,6 +223,33 @@ export class GrowingMarkdown {
     if (!target || target.childNodes.length < from) return false;
     const changed = rendered([{ ...token, [parts]: token[parts].slice(from) }], links);
     morph(target, box(changed.firstChild), from);
+    return true;
+  }
+
+  /** A long list or table: only its last parts are read; false if it has become something else, or is over. */
+  #growParts(text) {
+    if (!this.cut) return false;
+    const { lead, length, count } = this.cut;
+    const tokens = marked.lexer(lead + text.slice(this.finished + length));
+    const grown = goOn(this.cut, visible(tokens));
+    const box = grown && BY_PARTS[this.cut.type].box;
+    const target = box?.(this.element.childNodes[this.kept]);
+    this.cut = target && target.childNodes.length >= count ? grown.cut : null;
+    if (this.cut) morph(target, box(rendered([grown.token], tokens.links).firstChild), count);
+    return Boolean(this.cut);
+  }
+
+  /** A quote as a growing text of its own, as long as each of its lines bears the sign. */
+  #growQuote(text, first = false) {
+    if (!first && !this.quote) return false;
+    const quoted = text.slice(this.finished);
+    const box = this.element.childNodes[this.kept];
+    if (!QUOTED.test(quoted) || box?.nodeName !== "BLOCKQUOTE") {
+      this.quote = null;
+      return false;
+    }
+    this.quote ??= { growing: new GrowingMarkdown(box, "\n"), length: 0 };
+    this.quote.growing.update(unquoted(quoted), false);
     return true;
   }
 

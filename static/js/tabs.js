@@ -11,4 +11,7 @@ function reveal() {
   strip.scrollTo({ left, top, behavior: "instant" });
 }
 
-if (open) new ResizeObserver(reveal).observe(strip);
+if (open) {
+  new ResizeObserver(reveal).observe(strip);
+  addEventListener("resize", reveal); // there and back between two frames: no size changed, but the place is lost
+}

@@ -146,6 +146,18 @@ GROWING = {
     "long paragraph becomes a heading": f"{WORDS * 9}\n---\n{WORDS * 9}| b |\n|--|--|\n| c | d |\n",
     "a mark that stays open": f"**{'never closed ' * 300}\n\nafter\n",
     "a mark that is closed late": f"see [{'a long label ' * 280}](https://example.com) there",
+    "long list": "- sails at *dawn*, with `three` masts\n" * 40 + "  - and more\n- last\n\nafter\n",
+    "long list, loose at its end": "1. sails at *dawn*\n" * 60 + "\n2. last\n\n   of all\n\nafter\n",
+    "long loose list": "* sails at *dawn*\n\n  with `three` masts\n\n" * 25 + "* last\n***\n",
+    "long list of lists": "2) **Ships**\n   - one\n   - two\n\n     more\n" * 20 + "3) end\nlazy\n- other\n",
+    "long list of code": "- a\n  ```\n  - b\n\n  - c\n  ```\n" * 25 + "text\n",
+    "long list of tasks": "- [ ] sails at dawn\n- [x] has masts\n" * 20 + "---\n",
+    "long table": "| a | b |\n|--|:-:|\n" + "| *1* | `2` |\n| 3 |\n" * 50 + "\nafter\n",
+    "long table, then a heading": "x | y\n--|--\n" + "one | two\n" * 60 + "# Head\n",
+    "long quote": "> the **harbour** lights\n> were seen\n>\n> - a\n>   - b\n" * 12 + "\nafter\n",
+    "long quote, lazy at its end": "> the **harbour** lights\n" * 40 + "lazy\n> again\n\n> other\n",
+    "quote in quote": "> a\n> > b\n>> c\n>\n> ```\n> d\n> ```\n> $$\n> x\n> $$\n" * 3 + "\n",
+    "quote and code": ">     code\n>\n>text\n > more\n>\n",
     "table becomes text": "| a | b |\n|--|\nafter\n\n- a\n- b\n***\n- c\n",
 }
 # The text letter by letter, and at once: the same nodes must stand there.
@@ -172,6 +184,6 @@ def blank(browser: Browser, site: Site) -> Iterator[Page]:
 
 @pytest.mark.parametrize("text", GROWING.values(), ids=GROWING)
 def test_what_grew_letter_by_letter_is_what_stands_there_at_once(blank: Page, text: str) -> None:
-    """W2.1, W4.4: lists, tables and long paragraphs grow by their parts, and come to the same"""
+    """W2.1, W4.4: lists, tables, quotes and long paragraphs grow by their parts, and come to the same"""
     grown, whole = blank.evaluate(GROW, text)
     assert grown == whole
