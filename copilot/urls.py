@@ -82,6 +82,7 @@ urlpatterns = [
     path(SHARE, shared.share, name="share"),
     path(f"{SHARE}/unlock", shared.unlock, name="share_unlock"),
     path(f"{SHARE}/zip", shared.share_zip, name="share_zip"),
+    path(f"{SHARE}/continue", shared.share_continue, name="share_continue"),
     path(f"{SHARE}/files/<uuid:file_id>", shared.share_file, name="share_file"),
     path(f"{SHARE}/files/<uuid:file_id>/render", shared.share_render, name="share_render"),
     re_path(r"^share/", shared.nothing),  # last of its kind: whatever else is asked for there

@@ -463,3 +463,17 @@ def test_the_page_makes_shows_and_cancels():
     assert ada.post(f"/settings/schedules/{task.pk}/on/").status_code == 302
     assert ada.post(f"/settings/schedules/{task.pk}/cancel/").status_code == 302
     assert "No tasks yet" in ada.get("/settings/schedules/").content.decode()
+
+
+@pytest.mark.django_db
+def test_the_list_of_tasks_is_paged() -> None:
+    """W3: those that failed too often stay in it, however many"""
+    form = {"name": "Tea", "prompt": "Make tea.", "cron": "0 8 * * *", "timezone": "UTC"}
+    ada = person(make.ada())
+    for number in range(26):
+        ada.post("/settings/schedules/", form | {"name": f"Tea {number};"})
+        Schedule.objects.update(next_run=None, disabled_reason="It failed 5 times.")
+    first, second = (ada.get(f"/settings/schedules/{more}").content.decode() for more in ("", "?offset=25"))
+    assert (first.count("Tea "), second.count("Tea ")) == (25, 1)
+    assert "?offset=25" in first
+    assert "?offset=0" in second

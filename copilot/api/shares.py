@@ -31,6 +31,7 @@ class NewShare(Body):
     include_reasoning: bool = False
     include_tools: bool = False
     show_author: bool = False
+    allow_continue: bool = False
     title: Annotated[Clean, Field(max_length=200)] = ""
     expires_in: Seconds | None = None
     password: Password | None = None
@@ -43,6 +44,7 @@ class NewShare(Body):
             include_reasoning=self.include_reasoning,
             include_tools=self.include_tools,
             show_author=self.show_author,
+            allow_continue=self.allow_continue,
             title=self.title.strip(),
             exclude_files=frozenset(self.exclude_files),
             include_files=frozenset(self.include_files),

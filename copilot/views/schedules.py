@@ -16,7 +16,9 @@ from copilot import cron, preferences, words
 from copilot import schedules as tasks
 from copilot.errors import Refused
 from copilot.permissions import UNRESTRICTED
-from copilot.views.acting import done, user_of
+from copilot.views.acting import done, offset_of, user_of
+
+PAGE = 25  # those switched off are kept, however many
 
 
 @login_required
@@ -37,7 +39,7 @@ def schedules(request: HttpRequest) -> HttpResponse:
             messages.success(request, _("The task is on the clock."))
             return redirect("schedules")
     form["timezone"] = form["timezone"] or preferences.of_user(owner_id).timezone
-    context = {"tasks": _shown(owner_id), "form": form, "smallest": cron.SMALLEST_MINUTES}
+    context = {"form": form, "smallest": cron.SMALLEST_MINUTES, **_listed(owner_id, offset_of(request))}
     return render(request, "copilot/schedules.html", context, status=status)
 
 
@@ -46,10 +48,15 @@ def _asked(form: dict[str, str]) -> tasks.Asked:
     return tasks.Asked(prompt=prompt, cron=form["cron"], timezone=form["timezone"], name=form["name"])
 
 
-def _shown(owner_id: int) -> list[dict[str, object]]:
-    rows = list(tasks.of_owner(owner_id))
+def _listed(owner_id: int, offset: int) -> dict[str, object]:
+    found = list(tasks.of_owner(owner_id)[offset : offset + PAGE + 1])
+    rows = found[:PAGE]
     runs = tasks.last_runs(rows)
-    return [{"row": row, "next_runs": tasks.next_runs(row), "last": runs.get(row.pk)} for row in rows]
+    return {
+        "tasks": [{"row": row, "next_runs": tasks.next_runs(row), "last": runs.get(row.pk)} for row in rows],
+        "newer": max(offset - PAGE, 0) if offset else None,
+        "older": offset + PAGE if len(found) > PAGE else None,
+    }
 
 
 @login_required

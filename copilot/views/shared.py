@@ -9,6 +9,8 @@ from urllib.parse import quote
 from uuid import UUID
 
 from django.conf import settings
+from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -18,10 +20,10 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
 
-from copilot import metrics, published
+from copilot import metrics, published, words
 from copilot.errors import NotFound, Refused, StorageUnavailable, TooLarge, TooMany
 from copilot.models import Share
-from copilot.workspace import downloads, rendering, visiting, zips
+from copilot.workspace import continuing, downloads, rendering, visiting, zips
 
 COOKIE = "share_key"
 HEADERS = {
@@ -113,6 +115,7 @@ def _shown(found: Share) -> dict[str, object]:
         "items": published.items(payload, files),
         "cards": list(files.cards.values()),
         "zip": reverse("share_zip", args=[found.token]) if len(files.cards) > 1 else "",
+        "onward": reverse("share_continue", args=[found.token]) if continuing.is_allowed(found) else "",
         "report": f"mailto:{settings.REPORT_EMAIL}?subject={subject}",
         "site": settings.SITE_URL,
         "token": found.token,
@@ -158,6 +161,28 @@ def share_zip(request: HttpRequest, token: UUID) -> HttpResponseBase:
     metrics.share_hits.labels(door="zip", outcome="served").inc()
     title = visiting.payload_of(found).title or "shared"
     return zips.respond(request, visiting.files_of(found), title=title, public=True)
+
+
+@for_strangers("GET", "POST")
+def share_continue(request: HttpRequest, token: UUID) -> HttpResponse:
+    """Into the reader's own account, if the owner allows it; asked on a page of its own, so that a share is the same for all."""
+    visiting.admit(_address(request), "page")
+    found = visiting.standing(token)
+    if found is None or not visiting.is_open(found, _key(request)) or not continuing.is_allowed(found):
+        raise NotFound
+    if not isinstance(request.user, User):
+        return redirect_to_login(request.path)
+    context = {"title": visiting.payload_of(found).title or _("Shared conversation"), "token": token}
+    if request.method == "GET":
+        return render(request, "copilot/share/continue.html", context)
+    try:
+        session_id = str(continuing.bring_in(request.user.pk, found).pk)
+    except Refused as problem:
+        session_id = str(problem.details.get("session_id", ""))  # taken in before: it goes on there
+        if not session_id:
+            context |= {"problem": words.of_refusal(problem)}
+            return render(request, "copilot/share/continue.html", context, status=problem.status)
+    return HttpResponseRedirect(reverse("chat_session", args=[session_id]), status=303)
 
 
 @for_strangers("POST")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO
 from uuid import UUID
 
@@ -20,16 +20,22 @@ from copilot.workspace.reading import Conversation, Format, Wanted
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the same conversation is the same archive
 DOCUMENT = "conversation"
 SKIPPED = "SKIPPED.txt"
+Pieces = Callable[[dict[UUID, str]], Iterable[bytes]]  # a document, when it is known where its files lie
 EVERYTHING = Wanted(format="json", reasoning=True, tools=True)
 
 
 def write(target: IO[bytes], conversation: Conversation, kind: Format) -> None:
-    """Files first: the document names only those that are in the archive."""
     named = conversation.named()
+    there = [file for file in named if _is_there(file)]
+    pack(target, f"{DOCUMENT}.{kind}", there, lambda paths: conversation.pieces(named, paths))
+
+
+def pack(target: IO[bytes], name: str, wanted: Sequence[WorkspaceFile], pieces: Pieces) -> None:
+    """Files first: the document names only those that are in the archive."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-        paths, skipped = _pack(archive, [file for file in named if _is_there(file)])
-        with archive.open(_entry(f"{DOCUMENT}.{kind}"), "w") as document:
-            document.writelines(conversation.pieces(named, paths))
+        paths, skipped = _pack(archive, wanted)
+        with archive.open(_entry(name), "w") as document:
+            document.writelines(pieces(paths))
         if skipped:
             archive.writestr(_entry(SKIPPED), "".join(f"{line}\n" for line in skipped))
 

@@ -33,6 +33,7 @@ class Asked:
     include_reasoning: bool = False
     include_tools: bool = False
     show_author: bool = False
+    allow_continue: bool = False  # readers may take it into their own account
     title: str = ""
     exclude_files: frozenset[UUID] = frozenset()
     include_files: frozenset[UUID] = frozenset()

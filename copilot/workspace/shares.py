@@ -146,6 +146,7 @@ def _options(owner: User, asked: Asked) -> dict[str, object]:
         "include_reasoning": asked.include_reasoning,
         "include_tools": asked.include_tools,
         "author": drafts.author_line(owner) if asked.show_author else "",
+        "allow_continue": asked.allow_continue,
     }
 
 

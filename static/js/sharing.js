@@ -88,6 +88,7 @@ class Sharing {
       include_reasoning: elements.include_reasoning.checked,
       include_tools: elements.include_tools.checked,
       show_author: elements.show_author.checked,
+      allow_continue: elements.allow_continue.checked,
       title: elements.title.value.trim(),
       include_files: chosen(true),
       exclude_files: chosen(false),
