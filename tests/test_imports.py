@@ -305,3 +305,15 @@ def test_an_imported_word_runs_nothing(rig: Rig, model: Model) -> None:
     [result] = Message.objects.filter(session=session, kind="tool_result")
     assert result.data["success"] is False
     assert [row.content for row in Message.objects.filter(session=session).order_by("sequence")][-1] == "Aye."
+
+
+def test_our_own_archive_of_a_file_that_shrinks_far_comes_in_again() -> None:
+    """A-S15.1, S16: a log of one line a thousand times is no bomb"""
+    session = make.session(make.ada())
+    log = b"calm seas\n" * 200_000
+    file = files.store(make.ada().pk, name="log.txt", content=log, source="upload", session_id=session.pk)
+    turn = make.turn(session, "succeeded")
+    make.message(session, content=f"workspace://{file.pk}", turn=turn)
+    brought = imported(make.bob(), archived(session))
+    with files.open(WorkspaceFile.objects.get(session=brought)) as content:
+        assert content.read() == log

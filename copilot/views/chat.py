@@ -226,7 +226,7 @@ def _examples(*, demo: bool) -> list[dict[str, str]]:
     if demo:
         return [
             {"title": _("A tool"), "text": _("Use a tool and tell me the time.")},
-            {"title": _("Your word"), "text": _("Delete a file, but let me approve it first.")},
+            {"title": _("An approval"), "text": _("Delete a file, but let me approve it first.")},
             {"title": _("An artifact"), "text": _("Make an artifact that I can look at.")},
             {"title": _("Steering"), "text": _("Give me a long answer: I send more while you write.")},
         ]

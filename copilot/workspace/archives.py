@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO
 from uuid import UUID
@@ -16,10 +17,12 @@ from copilot.models import Session, WorkspaceFile
 from copilot.names import entry_names
 from copilot.workspace import belongings, files
 from copilot.workspace.reading import Conversation, Format, Wanted
+from copilot.workspace.storage import CHUNK_BYTES
 
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the same conversation is the same archive
 DOCUMENT = "conversation"
 SKIPPED = "SKIPPED.txt"
+SHRINKS_TOO_FAR = 25  # times; what grows a hundred times when it is unpacked, an import takes for a bomb
 Pieces = Callable[[dict[UUID, str]], Iterable[bytes]]  # a document, when it is known where its files lie
 EVERYTHING = Wanted(format="json", reasoning=True, tools=True)
 
@@ -79,11 +82,23 @@ def _pack(archive: zipfile.ZipFile, wanted: Sequence[WorkspaceFile]) -> tuple[di
 
 
 def _add(archive: zipfile.ZipFile, path: str, file: WorkspaceFile) -> None:
-    with files.open(file) as source, archive.open(_entry(path), "w") as entry:
-        shutil.copyfileobj(source, entry)
+    with files.open(file) as source:
+        stored = _shrinks_too_far(source)
+        source.seek(0)
+        with archive.open(_entry(path, stored=stored), "w") as entry:
+            shutil.copyfileobj(source, entry)
 
 
-def _entry(path: str) -> zipfile.ZipInfo:
+def _shrinks_too_far(source: IO[bytes]) -> bool:
+    """Tried quickly: our own archive must come in again (A-S15.1)."""
+    packer, size, packed = zlib.compressobj(1), 0, 0
+    while chunk := source.read(CHUNK_BYTES):
+        size += len(chunk)
+        packed += len(packer.compress(chunk))
+    return size > SHRINKS_TOO_FAR * (packed + len(packer.flush()))
+
+
+def _entry(path: str, *, stored: bool = False) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(path, FIXED_TIME)
-    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
     return entry

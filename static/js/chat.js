@@ -337,7 +337,7 @@ function paintFrame() {
   show(byId("working"), Boolean(words));
   if (words) fill(byId("working"), "text", words);
   show(byId("empty"), known && state.order.length === 0 && outbox.empty);
-  show(byId("tries"), !running && state.order.length > 0 && !state.questions.length);
+  show(byId("tries"), !running && state.order.length > 0 && !state.questions.length && !state.queue.length);
   show(byId("older"), state.hasOlder);
   show(byId("share"), Boolean(sessionId) && state.order.length > 0);
   const title = state.title || _("New chat");
