@@ -275,3 +275,12 @@ def test_every_text_of_the_scripts_can_be_gathered():
         text=True,
     ).stdout
     assert all(f'msgid "{text}"' in found for text in ("Copied", "Thought for {seconds} s", "Today"))
+
+
+def test_every_scope_of_a_key_says_what_it_allows(ada: Client) -> None:
+    """W3, A20.6"""
+    html = ada.get("/settings/keys/").content.decode()
+    offered = re.findall(
+        r'value="(\w+)"[^>]*><span><strong>\1</strong> <span class="soft">([^<]{10,})<', html
+    )
+    assert [name for name, _ in offered] == ["read", "chat", "manage", "billing"]

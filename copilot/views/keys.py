@@ -34,14 +34,25 @@ def keys(request: HttpRequest) -> HttpResponse:
             secret = made.token
         except Refused as problem:
             messages.error(request, words.of_refusal(problem))
-    scopes = [scope for scope in api_keys.SCOPES if scope != "staff" or user.is_staff]
     context = {
         "keys": api_keys.of_user(user.pk),
         "secret": secret,
-        "scopes": scopes,
+        "scopes": [(name, said) for name, said in _scopes() if name != "staff" or user.is_staff],
         "usual": api_keys.USUAL_SCOPES,
     }
     return render(request, "copilot/api_keys.html", context)
+
+
+def _scopes() -> list[tuple[str, str]]:
+    """By name, and what it lets a program do (A20.6)."""
+    said = {
+        "read": _("see everything you can see"),
+        "chat": _("talk: chats, messages, decisions, files"),
+        "manage": _("change shared links, agents, tasks, memory, MCP servers, connected chats; export"),
+        "billing": _("change plan and credits"),
+        "staff": _("read diagnostics and everybody's billing"),
+    }
+    return [(scope, said[scope]) for scope in api_keys.SCOPES]
 
 
 @login_required

@@ -226,3 +226,28 @@ def test_the_pages_fit_every_width_in_both_themes(
             shot(one, f"{name}-{scheme}-{width}")
         links.locator("summary", has_text="Change").first.click()
         shot(links, f"links-open-{scheme}-{width}")
+
+
+def test_a_reader_takes_a_shared_conversation_into_their_own_account(
+    visit: Callable[..., Visitor], stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """S11: allowed in the dialog, asked on a page of its own, then a chat with its picture and no way back to the owner's"""
+    ada, bob = visit(), visit()
+    session = stored(lambda: conversation(ada.email))
+    ada.log_in()
+    page = ada.tab(f"/chat/{session}/")
+    page.get_by_role("button", name="Share", exact=True).click()
+    page.get_by_label("Continue it in their own account").check()
+    page.get_by_role("button", name="Create link").click()
+    expect(page.locator("#sharing[data-made]")).to_be_visible()
+    link = page.get_by_label("Link", exact=True).input_value()
+    bob.log_in()
+    page = bob.tab(link.removeprefix(bob.site.url))
+    page.get_by_role("link", name="Continue in my account").click()
+    is_accessible(page)
+    page.get_by_role("button", name="Copy and open").click()
+    expect(page).to_have_url(re.compile("/chat/[0-9a-f-]{36}/$"))
+    expect(page.locator(".imported")).to_be_visible()
+    expect(page.locator(".row.answer .prose img")).to_have_js_property("complete", True)
+    expect(page.locator(".row.answer .prose h1")).to_have_text("Harbour report")
+    assert session not in page.url
