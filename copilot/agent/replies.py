@@ -80,6 +80,10 @@ class Block:
     length: int = 0  # of the row, in characters
     parts: list[str] = field(default_factory=list)
     synthetic: bool = False
+    row_name: str = field(init=False)  # made once: every delta names its row
+
+    def __post_init__(self) -> None:
+        self.row_name = str(self.row_id)
 
     @classmethod
     def resuming(cls, continuing: Continuing) -> Block:
@@ -92,19 +96,19 @@ class Block:
 
     def started(self) -> TextStarted | ReasoningStarted:
         if self.kind == "reasoning":
-            return ReasoningStarted(block_id=self.block_id, row_id=str(self.row_id))
-        return TextStarted(block_id=self.block_id, row_id=str(self.row_id), synthetic=self.synthetic)
+            return ReasoningStarted(block_id=self.block_id, row_id=self.row_name)
+        return TextStarted(block_id=self.block_id, row_id=self.row_name, synthetic=self.synthetic)
 
     def extended(self, delta: str) -> TextExtended | ReasoningExtended:
         cls = TextExtended if self.kind == "text" else ReasoningExtended
-        event = cls(block_id=self.block_id, row_id=str(self.row_id), offset=self.length, delta=delta)
+        event = cls(block_id=self.block_id, row_id=self.row_name, offset=self.length, delta=delta)
         self.length += len(delta)
         self.parts.append(delta)
         return event
 
     def ended(self) -> TextEnded | ReasoningEnded:
         cls = TextEnded if self.kind == "text" else ReasoningEnded
-        return cls(block_id=self.block_id, row_id=str(self.row_id))
+        return cls(block_id=self.block_id, row_id=self.row_name)
 
 
 class Attempt:

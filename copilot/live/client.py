@@ -13,6 +13,7 @@ from django.conf import settings
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript, Script
+from redis.connection import HiredisRespSerializer
 from redis.retry import Retry
 
 RedisDown = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, redis.ReadOnlyError)
@@ -53,8 +54,15 @@ def on_loop() -> redis.asyncio.Redis:
             retry=AsyncRetry(NoBackoff(), 1),
             retry_on_error=[redis.ConnectionError],
         )
+        _pack_in_c(client.connection_pool)
         _loops[loop] = client
     return client
+
+
+def _pack_in_c(pool: redis.asyncio.ConnectionPool) -> None:
+    """redis-py's async connections pack commands in Python, and those that publish have hundreds of arguments."""
+    pack = HiredisRespSerializer().pack
+    pool.connection_class = type("Packing", (pool.connection_class,), {"pack_command": staticmethod(pack)})
 
 
 def listening() -> redis.asyncio.Redis:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,12 @@ from copilot.events import Event, ReasoningExtended, TextExtended
 from copilot.live.client import RedisDown, on_loop, script_on_loop, source
 from copilot.live.lease import Parting, Release, parting
 from copilot.live.stream import Batch, arguments
+from copilot.pacing import TIMER_SECONDS, due_after, phase_of
 
 log = logging.getLogger(__name__)
 
-COALESCE_SECONDS = 0.03  # deltas of one session go out at most this often, the first at once (T8.5)
 BATCH_EVENTS = 512  # at most this many events in one script: Redis serves others in between
 RENEW_SECONDS = 600  # how often a log's lifetime is pushed forward
-TICK_SECONDS = 0.01  # sessions that are due about the same time go out together
 UNKNOWN_SECONDS = 0.1
 SHUT = float("inf")
 
@@ -37,10 +35,14 @@ class Outbox:
     block_id: str = ""  # of the delta told last: the first of another block goes out at once
     release: Release | None = None  # let the session go with the last events, in one transaction
     released: asyncio.Future[Parting] | None = None
+    phase: float = field(init=False)
     due_at: float = SHUT  # until the log knows our fence; the turn goes on meanwhile
     renewed_at: float = -RENEW_SECONDS - 1.0
     number: int = 0  # of the batch sent last
     unanswered: tuple[list[Event], Batch] | None = None  # sent, and it may have come through
+
+    def __post_init__(self) -> None:
+        self.phase = phase_of(self.turn_id)
 
     def add(self, event: Event) -> None:
         if isinstance(event, TextExtended | ReasoningExtended) and self.waiting:
@@ -107,6 +109,7 @@ class Publisher:
         self._ready: dict[Outbox, None] = {}  # two runs of one turn may both have something to tell
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = SHUT
         self._idle = asyncio.Event()
         self._blocked_since: float | None = None
 
@@ -124,7 +127,7 @@ class Publisher:
             return
         if not isinstance(event, TextExtended | ReasoningExtended) or event.block_id != outbox.block_id:
             self._hurry(outbox)
-        elif self._timer is None:
+        else:
             self._arm(outbox.due_at)
 
     async def finish(self, outbox: Outbox, release: Release) -> Parting:
@@ -140,8 +143,7 @@ class Publisher:
         """Tell it with the next batch: it hurries nothing, and costs no batch of its own while others go out."""
         outbox.add(event)
         self._ready[outbox] = None
-        if outbox.due_at != SHUT and self._timer is None:
-            self._arm(outbox.due_at)
+        self._arm(outbox.due_at)
 
     async def flush(self, outbox: Outbox) -> None:
         """Wait until everything this turn had to tell is in the log."""
@@ -160,12 +162,17 @@ class Publisher:
         self._wake.set()
 
     def _arm(self, due_at: float) -> None:
-        """Wake up when the next outbox is due; all are within one coalescing window of each other."""
-        delay = max(0.0, due_at - time.monotonic())
+        """Wake up when the next outbox is due."""
+        if due_at >= self._rings_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = due_at
+        delay = max(0.0, due_at + TIMER_SECONDS - time.monotonic())  # first come those who read on this beat
         self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
+        self._timer, self._rings_at = None, SHUT
         self._wake.set()
 
     async def run(self) -> None:
@@ -192,9 +199,7 @@ class Publisher:
                     )
                 await asyncio.sleep(0.25)
                 self._wake.set()
-            soonest = min((outbox.due_at for outbox in self._ready), default=SHUT)
-            if self._timer is None and soonest != SHUT:
-                self._arm(soonest)
+            self._arm(min((outbox.due_at for outbox in self._ready), default=SHUT))
 
     async def _send(self, due: list[Outbox], now: float) -> None:
         sending = [(outbox, outbox.next(now)) for outbox in due]
@@ -230,7 +235,7 @@ class Publisher:
             not isinstance(event, TextExtended | ReasoningExtended) or event.block_id != outbox.block_id
             for event in outbox.waiting
         )
-        outbox.due_at = 0.0 if urgent else _tick_after(now + COALESCE_SECONDS)
+        outbox.due_at = 0.0 if urgent else due_after(now, outbox.phase)
         if urgent:
             self._wake.set()
         self._rest(outbox)
@@ -239,10 +244,6 @@ class Publisher:
         """Nothing is left to do for it, for now."""
         if not outbox.waiting and outbox.release is None:
             self._ready.pop(outbox, None)
-
-
-def _tick_after(moment: float) -> float:
-    return math.ceil(moment / TICK_SECONDS) * TICK_SECONDS
 
 
 async def _evaluate(

@@ -37,13 +37,11 @@ def covered(session_id: str) -> int | None:
 
 
 async def marks(session_ids: Sequence[str]) -> list[str]:
-    """The turn stopped last in each of these sessions, in one pipeline."""
+    """The turn stopped last in each of these sessions, in one question."""
     if not session_ids:
         return []
-    pipe = on_loop().pipeline(transaction=False)
-    for session_id in session_ids:
-        pipe.get(keys.stop(session_id))
-    return [(value or b"").decode() for value in await pipe.execute()]
+    found: list[bytes | None] = await on_loop().mget([keys.stop(one) for one in session_ids])  # type: ignore[assignment]
+    return [(value or b"").decode() for value in found]
 
 
 async def heard() -> AsyncIterator[StopNews]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import aiohttp
@@ -12,6 +12,7 @@ import httpx2
 from copilot.providers import failures
 from copilot.providers.base import Item, ProviderFailure, TextDelta
 from copilot.providers.sse import EventReader
+from copilot.providers.wire import Wire
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 630.0  # a backstop: the turn itself ends after 600 s of silence (T5.5) and should be first
@@ -63,19 +64,18 @@ def limits() -> httpx2.Limits:
 async def play(opened: Opener, reply: Reply, *, first_seconds: float) -> AsyncGenerator[Item, None]:
     """The items of one reply. Leaving it, by any way, closes the connection or gives it back."""
     reading = _Reading(first_seconds)
-    response = await reading.open(opened)
-    chunks = _chunks(response)
+    wire = Wire(await reading.open(opened))
     reader = EventReader()
     try:
-        while chunk := await reading.next(chunks, reply):
+        while chunk := await reading.next(wire, reply):
             for item in _joined(reply, reader.feed(chunk)):
                 yield item
+            if reply.started and not reply.finished:
+                await wire.rest()
         for item in _joined(reply, reader.flush()):
             yield item
     finally:
-        if isinstance(chunks, AsyncGenerator):
-            await chunks.aclose()
-        await response.aclose()
+        await wire.aclose()
     for item in reply.end():
         yield item
 
@@ -112,14 +112,6 @@ def broken_opening(error: Exception) -> ProviderFailure:
     return failures.from_connection(chain[-1], before_work=unconnected)
 
 
-def _chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """Bytes as they come off the wire; we ask for no compression, and undo it where it comes anyway."""
-    if response.headers.get("content-encoding", "identity") != "identity":
-        return response.aiter_bytes()
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    return response.stream.__aiter__()
-
-
 class _Reading:
     """The patience of one reply: for its first item, between bytes, and after its finish reason."""
 
@@ -136,14 +128,14 @@ class _Reading:
         except TimeoutError as error:
             raise self._silence() from error
 
-    async def next(self, chunks: AsyncIterator[bytes], reply: Reply) -> bytes:
+    async def next(self, wire: Wire, reply: Reply) -> bytes:
         """The next bytes; empty at the end."""
         try:
             if reply.started and not reply.finished:
-                return await anext(chunks, b"")
+                return await wire.read()
             until = self._deadline if not reply.finished else self._last_words()
             async with asyncio.timeout_at(until):
-                return await anext(chunks, b"")
+                return await wire.read()
         except TimeoutError as error:
             if reply.finished:
                 return b""
