@@ -34,11 +34,15 @@ class CallBook:
 
     async def begin(self, call: ModelCallStarted) -> None:
         self._sent = call.number
-        if call.number > self.begun:  # the run's first stands already: it came with the preparation
+        if not self.stands(call.number):
             entry = call.entry
             await in_thread(
                 usage.begin, self._turn.turn_id, call.number, entry.provider, entry.model, call.purpose
             )
+
+    def stands(self, number: int) -> bool:
+        """The row of a run's first call came with the claim or the preparation."""
+        return number <= self.begun
 
     async def withdraw(self) -> None:
         """A row that was made ahead of a request which is not sent any more costs nothing."""

@@ -43,6 +43,7 @@ from copilot.events import (
     ReasoningStarted,
     RowKind,
     StepRetracted,
+    StepStarted,
     TextEnded,
     TextExtended,
     TextStarted,
@@ -78,6 +79,12 @@ class Recorder:
         self._made: set[UUID] = set()  # rows of calls that stand
 
     # --- the loop's yield ------------------------------------------------------------------------
+
+    def is_instant(self, produced: Produced) -> bool:
+        """Only remembered or told: recording it waits for nothing, so no cancellation can cut it short."""
+        if isinstance(produced, ModelCallStarted):
+            return self.calls.stands(produced.number)
+        return isinstance(produced, TextExtended | ReasoningExtended | StepStarted)
 
     async def record(self, produced: Produced) -> None:
         match produced:

@@ -38,9 +38,7 @@ from copilot.bridge import in_thread
 from copilot.errors import FenceLost
 from copilot.events import (
     ReasoningEnded,
-    ReasoningExtended,
     TextEnded,
-    TextExtended,
     TurnHeartbeat,
     TurnStarted,
 )
@@ -149,7 +147,7 @@ class TurnRun(Run):
 
     async def _play(self) -> None:
         if self.interruption is None or self._prepared is not None:
-            prepared = await uncut(self._begin())
+            prepared = await (self._begin() if self._begins_at_once() else uncut(self._begin()))
         if self.interruption is not None:
             raise asyncio.CancelledError
         if prepared.mended.answered:
@@ -174,6 +172,13 @@ class TurnRun(Run):
                         return
                 case unreachable:
                     assert_never(unreachable)
+
+    def _begins_at_once(self) -> bool:
+        """Nothing has to be read or written: the request goes out before anybody else has his turn on the loop."""
+        prepared = self._prepared
+        if prepared is None or prepared.taken:
+            return False
+        return not prepared.mended.finished and not prepared.mended.results
 
     async def _begin(self) -> Prepared:
         """What waited has its place and is told of, whatever comes between."""
@@ -201,8 +206,8 @@ class TurnRun(Run):
                 if isinstance(part, Answered | Failed | Paused):
                     return part
                 self.progressed_at = self.told_at = time.monotonic()
-                if isinstance(part, TextExtended | ReasoningExtended):
-                    await self.recorder.record(part)  # only remembered, so nothing to cut short
+                if self.recorder.is_instant(part):
+                    await self.recorder.record(part)
                 else:
                     await uncut(self._record(part))
         raise AssertionError("the loop ended without saying how")
