@@ -21,7 +21,9 @@ class Workspace:
 
 def workspace(root: Path) -> Workspace:
     if env.choice("WORKSPACE_STORAGE", "local", ("local", "s3")) == "local":
-        options = {"location": str(root), "file_permissions_mode": 0o600}
+        # nginx sends files itself where it is told to: it reads them as a member of our group.
+        mode = 0o640 if env.text("WORKSPACE_ACCEL_PREFIX") else 0o600
+        options = {"location": str(root), "file_permissions_mode": mode}
         return Workspace({"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": options})
     bucket = env.text("WORKSPACE_S3_BUCKET")
     if not bucket:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from io import StringIO
+from itertools import count
 
 import pytest
 from django.core.management import call_command
@@ -13,7 +16,7 @@ from django.core.management.base import CommandError
 from django.db import connection
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
-from kombu import Connection
+from kombu import Connection, Message
 
 from config.celery import app
 from config.servers import free_port
@@ -31,6 +34,8 @@ SECRET = "extremely-secret-value-1234567890"
 def _patience(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(running, "QUICK_SECONDS", 30.0)
     monkeypatch.setattr(running, "SLOW_SECONDS", 30.0)
+    monkeypatch.setattr(servers, "CONNECT_SECONDS", 30)
+    monkeypatch.setattr(servers, "STATEMENT_SECONDS", 30)
     monkeypatch.setattr(servers, "BEAT_LIFE_SECONDS", 600.0)  # nobody beats here after the first time
     monkeypatch.setattr(servers, "REAPER_SILENT_SECONDS", 50.0)
 
@@ -181,6 +186,59 @@ def test_each_broken_set_up_is_named_by_one_line(
     assert told["detail"]
     assert told["next_step"]
     assert SECRET not in json.dumps(checks)
+
+
+def test_a_worker_that_is_busy_when_it_is_asked_is_asked_again(worker):
+    """D17: who runs one task at a time hears nothing meanwhile"""
+    WorkerBeat.objects.update(queues=["turns", "default", "chats"])
+    with _answering_from(question=2, queue="maintenance"):
+        code, checks = doctor("--only", "workers")
+    assert (code, failing(checks)) == (0, [])
+
+
+@contextmanager
+def _answering_from(question: int, queue: str) -> Iterator[None]:
+    """A worker's ear: it answers only from its n-th question on."""
+    asked = count(1)
+    over = threading.Event()
+
+    def hear(body: dict[str, object], message: Message) -> None:
+        if next(asked) >= question:
+            node.dispatch_from_message(body, message)
+
+    def listen() -> None:
+        with node.listen(callback=hear):
+            heard.set()
+            while not over.is_set():
+                with suppress(TimeoutError):
+                    broker.drain_events(timeout=0.1)
+
+    heard = threading.Event()
+    with app.connection_for_read() as broker:
+        node = app.control.mailbox.Node(
+            "solo@host",
+            channel=broker.default_channel,
+            handlers={"active_queues": lambda state: [{"name": queue}]},
+        )
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            assert heard.wait(30)
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_our_own_checks_are_waited_for_on_a_busy_machine():
+    """D17: they ask nobody, so that being slow is no fault; a server has its limit"""
+
+    def slow() -> running.Finding:
+        threading.Event().wait(0.2)
+        return running.Finding()
+
+    results = running.run({"redis": slow, "config.checks": slow}, longest_seconds=0.01)
+    assert [result.status for result in results] == ["fail", "ok"]
 
 
 def test_a_silent_reaper_is_one_line_that_says_what_to_start(worker):

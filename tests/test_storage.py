@@ -11,6 +11,7 @@ from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.core.files.base import ContentFile
 from django.core.files.storage import storages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -291,3 +292,12 @@ def test_a_proxy_is_told_where_the_object_lies(settings) -> None:
     storages["workspace"].delete(file.storage_key)
     with pytest.raises(StorageUnavailable):
         downloads.respond(get(), file)
+
+
+@pytest.mark.parametrize(("prefix", "mode"), [("", 0o600), ("/_files/", 0o640)])
+def test_a_proxy_that_sends_files_may_read_them(prefix, mode, settings, monkeypatch, tmp_path) -> None:
+    """S4: files of our own user alone; S5: but for the proxy in our group, where it sends them itself"""
+    monkeypatch.setenv("WORKSPACE_ACCEL_PREFIX", prefix)
+    settings.STORAGES = {**settings.STORAGES, "workspace": buckets.workspace(tmp_path).alias}
+    name = storages["workspace"].save("ws/x", ContentFile(b"hello"))
+    assert (tmp_path / name).stat().st_mode & 0o777 == mode

@@ -24,8 +24,14 @@ from diagnostics.reading import now
 from diagnostics.ticks import last_tick_at
 
 MOST_SKEW_SECONDS = 2.0
+CONNECT_SECONDS = 2  # the least that libpq knows
+STATEMENT_SECONDS = 1
 OLDEST_TRANSACTION_SECONDS = 3600
 BEAT_LIFE_SECONDS = 6.0  # D2
+ANSWER_SECONDS = (
+    1.0,
+    2.5,
+)  # asked twice: a worker of one thread answers after its task, and a sweep may take two
 SCHEDULER_SILENT_SECONDS = 180.0  # D12
 REAPER_SILENT_SECONDS = 20.0  # ten ticks; a sweep that has much to do takes several
 
@@ -110,7 +116,8 @@ def _database() -> psycopg.Connection[tuple[object, ...]]:
         for name in ("dbname", "user", "password", "host", "port")
         if name in parameters
     }
-    return psycopg.connect(**chosen, connect_timeout=2, autocommit=True, options="-c statement_timeout=1000")
+    limits = f"-c statement_timeout={STATEMENT_SECONDS * 1000}"
+    return psycopg.connect(**chosen, connect_timeout=CONNECT_SECONDS, autocommit=True, options=limits)
 
 
 # --- Redis, broker, workers --------------------------------------------------------------------------
@@ -179,8 +186,9 @@ def workers() -> Finding:
     finally:
         connection.close()  # this thread's own
     served = {queue for worker in alive for queue in worker.queues}
-    if not served.issuperset(QUEUES):
-        served |= _answered_queues()
+    for patience in ANSWER_SECONDS:
+        if not served.issuperset(QUEUES):
+            served |= _answered_queues(patience)
     missing = [queue for queue in QUEUES if queue not in served]
     if missing:
         return Finding(
@@ -196,9 +204,9 @@ def workers() -> Finding:
     return Finding(detail=f"every queue is served, version {versions[0]}")
 
 
-def _answered_queues() -> set[str]:
+def _answered_queues(patience: float) -> set[str]:
     """Workers that run no turns have no beat; they answer a question that all of them hear."""
-    answers = current_app.control.inspect(timeout=1.0).active_queues() or {}
+    answers = current_app.control.inspect(timeout=patience).active_queues() or {}
     return {str(queue["name"]) for queues in answers.values() for queue in queues}
 
 
