@@ -28,10 +28,7 @@ CONNECT_SECONDS = 2  # the least that libpq knows
 STATEMENT_SECONDS = 1
 OLDEST_TRANSACTION_SECONDS = 3600
 BEAT_LIFE_SECONDS = 6.0  # D2
-ANSWER_SECONDS = (
-    1.0,
-    2.5,
-)  # asked twice: a worker of one thread answers after its task, and a sweep may take two
+ANSWER_SECONDS = 2.0
 SCHEDULER_SILENT_SECONDS = 180.0  # D12
 REAPER_SILENT_SECONDS = 20.0  # ten ticks; a sweep that has much to do takes several
 
@@ -186,9 +183,10 @@ def workers() -> Finding:
     finally:
         connection.close()  # this thread's own
     served = {queue for worker in alive for queue in worker.queues}
-    for patience in ANSWER_SECONDS:
-        if not served.issuperset(QUEUES):
-            served |= _answered_queues(patience)
+    if _swept_lately():
+        served.add("maintenance")  # one thing at a time: who sweeps may be deaf to the question below
+    if not served.issuperset(QUEUES):
+        served |= _answered_queues()
     missing = [queue for queue in QUEUES if queue not in served]
     if missing:
         return Finding(
@@ -204,9 +202,9 @@ def workers() -> Finding:
     return Finding(detail=f"every queue is served, version {versions[0]}")
 
 
-def _answered_queues(patience: float) -> set[str]:
+def _answered_queues() -> set[str]:
     """Workers that run no turns have no beat; they answer a question that all of them hear."""
-    answers = current_app.control.inspect(timeout=patience).active_queues() or {}
+    answers = current_app.control.inspect(timeout=ANSWER_SECONDS).active_queues() or {}
     return {str(queue["name"]) for queues in answers.values() for queue in queues}
 
 
@@ -223,14 +221,18 @@ def reaper() -> Finding:
     )
 
 
+def _swept_lately() -> bool:
+    try:
+        silent = reaper_silent_seconds()
+    except Unavailable:
+        return False
+    return silent is not None and silent <= REAPER_SILENT_SECONDS
+
+
 def scheduler() -> Finding:
     """A sweep proves it, for beat sends it; else what it has written down of itself."""
-    try:
-        swept = reaper_silent_seconds()
-    except Unavailable:
-        swept = None
-    if swept is not None and swept <= REAPER_SILENT_SECONDS:
-        return Finding(detail=f"the reaper that it sends looked {swept:.0f} s ago")
+    if _swept_lately():
+        return Finding(detail="the reaper that it sends looks")
     try:
         ticked = last_tick_at()
         silent = (now() - ticked).total_seconds() if ticked else None
