@@ -26,6 +26,7 @@ from copilot.models import WorkerBeat
 log = logging.getLogger(__name__)
 
 REDIS_BEAT_SECONDS = 0.5  # cheap, and what tells a dead process from a cut connection within a second
+DRAIN_SECONDS = 2.0  # whoever leaves says so, but waits for no server that hangs
 
 Running = Callable[[], Sequence[tuple[str, int]]]  # the (turn, fence) pairs a process runs now
 
@@ -44,10 +45,15 @@ def new_identity() -> Identity:
 
 
 class Beat(threading.Thread):
-    """A thread of its own, so that a busy event loop never looks like a dead process (A-D2.3)."""
+    """A thread of its own, so that a busy event loop never looks like a dead process (A-D2.3).
+
+    Two, for each of the two servers: one that hangs must not silence the beat in the other (A-D2.4).
+    """
 
     def __init__(self, identity: Identity, running: Running, queues: Sequence[str]) -> None:
         super().__init__(name="beat", daemon=True)
+        self._writer = threading.Thread(target=self._write_on, name="beat in Postgres", daemon=True)
+        self._writing = threading.Lock()
         self.identity = identity
         self._running = running
         self._queues = list(queues)
@@ -62,14 +68,15 @@ class Beat(threading.Thread):
         self._beat_in_redis()
         connection.close()
         self.start()
+        self._writer.start()
 
     def run(self) -> None:
-        ticks = 0
         while not self._over.wait(REDIS_BEAT_SECONDS):
-            ticks += 1
             self._beat_in_redis()
-            if ticks % int(settings.WORKER_BEAT_SECONDS / REDIS_BEAT_SECONDS) == 0:
-                self.beat_once()
+
+    def _write_on(self) -> None:
+        while not self._over.wait(settings.WORKER_BEAT_SECONDS):
+            self.beat_once()
         connection.close()  # this thread's own
 
     def _beat_in_redis(self) -> None:
@@ -78,8 +85,10 @@ class Beat(threading.Thread):
         except RedisDown:
             log.warning("this worker's beat did not reach Redis")
 
-    def beat_once(self) -> None:
-        """In Postgres, with the lock held or taken again before anything else."""
+    def beat_once(self, *, patience_seconds: float = -1) -> None:
+        """In Postgres, with the lock held or taken again before anything else; -1: however long another one hangs."""
+        if not self._writing.acquire(timeout=patience_seconds):
+            return
         try:
             self._hold_lock()
             self._write()
@@ -87,16 +96,19 @@ class Beat(threading.Thread):
             log.warning("this worker's beat did not reach Postgres")
             connection.close()
             self._drop_lock()
+        finally:
+            self._writing.release()
 
     def drain(self) -> None:
         self._draining = True
-        self.beat_once()
+        self.beat_once(patience_seconds=DRAIN_SECONDS)
 
     def end(self) -> None:
         """The process leaves on purpose: nothing of it is left to judge."""
         self._over.set()
-        if self.is_alive():
-            self.join(timeout=5)
+        for thread in (self, self._writer):
+            if thread.is_alive():
+                thread.join(timeout=5)
         try:
             WorkerBeat.objects.filter(pk=self.identity.worker).delete()
             beats.forget(self.identity.worker)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from copilot import workers
-from copilot.live import beats
+from copilot.live import beats, keys
 from copilot.live.client import blocking
 from copilot.models import WorkerBeat
 from tests.engine import until
@@ -48,6 +48,24 @@ def test_beats_go_on_by_themselves(beat):
     first = WorkerBeat.objects.get(pk=name).beat_at
     until(lambda: WorkerBeat.objects.get(pk=name).beat_at > first, 6)
     assert beats.read([name], life_seconds=6)[name].age_seconds < 2
+
+
+def test_a_postgres_that_hangs_does_not_silence_the_beat_in_redis(beat):
+    """A-D2.4: nobody may write the rows, as during a change of their table; nor does leaving wait for it"""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE copilot_workerbeat IN EXCLUSIVE MODE")
+        until(lambda: somebody_waits_for_a_lock(cursor), 20)
+        blocking().delete(keys.beat(beat.identity.worker))
+        until(lambda: beats.read([beat.identity.worker], life_seconds=6), 20)
+        beat.drain()
+    until(lambda: WorkerBeat.objects.get(pk=beat.identity.worker).draining, 20)
+
+
+def somebody_waits_for_a_lock(cursor):
+    cursor.execute(
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'copilot_workerbeat'::regclass)"
+    )
+    return cursor.fetchone()[0]
 
 
 def test_a_cut_connection_takes_the_lock_again(beat):
