@@ -238,8 +238,9 @@ class Worker:
     def _stop_beating(self) -> None:
         beat = self.engine._beat
         beat._over.set()
-        if beat.is_alive():
-            beat.join(timeout=PATIENCE_SECONDS)
+        for thread in (beat, beat._writer):
+            if thread.is_alive():
+                thread.join(timeout=PATIENCE_SECONDS)
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
