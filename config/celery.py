@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, bootsteps
-from celery.signals import setup_logging, worker_init, worker_process_init, worker_shutdown
+from celery.signals import setup_logging, task_prerun, worker_init, worker_process_init, worker_shutdown
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
@@ -21,6 +21,14 @@ from config import jobs as jobs  # noqa: E402 - connects itself to what every ta
 @setup_logging.connect
 def _keep_our_logging(**_: object) -> None:
     """Celery leaves logging alone when somebody answers this signal: settings.LOGGING rules."""
+
+
+@task_prerun.connect
+def _look_at_connection(**_: object) -> None:
+    """A connection that broke since this thread's last task is replaced; a new one for each task costs more than most."""
+    from django.db import close_old_connections
+
+    close_old_connections()
 
 
 class Heartbeat(bootsteps.StartStopStep):

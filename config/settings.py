@@ -155,6 +155,7 @@ CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_DB_REUSE_MAX = 2**62  # connections are kept, as the web's are; config.celery looks at them
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 BROKER_VISIBILITY_SECONDS = 7200  # longer than the longest turn: redelivery is a backstop, not recovery
 CELERY_BROKER_TRANSPORT_OPTIONS = {

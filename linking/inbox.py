@@ -19,6 +19,7 @@ from django.db.models import F, Min, QuerySet
 from django.db.models.functions import Now
 
 from copilot.errors import Conflict, OutcomeUnknown, Unavailable
+from copilot.lasting import LATER
 from linking import metrics
 from linking.models import PlatformUpdate
 from linking.platforms.base import Away, Busy, Incoming
@@ -153,6 +154,7 @@ def _put_off(place: _Place, update: _Update, problem: Exception) -> Verdict:
 
 
 # --- one statement each: somebody waits for every round trip -----------------------------------------
+# None waits for the disk: what the update led to does, and whatever is forgotten with the database is done again.
 
 _HOLD = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
 _LET_GO = "SELECT pg_advisory_unlock(hashtextextended(%s, %s))"
@@ -161,27 +163,27 @@ SELECT platform, bot_account, container_id, thread_id, pg_try_advisory_lock(hash
     concat_ws(E'\\x1f', platform, bot_account, container_id, thread_id), %s))
 FROM linking_platformupdate WHERE id = %s AND done_at IS NULL
 """
-_NEXT = """
+_NEXT = f"""
 UPDATE linking_platformupdate SET attempts = attempts + 1
 WHERE id = (
     SELECT id FROM linking_platformupdate
     WHERE platform = %s AND bot_account = %s AND container_id = %s AND thread_id = %s AND done_at IS NULL
     ORDER BY id LIMIT 1
-)
+) AND {LATER}
 RETURNING id, attempts, payload::text
-"""
+"""  # noqa: S608 - both texts are ours
 # Nothing but its keys and kind is kept of strangers (L25).
-_FINISH = """
+_FINISH = f"""
 UPDATE linking_platformupdate SET done_at = statement_timestamp(), outcome = %(outcome)s, payload = NULL,
     container_id = CASE WHEN %(stranger)s THEN '' ELSE container_id END,
     thread_id = CASE WHEN %(stranger)s THEN '' ELSE thread_id END
-WHERE id = %(id)s AND done_at IS NULL
+WHERE id = %(id)s AND done_at IS NULL AND {LATER}
 RETURNING EXISTS (
     SELECT 1 FROM linking_platformupdate o
     WHERE o.platform = %(platform)s AND o.bot_account = %(account)s AND o.container_id = %(container)s
       AND o.thread_id = %(thread)s AND o.done_at IS NULL AND o.id <> %(id)s
 )
-"""
+"""  # noqa: S608 - both texts are ours
 
 
 def _held_of(update_id: int) -> _Place | None:

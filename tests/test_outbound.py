@@ -42,6 +42,12 @@ def given() -> bool:
     )
 
 
+def swept_after_death() -> None:
+    """The server has noticed that the courier is gone, and any process sweeps."""
+    until(outbound.owed)
+    tasks.sweep()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
     """A-L19.2: at most one per interval, and one more at the end"""
@@ -108,13 +114,30 @@ def test_another_process_goes_on_editing_the_same_message(chat: ScriptedChat, mo
     chat.say("Hello")
     until(lambda: chat.texts() == ["First half, "])
     close_courier()
-    tasks.sweep()  # any process's
+    swept_after_death()
     model.give(1)
     until(given)
     assert chat.texts() == ["First half, second half."]
     close_courier()
     tasks.sweep()
     assert chat.texts() == ["First half, second half."]
+    assert outbound.owed() == []
+
+
+def test_of_a_long_conversation_one_answer_is_owed_once(chat: ScriptedChat, model):
+    """L19: the sweep speaks of what is missing and of nothing else, however much was said there before"""
+    for number in range(3):
+        chat.say(f"Hello {number}")
+        until(lambda number=number: Turn.objects.count() == number + 1 and given())
+    model.will(Text("First half, "), cue(1), Text("second half."))
+    chat.say("Once more")
+    until(lambda: "First half, " in chat.texts())
+    assert outbound.owed() == []  # somebody carries it
+    close_courier()
+    until(lambda: outbound.owed() == [Turn.objects.latest("created_at").pk])
+    tasks.sweep()
+    model.give(1)
+    until(given)
     assert outbound.owed() == []
 
 
@@ -132,7 +155,7 @@ def test_a_part_whose_sending_was_cut_off_is_sent_again_under_its_nonce(
     close_courier()
     monkeypatch.setattr(records, "keep_part", kept)
     until(lambda: Turn.objects.filter(status="succeeded").count() == 1)
-    tasks.sweep()
+    swept_after_death()
     until(given)
     assert chat.texts() == ["Aye."]
 
@@ -195,7 +218,7 @@ def test_what_the_agent_made_goes_into_the_chat_once(chat: ScriptedChat, model, 
     until(lambda: len(chat.texts()) == 2)
     close_courier()
     monkeypatch.setattr(records, "finish", finish)
-    tasks.sweep()
+    swept_after_death()
     until(given)
     assert scripted.WORLD.files == [("log.txt", b"day one\nday two")]
     assert chat.texts()[0] == "Here is the log."

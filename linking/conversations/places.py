@@ -11,6 +11,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from copilot import sessions
+from copilot.lasting import LATER
 from linking.errors import NotLinked
 from linking.models import PlatformConversation, PlatformLink, PlatformUserLink
 
@@ -92,15 +93,15 @@ def payer_of(where: Where, platform_user_id: str) -> Payer:
 # --- the place's session -----------------------------------------------------------------------------
 
 # The owner is compared too: after another account has claimed the server, nothing goes into the old session (A-L8.2).
-_OPENED = """
+_OPENED = f"""
 UPDATE linking_platformconversation c SET last_message_at = now()
 FROM copilot_session s
 WHERE c.platform = %(platform)s AND c.bot_account = %(bot_account)s AND c.container_id = %(container)s
   AND c.thread_id = %(thread)s AND c.closed_at IS NULL AND s.id = c.session_id AND s.deleted_at IS NULL
   AND s.owner_id = %(owner)s AND c.link_id IS NOT DISTINCT FROM %(link)s
-  AND c.user_link_id IS NOT DISTINCT FROM %(user_link)s
+  AND c.user_link_id IS NOT DISTINCT FROM %(user_link)s AND {LATER}
 RETURNING c.id, c.session_id
-"""
+"""  # noqa: S608 - both texts are ours
 
 
 def opened_at(where: Where, payer: Payer) -> Open | None:

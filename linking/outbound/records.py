@@ -9,8 +9,6 @@ from uuid import UUID
 
 from django.core.cache import caches
 from django.db import connection
-from django.db.models import Exists, OuterRef, Q
-from django.db.models.functions import Now
 
 from copilot import turns
 from copilot.errors import Unavailable
@@ -49,6 +47,21 @@ SELECT c.platform, c.bot_account FROM copilot_turn t
 JOIN linking_platformconversation c ON c.id = (t.arrival->'reply'->>'conversation_id')::uuid
 WHERE t.id = %s AND c.unreachable_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.final)
+"""
+
+
+# From the places where somebody spoke lately to their turns: each turn once, whatever else its session holds.
+_ALL_OWED = """
+SELECT t.id FROM linking_platformconversation c
+JOIN copilot_session s ON s.id = c.session_id AND s.deleted_at IS NULL
+JOIN copilot_turn t ON t.session_id = c.session_id AND t.created_at > statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND t.arrival->'reply'->>'conversation_id' = c.id::text
+WHERE (c.platform, c.bot_account) IN (SELECT * FROM unnest(%(platforms)s::text[], %(accounts)s::text[]))
+  AND c.unreachable_at IS NULL AND c.last_message_at > statement_timestamp() - make_interval(secs => %(seconds)s)
+  AND NOT EXISTS (SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.final)
+  AND NOT (t.status = 'waiting'
+           AND EXISTS (SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.card > ''))
+ORDER BY t.created_at LIMIT %(limit)s
 """
 
 
@@ -133,22 +146,17 @@ def hash_of(text: str, *, with_buttons: bool) -> str:
 
 def owed(accounts: dict[str, str], limit: int = 500) -> list[UUID]:
     """Turns of our chats whose answer is not yet given in full, the oldest first; who was asked has time."""
-    ours = Q()
-    for platform, account in accounts.items():
-        ours |= Q(platform=platform, bot_account=account)
-    sent = OutboundMessage.objects.filter(turn=OuterRef("session__turns"))
-    asked = Exists(sent.exclude(card=""))
-    places = PlatformConversation.objects.filter(
-        ours,
-        unreachable_at=None,
-        last_message_at__gt=Now() - OWED_FOR,
-        session__deleted_at=None,
-        session__turns__created_at__gt=Now() - OWED_FOR,
-        session__turns__origin__in=list(accounts),
-    )
-    rows = places.filter(~Exists(sent.filter(final=True))).exclude(asked, session__turns__status="waiting")
-    found = rows.order_by("session__turns__created_at").values_list("session__turns", flat=True)
-    return list(found[:limit]) if accounts else []
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _ALL_OWED,
+            {
+                "platforms": list(accounts),
+                "accounts": list(accounts.values()),
+                "seconds": OWED_FOR.total_seconds(),
+                "limit": limit,
+            },
+        )
+        return [turn_id for (turn_id,) in cursor.fetchall()]
 
 
 # --- leave to answer an interaction ------------------------------------------------------------------

@@ -33,6 +33,7 @@ GROUP = recorded.GROUP
 TOPICS = 100  # of the server: a conversation takes ten messages beside the one it works on
 WEB_USERS = 40  # each may send only so much a minute
 PATIENCE_SECONDS = 300.0
+QUESTIONS = ("starts", "burst", "chats")
 
 
 @dataclass
@@ -216,9 +217,12 @@ async def measure(site: Site, telegram: Telegram, options: argparse.Namespace) -
     site.spawn("chats", CHATS.command)
     async with http_session() as http:
         run = Run(site, telegram, f"/hooks/telegram/{door}/", http)
-        await started(run, options.starts)
-        await burst(run, options.burst)
-        await many_chats(run, options.chats, options.seconds)
+        if "starts" in options.only:
+            await started(run, options.starts)
+        if "burst" in options.only:
+            await burst(run, options.burst)
+        if "chats" in options.only:
+            await many_chats(run, options.chats, options.seconds)
     print(
         f"asked to send again: {run.sent_away}; rules of the platform broken: {dict(Counter(telegram.refused))}"
     )
@@ -232,6 +236,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--burst", type=int, default=1000)
     parser.add_argument("--starts", type=int, default=60)
+    parser.add_argument("--only", choices=QUESTIONS, nargs="+", default=QUESTIONS)
     options = parser.parse_args()
     telegram = Telegram()
     telegram.counts_rates = True
