@@ -362,6 +362,7 @@ EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
 DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
 WEB_THREADS = env.integer("WEB_THREADS", 32, least=1)  # synchronous views at once, each with a connection
+WEB_DOOR_THREADS = env.integer("WEB_DOOR_THREADS", 4, least=1)  # the same for platforms' updates (/hooks/)
 # Called with a turn's id after commit, when it has started, asked (or paused) or ended; a hook may name which of these
 # it waits for. Not for turns of our own doors.
 TURN_HOOKS = env.words(
@@ -438,6 +439,8 @@ LINK_NOTICE_SECONDS = env.integer("LINK_NOTICE_SECONDS", 3600, least=1)  # betwe
 LINK_GREETING_SECONDS = env.integer("LINK_GREETING_SECONDS", 600, least=1)  # to somebody who is not linked
 LINK_CHANNEL_MESSAGES = env.integer("LINK_CHANNEL_MESSAGES", 60, least=1)  # per channel …
 LINK_CHANNEL_SECONDS = env.integer("LINK_CHANNEL_SECONDS", 600, least=1)  # … in this time
+# Of one server, in each process that handles them; more wait in line, so that a burst there slows nobody else.
+LINK_SERVER_UPDATES_PER_SECOND = env.integer("LINK_SERVER_UPDATES_PER_SECOND", 5, least=1)
 LINK_PROMPTS_PER_SERVER_DAY = env.integer("LINK_PROMPTS_PER_SERVER_DAY", 30, least=1)
 LINK_UPDATE_KEEP_DAYS = env.integer("LINK_UPDATE_KEEP_DAYS", 7, least=1)
 LINK_STARTED_KEEP_HOURS = env.integer("LINK_STARTED_KEEP_HOURS", 24, least=1)

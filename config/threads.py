@@ -22,6 +22,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _threads = WarmPool(settings.WEB_THREADS, "web")
+_at_doors = WarmPool(
+    settings.WEB_DOOR_THREADS, "door"
+)  # a platform that sends a thousand at once keeps no page waiting
+DOORS = "/hooks/"
 
 
 class _Thread(threading.local):
@@ -34,8 +38,11 @@ _thread = _Thread()
 class Lane(Executor):
     """One request's way to the threads; between its calls it holds none, so a stream that waits keeps nobody waiting."""
 
+    def __init__(self, threads: WarmPool) -> None:
+        self._threads = threads
+
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        return _threads.submit(self._run, fn, *args, **kwargs)
+        return self._threads.submit(self._run, fn, *args, **kwargs)
 
     def _run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         if _thread.lane is not self:
@@ -51,9 +58,13 @@ class _Laned(ThreadSensitiveContext):
     the next, and each call under one that is over would get a thread, and a connection to Postgres, that nobody ends.
     """
 
+    def __init__(self, threads: WarmPool) -> None:
+        super().__init__()
+        self._threads = threads
+
     async def __aenter__(self) -> Self:
         self.token = SyncToAsync.thread_sensitive_context.set(self)
-        SyncToAsync.context_to_thread_executor[self] = Lane()
+        SyncToAsync.context_to_thread_executor[self] = Lane(self._threads)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -68,5 +79,6 @@ class SharedThreads:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        async with _Laned():
+        at_door = scope["type"] == "http" and str(scope.get("path", "")).startswith(DOORS)
+        async with _Laned(_at_doors if at_door else _threads):
             await self._application(scope, receive, send)

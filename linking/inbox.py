@@ -15,12 +15,13 @@ from typing import Literal
 import msgspec
 from django.conf import settings
 from django.db import connection
-from django.db.models import F, Min, QuerySet
+from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from copilot.errors import Conflict, OutcomeUnknown, Unavailable
 from copilot.lasting import LATER
 from linking import metrics
+from linking.crowds import crowd_of
 from linking.models import PlatformUpdate
 from linking.platforms.base import Away, Busy, Incoming
 from linking.soundness import sound
@@ -40,7 +41,7 @@ class Failed(Exception):
 
 
 Handle = Callable[[str, str, Incoming], str]  # platform, bot account, update: how it went, in one word
-Verdict = Literal["more", "done", "later"]
+Verdict = Literal["more", "again", "done", "later"]
 
 _STORE = """
 INSERT INTO linking_platformupdate
@@ -117,10 +118,26 @@ def work_off(update_id: int, handle: Handle) -> None:
         place = place if _hold(place) else None  # it came while we were letting go
 
 
+def work_off_until(update_id: int, handle: Handle) -> bool:
+    """This update, and what came to its place before it; False if somebody is at it. Those behind it wait in a line
+    of their own (`crowds`)."""
+    place = _held_of(update_id)
+    if place is None:
+        return not PlatformUpdate.objects.filter(pk=update_id, done_at=None).exists()
+    try:
+        while (update := _next(place)) is not None:
+            verdict = _try(place, update, handle)
+            if verdict in ("done", "later") or (verdict == "more" and update.id >= update_id):
+                break
+    finally:
+        _let_go(place)
+    return True
+
+
 def _work_off(place: _Place, handle: Handle) -> Verdict:
     while (update := _next(place)) is not None:
         verdict = _try(place, update, handle)
-        if verdict != "more":
+        if verdict in ("done", "later"):
             return verdict
     return "done"
 
@@ -142,7 +159,7 @@ def _try(place: _Place, update: _Update, handle: Handle) -> Verdict:
         return _put_off(place, update, problem)
     except Failed as problem:
         log.warning("update %s of %s failed: %s", update.id, place.platform, problem)
-        return "more"
+        return "again"
     return _finish(place, update, outcome)
 
 
@@ -237,11 +254,22 @@ def _finish(place: _Place, update: _Update, outcome: str) -> Verdict:
 # --- by the clock ------------------------------------------------------------------------------------
 
 
-def left_behind(limit: int = 500) -> list[int]:
-    """One update of each place where something has waited for too long: nobody was told, or the worker died."""
-    waiting = PlatformUpdate.objects.filter(done_at=None, received_at__lt=Now() - LEFT_BEHIND)
-    places = waiting.values("platform", "bot_account", "container_id", "thread_id").annotate(first=Min("id"))
-    return list(places.order_by("first").values_list("first", flat=True)[:limit])
+_LEFT_BEHIND = """
+SELECT o.id, o.platform, o.payload->'place'->>'server_id' FROM linking_platformupdate o JOIN (
+    SELECT min(id) AS id FROM linking_platformupdate
+    WHERE done_at IS NULL AND received_at < statement_timestamp() - make_interval(secs => %s)
+    GROUP BY platform, bot_account, container_id, thread_id ORDER BY 1 LIMIT %s
+) first USING (id) ORDER BY o.id
+"""
+
+
+def left_behind(limit: int = 500) -> list[tuple[int, str]]:
+    """One update of each place where something has waited for too long, and whose crowd it came in: nobody was told,
+    the worker died, or it stands in line."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LEFT_BEHIND, [LEFT_BEHIND.total_seconds(), limit])
+        rows = cursor.fetchall()
+    return [(update_id, crowd_of(platform, server_id or "")) for update_id, platform, server_id in rows]
 
 
 def purge() -> int:

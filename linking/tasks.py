@@ -6,10 +6,11 @@ import logging
 from uuid import UUID
 
 from celery import shared_task
-from django.db import transaction
+from django.db import close_old_connections, transaction
 from kombu.exceptions import OperationalError
 
 from linking import caps, conversations, deliveries, inbound, inbox, links, mails, outbound, reception
+from linking.crowds import Line, crowd_of
 from linking.models import LinkToken
 from linking.platforms.base import Incoming
 
@@ -67,12 +68,30 @@ def receive(platform: str, bot_account: str, incoming: Incoming) -> None:
     """Keep an update, then have it handled; what comes again is dropped (L18)."""
     number = inbox.store(platform, bot_account, incoming)
     if number is not None:
-        transaction.on_commit(lambda: send_update(number))
+        crowd = crowd_of(platform, incoming.place.server_id)
+        transaction.on_commit(lambda: send_update(number, crowd))
 
 
 @shared_task(name="linking.tasks.handle_update", ignore_result=True)
-def handle_update(update_id: int) -> None:
-    inbox.work_off(update_id, _attempt)
+def handle_update(update_id: int, crowd: str = "") -> None:
+    """At once, or when its turn has come: a server's burst takes nothing from others (L27)."""
+    if not crowd:
+        inbox.work_off(update_id, _attempt)
+    elif LINE.lets_through(crowd, update_id) and not inbox.work_off_until(update_id, _attempt):
+        LINE.line_up(crowd, update_id)
+
+
+def _handle_in_line(update_id: int) -> bool:
+    """What goes wrong there ends with its update, which the sweep finds again."""
+    try:
+        close_old_connections()
+        return inbox.work_off_until(update_id, _attempt)
+    except Exception:
+        log.exception("update %s could not be handled", update_id)
+        return True
+
+
+LINE = Line(_handle_in_line)  # of this process
 
 
 def _attempt(platform: str, bot_account: str, incoming: Incoming) -> str:
@@ -85,10 +104,10 @@ def _attempt(platform: str, bot_account: str, incoming: Incoming) -> str:
         raise inbox.Failed(type(problem).__name__) from problem
 
 
-def send_update(update_id: int) -> None:
+def send_update(update_id: int, crowd: str = "") -> None:
     """Lost on the way, it waits for the sweep."""
     try:
-        handle_update.apply_async(args=(update_id,), retry=False)
+        handle_update.apply_async(args=(update_id, crowd), retry=False)
     except (OperationalError, OSError) as problem:
         log.warning("the broker is unreachable, update %s waits: %s", update_id, type(problem).__name__)
 
@@ -112,7 +131,7 @@ def turn_moved(turn_id: UUID) -> None:
 @shared_task(name="linking.tasks.sweep", ignore_result=True, time_limit=50)
 def sweep() -> None:
     """Every ten seconds: updates that nobody was told of, answers that a process left (L18, L19)."""
-    for update_id in inbox.left_behind():
-        send_update(update_id)
+    for update_id, crowd in inbox.left_behind():
+        send_update(update_id, crowd)
     for turn_id in outbound.owed():
         turn_moved(turn_id)

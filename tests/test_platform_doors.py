@@ -26,7 +26,7 @@ def chat(request, settings, monkeypatch):
     """Nobody handles what is stored: there is no worker here."""
     fakes = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
     kinds = {"telegram": TelegramChat, "discord": DiscordChat, "slack": SlackChat}
-    monkeypatch.setattr("linking.tasks.send_update", lambda update_id: None)
+    monkeypatch.setattr("linking.tasks.send_update", lambda *told: None)
     with chatting(settings, monkeypatch, **fakes):
         yield ScriptedChat() if request.param == "scripted" else kinds[request.param](fakes[request.param])
 

@@ -72,12 +72,15 @@ def test_a_burst_from_one_server_comes_through_whole(
 ):
     """L27: each update twice and in any order, by eight doors at once; none is lost and none counts double"""
     settings.LINK_CHANNEL_MESSAGES = 10_000
+    settings.LINK_SERVER_UPDATES_PER_SECOND = 40  # most of them wait in line
     monkeypatch.setattr("copilot.dispatch.admission.counters.hit", lambda *who, **often: None)
     asked = TokenRequest(platform="scripted", bot_account="scripted-bot", subject_id="server-9")
     token = links.create_server_token(asked, requester_is_admin=True).token
     links.confirm_server(make.ada(), token, {"member_turns_per_hour": 10_000})
     work = ThreadPoolExecutor(8)
-    monkeypatch.setattr(tasks, "send_update", lambda update_id: work.submit(_handle, update_id))
+    monkeypatch.setattr(
+        tasks, "send_update", lambda update_id, crowd="": work.submit(_handle, update_id, crowd)
+    )
     model.otherwise = lambda request: [Text("Noted.")]
     members = [Member(number) for number in range(updates // 10)]
     knocks = [(member, line) for member in members for line in range(10)] * 2
@@ -106,7 +109,9 @@ def test_a_burst_from_one_server_comes_through_whole(
 def test_a_hundred_chats_of_a_message_a_second(chat: ScriptedChat, model, rig, monkeypatch):
     """A-L27.1: for a minute; every message is heard and answered once"""
     work = ThreadPoolExecutor(8)
-    monkeypatch.setattr(tasks, "send_update", lambda update_id: work.submit(_handle, update_id))
+    monkeypatch.setattr(
+        tasks, "send_update", lambda update_id, crowd="": work.submit(_handle, update_id, crowd)
+    )
     model.otherwise = lambda request: [Text("Noted.")]
     users = [f"u{number}" for number in range(CHATS)]
     for user in users:  # each with an account of their own: an account's pace is limited
@@ -131,8 +136,8 @@ def test_a_hundred_chats_of_a_message_a_second(chat: ScriptedChat, model, rig, m
     assert said.values("session", "content").distinct().count() == said.count()
 
 
-def _handle(update_id: int) -> None:
+def _handle(update_id: int, crowd: str) -> None:
     try:
-        tasks.handle_update(update_id)
+        tasks.handle_update(update_id, crowd)
     finally:
         connection.close()

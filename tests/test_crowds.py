@@ -1,0 +1,116 @@
+"""A server's burst waits in line, and nobody else does (L27)."""
+
+from __future__ import annotations
+
+import pytest
+
+from linking import inbox
+from linking.crowds import Line, crowd_of
+from linking.models import PlatformUpdate
+from linking.platforms.base import Incoming, Place, Said, Speaker
+from tests.engine import until
+
+PER_SECOND = 50
+HELD_UP = 777  # somebody is in its way the first time
+
+
+@pytest.fixture
+def handled(settings) -> list[int]:
+    settings.LINK_SERVER_UPDATES_PER_SECOND = PER_SECOND
+    return []
+
+
+@pytest.fixture
+def line(handled: list[int]) -> Line:
+    def handle(number: int) -> bool:
+        handled.append(number)
+        return handled.count(number) > 1 or number != HELD_UP
+
+    return Line(handle, clock=lambda: 100.0)
+
+
+def test_a_seconds_worth_goes_through_and_the_others_come_after_it_in_order(line: Line, handled: list[int]):
+    """L27: none is lost, none is handled twice, also when the sweep speaks of them again"""
+    through = [number for number in range(PER_SECOND + 6) if line.lets_through("a server", number)]
+    assert through == list(range(PER_SECOND + 1))
+    assert not line.lets_through("a server", PER_SECOND + 5)  # it stands in line already
+    until(lambda: len(handled) == 5)
+    assert handled == list(range(PER_SECOND + 1, PER_SECOND + 6))
+    assert not line.lets_through("a server", 1000)  # a line that had come to its end begins anew
+    until(lambda: handled[-1] == 1000)
+
+
+def test_a_line_of_one_server_holds_up_no_other(line: Line, handled: list[int]):
+    """L27"""
+    while line.lets_through("a crowded server", 0):
+        pass
+    assert line.lets_through("a quiet server", 1)
+    until(lambda: handled == [0])
+
+
+def test_who_finds_somebody_in_the_way_lines_up_once_more(line: Line, handled: list[int]):
+    """L18, L27: it is not left to the sweep"""
+    line.line_up("a server", HELD_UP)
+    until(lambda: handled == [HELD_UP, HELD_UP])
+
+
+def test_a_direct_message_belongs_to_no_crowd():
+    assert crowd_of("telegram", "") == ""
+    assert crowd_of("telegram", "s1") != crowd_of("discord", "s1")
+    assert "s1" not in crowd_of("telegram", "s1")  # it travels through the broker
+
+
+def said(number: int) -> Incoming:
+    place = Place(scope="server", server_id="server-9", container_id="channel-1")
+    words = Said(speaker=Speaker(user_id="member"), message_id=str(number), text="Hello", mentioned=True)
+    return Incoming(update_key=f"key-{number}", place=place, what=words)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_in_line_one_update_is_handled_at_a_time_and_a_poisoned_one_fails_alone():
+    """L18, L27"""
+    first, second = (inbox.store("scripted", "scripted-bot", said(number)) for number in (1, 2))
+    assert first is not None
+    assert second is not None
+    tried: list[str] = []
+
+    def handle(platform: str, bot_account: str, incoming: Incoming) -> str:
+        tried.append(incoming.update_key)
+        if incoming.update_key == "key-1":
+            raise inbox.Failed("ValueError")
+        return "started"
+
+    inbox.work_off_until(first, handle)
+    assert tried == ["key-1"] * inbox.TRIES
+    assert outcomes() == ["failed", ""]
+    inbox.work_off_until(second, handle)
+    assert outcomes() == ["failed", "started"]
+
+
+def outcomes() -> list[str]:
+    return list(PlatformUpdate.objects.order_by("pk").values_list("outcome", flat=True))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_whoever_has_a_turn_first_takes_those_along_that_came_before():
+    """A-L18.4: the order of a place is kept, and nobody is left whose turn was used for another"""
+    first, second, third = (inbox.store("scripted", "scripted-bot", said(number)) for number in (1, 2, 3))
+    tried: list[str] = []
+
+    def handle(platform: str, bot_account: str, incoming: Incoming) -> str:
+        tried.append(incoming.update_key)
+        return "started"
+
+    for number in (second, first, third):
+        assert number is not None
+        assert inbox.work_off_until(number, handle)
+    assert tried == ["key-1", "key-2", "key-3"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_sweep_knows_in_which_crowd_an_update_came():
+    """L18, L27: what a death left of a burst waits in line again"""
+    first = inbox.store("scripted", "scripted-bot", said(1))
+    inbox.store("scripted", "scripted-bot", said(2))
+    PlatformUpdate.objects.update(received_at="2026-01-01T00:00:00Z")
+    assert inbox.left_behind() == [(first, crowd_of("scripted", "server-9"))]
