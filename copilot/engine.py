@@ -40,7 +40,6 @@ HOLD_RENEW_SECONDS = 240.0  # a hold lives fifteen minutes (B6.7)
 MARK_POLL_SECONDS = 0.5  # a lost broadcast costs half a second (A1.4)
 WATCH_SECONDS = 1.0
 BATCH_TURNS = 32
-BEHIND_SECONDS = 0.001  # what need not be there before the model's request lets it go out first
 MORE_SECONDS = 0.001  # as long as a claim takes to reach the database
 OBEY_SECONDS = 8.0  # an interrupted run is over by then: its final writes get 5
 
@@ -231,7 +230,7 @@ class Engine:
 
     async def _play(self, run: TurnRun) -> None:
         try:
-            self._keep(self._guard(run))
+            self._keep(self._holdings.guard(run))
             await run.run()
         except (DatabaseError, *RedisDown) as problem:
             log.error("turn %s was interrupted by an outage: %s", run.turn.turn_id, type(problem).__name__)
@@ -245,10 +244,6 @@ class Engine:
             if self._runs.get(str(run.turn.turn_id)) is run:  # else taken over, and by this very process
                 del self._runs[str(run.turn.turn_id)]
             self._slots.release()
-
-    async def _guard(self, run: TurnRun) -> None:
-        await asyncio.sleep(BEHIND_SECONDS)
-        await self._holdings.guard(run)
 
     async def _end_broken(self, run: TurnRun) -> None:
         """A fault of ours still gives the turn its one ending."""
@@ -320,7 +315,6 @@ class Engine:
 
 async def _lasts() -> bool:
     """Whether the claims made so far outlive a crash of the database; found out while the model is asked."""
-    await asyncio.sleep(BEHIND_SECONDS)
     try:
         await in_thread(settle)
     except DatabaseError:
