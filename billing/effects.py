@@ -123,10 +123,11 @@ def _disputed(event: Claimed, deadline: gateway.Deadline) -> bool:
     dispute = gateway.get_dispute(deadline, event.id_in("id"))
     if dispute is None:
         return False
-    if event.type == "charge.dispute.created":
-        alerts.call_staff("dispute", "A payment is disputed.", dispute=dispute.id, charge=dispute.charge_id)
     reinstated = event.type == "charge.dispute.funds_reinstated"
-    return payments.follow_dispute(dispute, deadline, reinstated=reinstated)
+    followed = payments.follow_dispute(dispute, deadline, reinstated=reinstated)
+    if event.type == "charge.dispute.created":  # last: what is tried again must not call staff each time
+        alerts.call_staff("dispute", "A payment is disputed.", dispute=dispute.id, charge=dispute.charge_id)
+    return followed
 
 
 # --- plans ----------------------------------------------------------------------------------------------

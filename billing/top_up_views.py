@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Decimal
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -16,7 +17,7 @@ from billing import payments, redirects
 from billing.errors import Refused
 from billing.visitors import user_id_of
 
-MOST_DIGITS = 12
+AMOUNT = re.compile(r"[0-9]{1,9}(?:[.,][0-9]{1,4})?")  # no exponents: `1e99999` has a hundred thousand digits
 
 
 @login_required
@@ -66,8 +67,7 @@ def automate(request: HttpRequest) -> HttpResponse:
 
 def cents_of(text: str) -> int:
     """`12.50` and `12,50` are 1250; what is no amount is 0, which nothing sells."""
-    try:
-        amount = Decimal(text.strip().replace(",", ".")[:MOST_DIGITS]) * 100
-    except InvalidOperation:
+    if not AMOUNT.fullmatch(text.strip()):
         return 0
-    return int(amount) if amount.is_finite() and amount == amount.to_integral_value() and amount > 0 else 0
+    amount = Decimal(text.strip().replace(",", ".")) * 100
+    return int(amount) if amount == amount.to_integral_value() else 0

@@ -13,6 +13,7 @@ from linking.links import ServerSettings
 
 MICRODOLLARS = 1_000_000
 MOST_DIGITS = 12
+MOST_DOLLARS = 10**9  # a number like 1e99999 is short to write and has a hundred thousand digits
 # What the confirming form offers; everything else is set afterwards.
 CAPS_OFFERED = {"daily": ("1", "5", "20", ""), "monthly": ("10", "50", "200", "")}
 
@@ -45,7 +46,7 @@ def _microdollars(form: QueryDict, name: Literal["daily_cap", "monthly_cap"]) ->
         amount = Decimal(text) if len(text) <= MOST_DIGITS else Decimal("NaN")
     except InvalidOperation:
         amount = Decimal("NaN")
-    if not amount.is_finite() or amount < 0:
+    if not amount.is_finite() or not 0 <= amount < MOST_DOLLARS:
         raise InvalidRequest(_("A limit is an amount in dollars, like 5 or 2.50; empty for none."))
     return int(amount * MICRODOLLARS)
 

@@ -460,6 +460,16 @@ def test_limits_are_looked_up_by_one_of_two_names(grace: Client, ada: User):
     assert grace.get(f"{HOME}limits/", {"email": "nobody@example.com"}).status_code == 404
 
 
+def test_a_number_without_end_is_refused_like_any_other(grace: Client):
+    """D5, D20: thousands of digits, which Python does not even read"""
+    endless = "9" * 5000
+    assert grace.get(f"{HOME}limits/", {"user": endless}).status_code == 400
+    assert grace.post(f"{HOME}limits/apply/", {"user": endless, "reason": "because"}).status_code == 404
+    assert grace.get(f"{HOME}failed/", {"page": endless}).status_code == 400
+    assert grace.get(f"{HOME}failed/", {"user": endless}).status_code == 400
+    assert grace.get(f"{HOME}failed/", {"user": "9" * 12}).status_code == 200
+
+
 def test_who_may_look_may_not_reset(ada: User):
     """A-D20.4"""
     viewer = staff("view")

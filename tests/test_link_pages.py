@@ -213,7 +213,12 @@ def test_the_page_lists_what_is_connected_and_changes_it(ada):
 def test_what_cannot_be_saved_is_said_and_nobody_else_may(ada):
     """L8"""
     link = chats.server_link()
-    for wrong in ({"member_turns": "x"}, {"member_turns": "1", "channels": "a$"}, {"daily_cap": "-1"}):
+    for wrong in (
+        {"member_turns": "x"},
+        {"member_turns": "1", "channels": "a$"},
+        {"daily_cap": "-1"},
+        {"daily_cap": "1e99999"},
+    ):
         answer = ada.post(f"/settings/chats/servers/{link.pk}/", wrong, follow=True)
         assert 'class="error"' in text_of(answer)
     bob = person(make.bob())

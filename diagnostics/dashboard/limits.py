@@ -16,6 +16,7 @@ from diagnostics import audit
 from diagnostics.audit import Entry, Outcome
 from diagnostics.dashboard.staffing import RESET, actor, person, show, staff_only, url_of
 from diagnostics.dashboard.tabs import BY_SLUG, Tab
+from diagnostics.lists import is_id
 
 Context = dict[str, object]
 SHORTEST_REASON, LONGEST_REASON = 3, 500
@@ -29,7 +30,7 @@ def look(request: HttpRequest, tab: Tab) -> Context:
         return asked
     if bool(user) == bool(email):
         return {**asked, "problem": "Name one user: by id, or by e-mail.", "status": 400}
-    if user and not (user.isascii() and user.isdigit() and 0 < int(user) < 2**31):
+    if user and not is_id(user):
         return {**asked, "problem": "user: a number.", "status": 400}
     try:
         user_id = int(user) if user else billing.user_by_email(email)
@@ -113,7 +114,7 @@ def _ask(request: HttpRequest, user_id: int, *, refusal: str = "") -> HttpRespon
 
 def _whose(request: HttpRequest) -> int:
     text = request.POST.get("user", "")
-    if not (text.isascii() and text.isdigit() and User.objects.filter(pk=int(text)).exists()):
+    if not (is_id(text) and User.objects.filter(pk=int(text)).exists()):
         raise Http404("unknown_user")
     return int(text)
 

@@ -239,7 +239,7 @@ def audit(request: HttpRequest, tab: Tab) -> Context:
 def _page(given: QueryDict) -> int:
     text = given.get("page", "1")
     most = lists.MOST_OFFSET // ROWS
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
         raise InvalidRequest(f"page: a number from 1 to {most}.")
     return int(text)
 
