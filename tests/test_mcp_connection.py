@@ -253,16 +253,18 @@ async def test_a_secret_is_redacted_for_as_long_as_it_is_in_use(
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
 def test_no_child_outlives_its_worker(death: signal.Signals) -> None:
     """A28.c2: nor what the child started"""
-    worker = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "tests.mcp_worker", *mcp_rig.words("stdio", manner="stubborn")],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"LOG_LEVEL": "ERROR"},
-    )
-    assert worker.stdout is not None
-    with worker.stdout as output:
-        pids = [int(output.readline()) for _ in range(2)]
-        assert all(mcp_rig.alive(pid) for pid in pids)
-        worker.send_signal(death)
-        worker.wait()
+    ) as worker:
+        assert worker.stdout is not None
+        try:
+            pids = [int(worker.stdout.readline()) for _ in range(2)]
+            assert all(mcp_rig.alive(pid) for pid in pids)
+            worker.send_signal(death)
+            worker.wait()
+        finally:
+            worker.kill()
     until(lambda: not any(mcp_rig.alive(pid) for pid in pids))

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 from copilot.models import Message, Session
 from copilot.providers.scripted import Call, Text
@@ -58,10 +59,17 @@ class Console:
         raise AssertionError(f"{words!r} was never said: {seen}")
 
     def leave(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(timeout=PATIENCE_SECONDS) == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
         with self.process:  # closes what is open
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            assert self.process.wait(timeout=PATIENCE_SECONDS) == 0
+            pass
 
 
 def test_a_reader_of_the_readme_has_a_bot_that_links_talks_asks_and_begins_anew(
@@ -73,8 +81,7 @@ def test_a_reader_of_the_readme_has_a_bot_that_links_talks_asks_and_begins_anew(
     path.write_text(program())
     add_tools(monkeypatch, Errand("pay", approval="ask"))
     key = links.create_key(name="demo", platform="scripted", bot_account="demo", scopes=SCOPES).key
-    with served() as url:
-        console = Console(path, url, key)
+    with served() as url, Console(path, url, key) as console:
         console.type("Hello")
         said = console.until("Open this to connect")
         links.confirm_user(make.ada(), said.split()[-1].rsplit("/", 1)[1])

@@ -106,8 +106,8 @@ def test_a_run_serves_says_where_heals_and_leaves_nothing_behind(var: Path):
         assert str(run.port) in run.until_said("ready: http")
         assert "demo / demo-pilothouse" in run.until_said("log in as")
         assert run.status("/accounts/login/") == 200
-        second = Run(var, free_port())
-        assert (second.ended(), "already runs here" in "".join(second.said)) == (1, True)
+        with running(var, free_port()) as second:
+            assert (second.ended(), "already runs here" in "".join(second.said)) == (1, True)
         family = descendants(run.process.pid)
         [web] = [pid for pid in family if "config.web" in _command(pid)]
         os.kill(web, signal.SIGKILL)
@@ -149,8 +149,8 @@ def test_a_taken_port_is_a_sentence(var: Path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        run = Run(var, other.getsockname()[1])
-        assert run.ended() == 1
+        with running(var, other.getsockname()[1]) as run:
+            assert run.ended() == 1
         assert len(run.said) == 1
         assert "cannot be used" in run.said[0]
         assert "make run PORT=" in run.said[0]

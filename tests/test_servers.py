@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -97,31 +98,38 @@ def test_a_port_taken_at_the_last_moment_is_replaced_by_another(tmp_path: Path):
 
 
 def test_servers_die_with_a_starter_that_was_killed():
-    starter = subprocess.Popen(
-        [sys.executable, "-m", "config.servers", "test-env"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert starter.stdout is not None
-    ports = [int(starter.stdout.readline().rpartition(":")[2].partition("/")[0]) for _ in range(2)]
-    assert all(listens(port) for port in ports)
-    starter.kill()
-    starter.wait()
-    starter.stdout.close()
+    with throw_away_pair() as starter:
+        assert starter.stdout is not None
+        ports = [int(starter.stdout.readline().rpartition(":")[2].partition("/")[0]) for _ in range(2)]
+        assert all(listens(port) for port in ports)
+        starter.kill()
+        starter.wait()
     until(lambda: not any(listens(port) for port in ports))
 
 
 def test_an_interrupt_ends_the_throw_away_pair_quietly():
-    starter = subprocess.Popen(
+    with throw_away_pair() as starter:
+        assert starter.stdout is not None
+        starter.stdout.readline()
+        starter.send_signal(signal.SIGINT)
+        _, complaints = starter.communicate(timeout=PATIENCE_SECONDS)
+        assert (starter.returncode, complaints) == (0, "")
+
+
+@contextlib.contextmanager
+def throw_away_pair() -> Iterator[subprocess.Popen[str]]:
+    """Whatever becomes of the test, the pipes are closed in it: a later one would be charged with them."""
+    with subprocess.Popen(
         [sys.executable, "-m", "config.servers", "test-env"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert starter.stdout is not None
-    starter.stdout.readline()
-    starter.send_signal(signal.SIGINT)
-    _, complaints = starter.communicate(timeout=PATIENCE_SECONDS)
-    assert (starter.returncode, complaints) == (0, "")
+    ) as starter:
+        try:
+            yield starter
+        finally:
+            starter.kill()
 
 
 def test_a_missing_server_is_a_sentence_that_says_what_to_install(

@@ -35,6 +35,7 @@ from copilot.providers.openai_chat import OpenAIChat
 from copilot.providers.openai_responses import OpenAIResponses
 from copilot.providers.scripted import Call, Reasoning, Script, ScriptedProvider, Text, Usage
 from copilot.tools.calls import Assembler
+from tests.patience import PATIENCE_SECONDS
 
 STREAMS = Path(__file__).parent / "streams"
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,7 +157,7 @@ class FakeProvider:
         return found
 
     async def until(self, condition: Callable[[dict], bool]) -> dict:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition(stats := await asyncio.to_thread(self.get, "/stats")):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return stats
@@ -167,8 +168,10 @@ def fake() -> Iterator[FakeProvider]:
     command = [sys.executable, "-m", "bench.fake_provider", "--port", "0"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        yield FakeProvider(f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}")
-        process.terminate()
+        try:
+            yield FakeProvider(f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}")
+        finally:
+            process.terminate()
 
 
 # --- the same reply, whoever says it -----------------------------------------------------------------
