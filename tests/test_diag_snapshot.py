@@ -279,7 +279,7 @@ COUNTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(more, marks=pytest.mark.slow) for more in (1, 2))])
 def test_every_list_is_as_long_as_its_count(now, seed, monkeypatch):
     """A-D5.3, D22: count(list) equals the summary on random data, page by page"""
     random_turns(now, seed)

@@ -502,7 +502,7 @@ def test_an_archive_that_would_be_too_large_says_so(settings):
 # --- everything else ---------------------------------------------------------------------------------
 
 
-@rounds(500, 5_000)
+@rounds(150, 5_000)
 def test_random_paths_find_nothing(unlimited, silent, rounds):
     """A-S21.1"""
     chance = random.Random(21)
