@@ -22,10 +22,16 @@ from hypothesis import settings as hypothesis_settings
 
 from config.binaries import ServerProblem
 from config.servers import private_servers
+from tests import patience
 
 WORKER = os.environ.get(
     "PYTEST_XDIST_WORKER", ""
 )  # "gw0", "gw1", …; empty without xdist and in the controller
+FLOWS = Path(__file__).with_name("flows")
+WITHOUT_BROWSER, IN_BROWSER = (
+    "not slow and not browser",
+    "browser and not slow",
+)  # as the Makefile names its two parts
 _stack = contextlib.ExitStack()
 
 # A busy machine draws slowly: that says nothing about what is tested.
@@ -45,6 +51,14 @@ def pytest_configure(config: pytest.Config) -> None:
     assert settings.ENVIRONMENT == "test"
     # xdist's processes would inherit it, and pytest-django would load their settings too early.
     os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A part of the suite does not even read the other's files: reading all takes a process longer than its start."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    other = WITHOUT_BROWSER if FLOWS in collection_path.parents else IN_BROWSER
+    return True if config.getoption("markexpr") == other else None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -107,6 +121,11 @@ def _enter_own_environment() -> None:
     payments = ("STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_API_BASE")
     for secret in (*providers, *payments):
         os.environ.pop(secret, None)  # a developer's keys must never pay for a test
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers_may_be_slow() -> None:
+    patience.with_servers()
 
 
 @pytest.fixture(scope="session")

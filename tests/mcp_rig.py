@@ -16,11 +16,14 @@ from django.contrib.auth.models import User
 from config.servers import dies_with_parent, free_port
 from copilot import mcp
 from copilot.models import McpServer
-from copilot.tools import mcp_wire, net
+from copilot.tools import mcp_connection, mcp_wire, net
+from tests import patience
 from tests.engine import until
 
 UNASKED = ("label", "greet", "headers", "big", "die", "wait", "fail", "picture", "ask", "spawn")
 PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
+
+patience.with_those_of(mcp_connection)  # a child begins by starting Python
 
 
 def words(transport: str, label: str = "test", manner: str = "plain") -> tuple[str, ...]:

@@ -16,8 +16,12 @@ django.setup()
 from copilot.context import CHANNELS, TurnContext  # noqa: E402 - after the setup
 from copilot.mcp import Server  # noqa: E402
 from copilot.permissions import UNRESTRICTED  # noqa: E402
+from copilot.tools import mcp_connection  # noqa: E402
 from copilot.tools.base import Invocation  # noqa: E402
 from copilot.tools.mcp_connection import Connection  # noqa: E402
+from tests import patience  # noqa: E402
+
+patience.with_those_of(mcp_connection)  # its child begins by starting Python
 
 CONTEXT = TurnContext(
     user_id=1,

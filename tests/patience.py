@@ -2,4 +2,27 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 PATIENCE_SECONDS = 40.0  # well below pytest's own limit for a whole test
+LIMITS = ("CONNECT_SECONDS", "ANSWER_SECONDS")
+shipped: dict[str, float] = {}  # by module and name: what the product itself waits
+
+
+def with_servers() -> None:
+    """One that is only slow does not count as away; one that refuses is noticed as quickly as ever."""
+    from django.db import connection
+
+    from billing import counters
+    from copilot.live import client
+
+    with_those_of(counters)
+    with_those_of(client)
+    connection.settings_dict["OPTIONS"]["connect_timeout"] = int(PATIENCE_SECONDS)
+
+
+def with_those_of(module: ModuleType) -> None:
+    for name in LIMITS:
+        if hasattr(module, name):
+            shipped.setdefault(f"{module.__name__}.{name}", getattr(module, name))
+            setattr(module, name, PATIENCE_SECONDS)

@@ -17,7 +17,8 @@ from copilot import dispatch, mcp
 from copilot.models import McpServer, Message, WorkspaceFile
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.scripted import Call, Text
-from tests import make, mcp_rig
+from copilot.tools import mcp_connection
+from tests import make, mcp_rig, patience
 from tests.engine import Model, Rig, ended, notices, start, status, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
@@ -64,8 +65,10 @@ def test_a_turn_uses_the_tools_of_a_server(rig: Rig, model: Model, over: str) ->
     assert notices(session) == []
 
 
-def test_one_hangs_one_refuses_one_is_fine(rig: Rig, model: Model) -> None:
+def test_one_hangs_one_refuses_one_is_fine(rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A28.c1: the turn has the fine one's tools, and one notice for each of the others; the next is not told again."""
+    shipped = patience.shipped["copilot.tools.mcp_connection.CONNECT_SECONDS"]
+    monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", shipped)
     session = make.session()
     with silence() as silent, mcp_rig.process() as port:
         mcp_rig.everybodys("hanging", silent)

@@ -26,7 +26,9 @@ from config.servers import dies_with_parent, free_port
 CHROMIUM = "/usr/bin/chromium"
 ROOT = Path(__file__).resolve().parents[2]
 WORDS_PER_SECOND = "100"  # a long answer lasts a minute at any pace; others are soon over
+FLOWS = Path(__file__).resolve().parent
 START_SECONDS = 180  # five processes on a busy machine
+TEST_SECONDS = 120
 NEEDED = ("turns", "maintenance", "background", "schedule")
 EXPECTED_WHILE_DOWN = re.compile(r"WebSocket connection|ERR_CONNECTION|Failed to load resource")
 NO_TIME_TO_ANIMATE = re.compile(r"^Transition was (aborted|skipped)")  # from page to page, by a busy browser
@@ -100,6 +102,13 @@ class Site:
                 said = "".join(log.read_text(errors="replace")[-2000:] for log in self.logs.iterdir())
                 pytest.fail(f"{complaint}:\n{said}")
             time.sleep(0.05)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test comes first starts the site; were it cut off at a test's own limit, all after it would fail too."""
+    for item in items:
+        if FLOWS in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(START_SECONDS + TEST_SECONDS))
 
 
 @pytest.fixture(scope="session")
