@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PORT ?= 8000
 WORKERS ?= 4
+BROWSERS ?= 3
 SLOW_WORKERS ?= 2
 ARGS ?=
 BIN := .venv/bin
@@ -22,10 +23,12 @@ help: ## show this list
 run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
 	@exec $(BIN)/python -m config.run
 
-test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4)
-	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own.
-	@$(BIN)/pytest -n $(WORKERS) $(PATIENT) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ]
-	@$(BIN)/pytest -n 3 --dist loadfile $(PATIENT) -m "browser and not slow" $(ARGS) || [ $$? = 5 ]
+test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4, BROWSERS=3)
+	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own. Both parts are always run.
+	@failed=0; \
+	  $(BIN)/pytest -n $(WORKERS) $(PATIENT) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	  $(BIN)/pytest -n $(BROWSERS) --dist worksteal $(PATIENT) -m "browser and not slow" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	  exit $$failed
 
 slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
 	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.conftest import IN_BROWSER, WITHOUT_BROWSER
+
 ROOT = Path(__file__).parents[1]
 CORE = ("copilot/agent", "copilot/providers", "copilot/tools")
 FRAMEWORKS = {"django", "celery", "channels", "redis"}
@@ -102,3 +104,19 @@ def test_there_is_no_synchronous_twin():
         assert not blocking & {
             ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)
         }, path
+
+
+def test_what_drives_a_browser_stands_in_one_folder_and_all_of_it_is_run():
+    """The two parts of `make test` do not read each other's files: a test in the wrong one would never be run."""
+    marked = {
+        path
+        for path, tree in modules("tests")
+        if any(
+            isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.browser"
+            for node in ast.walk(tree)
+        )
+    }
+    flows = {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "flows").glob("test_*.py")}
+    assert marked == flows
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(f'-m "{part}"' in makefile for part in (WITHOUT_BROWSER, IN_BROWSER))
