@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import connection
 
 CROWDS_KEPT = 1_000  # who has been through is of no interest
+BUSY_SECONDS = 0.2  # until a place that somebody is at is tried again, for those who wait in no line
 
 
 def crowd_of(platform: str, server_id: str) -> str:
@@ -49,7 +50,7 @@ class Line:
             return False
 
     def line_up(self, crowd: str, update_id: int) -> None:
-        """Its turn had come, and somebody was in its way."""
+        """Its turn had come, and somebody was in its way; who is of no crowd tries again soon."""
         with self._mutex:
             self._line_up(self._turn_of(crowd), update_id, crowd)
 
@@ -62,6 +63,8 @@ class Line:
 
     def _turn_of(self, crowd: str) -> float:
         now = self._clock()
+        if not crowd:
+            return now + BUSY_SECONDS
         if len(self._free_at) > CROWDS_KEPT:
             self._free_at = {one: at for one, at in self._free_at.items() if at > now - 1}
         turn = max(self._free_at.get(crowd, 0.0), now - 1)  # what nobody used within a second is lost

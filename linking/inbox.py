@@ -22,8 +22,9 @@ from copilot.errors import Conflict, OutcomeUnknown, Unavailable
 from copilot.lasting import LATER
 from linking import metrics
 from linking.crowds import crowd_of
+from linking.inbound.commands import command_of
 from linking.models import PlatformUpdate
-from linking.platforms.base import Away, Busy, Incoming
+from linking.platforms.base import Away, Busy, Incoming, Said, What
 from linking.soundness import sound
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,11 @@ def work_off(update_id: int, handle: Handle) -> None:
         if verdict == "later" or not place.rows.filter(done_at=None).exists():
             return
         place = place if _hold(place) else None  # it came while we were letting go
+
+
+def waits_in_line(what: What) -> bool:
+    """Words for us start turns. Everything else is soon done, and nobody's Stop or approval waits behind a crowd."""
+    return isinstance(what, Said) and (what.mentioned or bool(what.names)) and command_of(what.text) is None
 
 
 def work_off_until(update_id: int, handle: Handle) -> bool:

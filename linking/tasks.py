@@ -68,15 +68,18 @@ def receive(platform: str, bot_account: str, incoming: Incoming) -> None:
     """Keep an update, then have it handled; what comes again is dropped (L18)."""
     number = inbox.store(platform, bot_account, incoming)
     if number is not None:
-        crowd = crowd_of(platform, incoming.place.server_id)
-        transaction.on_commit(lambda: send_update(number, crowd))
+        crowd, in_line = crowd_of(platform, incoming.place.server_id), inbox.waits_in_line(incoming.what)
+        transaction.on_commit(lambda: send_update(number, crowd, in_line=in_line))
 
 
 @shared_task(name="linking.tasks.handle_update", ignore_result=True)
-def handle_update(update_id: int, crowd: str = "") -> None:
+def handle_update(update_id: int, crowd: str = "", in_line: bool = True) -> None:
     """At once, or when its turn has come: a server's burst takes nothing from others (L27)."""
     if not crowd:
         inbox.work_off(update_id, _attempt)
+    elif not in_line:
+        if not inbox.work_off_until(update_id, _attempt):
+            LINE.line_up("", update_id)
     elif LINE.lets_through(crowd, update_id) and not inbox.work_off_until(update_id, _attempt):
         LINE.line_up(crowd, update_id)
 
@@ -104,10 +107,10 @@ def _attempt(platform: str, bot_account: str, incoming: Incoming) -> str:
         raise inbox.Failed(type(problem).__name__) from problem
 
 
-def send_update(update_id: int, crowd: str = "") -> None:
+def send_update(update_id: int, crowd: str = "", *, in_line: bool = True) -> None:
     """Lost on the way, it waits for the sweep."""
     try:
-        handle_update.apply_async(args=(update_id, crowd), retry=False)
+        handle_update.apply_async(args=(update_id, crowd, in_line), retry=False)
     except (OperationalError, OSError) as problem:
         log.warning("the broker is unreachable, update %s waits: %s", update_id, type(problem).__name__)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from concurrent.futures import ThreadPoolExecutor
 
-from linking import inbox
+import pytest
+from django.db import connection
+from msgspec.structs import replace
+
+from linking import inbox, tasks
 from linking.crowds import Line, crowd_of
 from linking.models import PlatformUpdate
-from linking.platforms.base import Incoming, Place, Said, Speaker
+from linking.platforms.base import Incoming, Place, Pressed, Said, Speaker
 from tests.engine import until
 
 PER_SECOND = 50
@@ -105,6 +109,49 @@ def test_whoever_has_a_turn_first_takes_those_along_that_came_before():
         assert number is not None
         assert inbox.work_off_until(number, handle)
     assert tried == ["key-1", "key-2", "key-3"]
+
+
+ASKED = Said(speaker=Speaker(user_id="member"), message_id="m", text="Hello", mentioned=True)
+
+
+@pytest.mark.parametrize(
+    ("what", "waits"),
+    [
+        (ASKED, True),
+        (replace(ASKED, mentioned=False, names=("bot",)), True),
+        (replace(ASKED, mentioned=False), False),
+        (replace(ASKED, text="/stop"), False),
+        (Pressed(speaker=ASKED.speaker, message_id="m", code="c", reply_token=""), False),
+    ],
+)
+def test_only_words_for_us_wait_in_line(what, waits):
+    """L14, T7.1: a Stop, a decision and what members say to each other wait behind no crowd"""
+    assert inbox.waits_in_line(what) is waits
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_waits_in_no_line_comes_soon_though_somebody_is_at_its_place(monkeypatch, settings):
+    """L18, L27: behind a line that is minutes long"""
+    settings.LINK_SERVER_UPDATES_PER_SECOND = 1
+    handled: list[str] = []
+
+    def attempt(platform: str, bot_account: str, incoming: Incoming) -> str:
+        handled.append(incoming.update_key)
+        return "started"
+
+    monkeypatch.setattr(tasks, "_attempt", attempt)
+    number = inbox.store("scripted", "scripted-bot", said(1))
+    assert number is not None
+    for _ in range(600):
+        tasks.LINE._turn_of("crowd")
+    place = inbox._held_of(number)
+    assert place is not None
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(tasks.handle_update, number, "crowd", False).result()
+        assert handled == []
+        inbox._let_go(place)
+        until(lambda: handled == ["key-1"])
+        elsewhere.submit(lambda: connection.close()).result()
 
 
 @pytest.mark.django_db(transaction=True)

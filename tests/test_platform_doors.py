@@ -26,7 +26,7 @@ def chat(request, settings, monkeypatch):
     """Nobody handles what is stored: there is no worker here."""
     fakes = {"telegram": telegram.Telegram(), "discord": discord.Discord(), "slack": slack.Slack()}
     kinds = {"telegram": TelegramChat, "discord": DiscordChat, "slack": SlackChat}
-    monkeypatch.setattr("linking.tasks.send_update", lambda *told: None)
+    monkeypatch.setattr("linking.tasks.send_update", lambda *told, **how: None)
     with chatting(settings, monkeypatch, **fakes):
         yield ScriptedChat() if request.param == "scripted" else kinds[request.param](fakes[request.param])
 
@@ -62,6 +62,17 @@ def test_an_old_request_is_a_replay(chat, time_machine):
     body, headers = chat.update("Hello", 9)
     time_machine.move_to(time.time() + 360)
     assert chat.knock(body, headers).status_code == 401
+    assert rows() == 0
+
+
+@pytest.mark.parametrize("stamp", ["9" * 5000, "-1", "1e9", "now", ""])
+def test_a_time_that_is_none_is_a_forgery(chat, stamp):
+    """L18: 401, whatever stands there"""
+    body, headers = chat.update("Hello", 9)
+    times = [name for name in headers if "timestamp" in name.lower()]
+    if not times:
+        pytest.skip("it signs no time")
+    assert chat.knock(body, headers | dict.fromkeys(times, stamp)).status_code == 401
     assert rows() == 0
 
 

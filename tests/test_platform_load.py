@@ -79,7 +79,9 @@ def test_a_burst_from_one_server_comes_through_whole(
     links.confirm_server(make.ada(), token, {"member_turns_per_hour": 10_000})
     work = ThreadPoolExecutor(8)
     monkeypatch.setattr(
-        tasks, "send_update", lambda update_id, crowd="": work.submit(_handle, update_id, crowd)
+        tasks,
+        "send_update",
+        lambda update_id, crowd="", *, in_line=True: work.submit(_handle, update_id, crowd, in_line),
     )
     model.otherwise = lambda request: [Text("Noted.")]
     members = [Member(number) for number in range(updates // 10)]
@@ -110,7 +112,9 @@ def test_a_hundred_chats_of_a_message_a_second(chat: ScriptedChat, model, rig, m
     """A-L27.1: for a minute; every message is heard and answered once"""
     work = ThreadPoolExecutor(8)
     monkeypatch.setattr(
-        tasks, "send_update", lambda update_id, crowd="": work.submit(_handle, update_id, crowd)
+        tasks,
+        "send_update",
+        lambda update_id, crowd="", *, in_line=True: work.submit(_handle, update_id, crowd, in_line),
     )
     model.otherwise = lambda request: [Text("Noted.")]
     users = [f"u{number}" for number in range(CHATS)]
@@ -136,8 +140,8 @@ def test_a_hundred_chats_of_a_message_a_second(chat: ScriptedChat, model, rig, m
     assert said.values("session", "content").distinct().count() == said.count()
 
 
-def _handle(update_id: int, crowd: str) -> None:
+def _handle(update_id: int, crowd: str, in_line: bool) -> None:
     try:
-        tasks.handle_update(update_id, crowd)
+        tasks.handle_update(update_id, crowd, in_line)
     finally:
         connection.close()

@@ -127,7 +127,7 @@ def test_a_bot_that_was_thrown_out_says_so_to_whoever_linked_it(rig, settings, m
 def test_one_post_that_comes_as_two_events_is_one_update(rig, settings, monkeypatch):
     """A-L23.2: app_mention and message"""
     fake = slack.Slack()
-    monkeypatch.setattr("linking.tasks.send_update", lambda *told: None)
+    monkeypatch.setattr("linking.tasks.send_update", lambda *told, **how: None)
     with chatting(settings, monkeypatch, slack=fake):
         for kind, event_id in (("app_mention", "Ev1"), ("message", "Ev2")):
             body = json.dumps(
