@@ -24,14 +24,11 @@ run: venv ## start everything on http://127.0.0.1:8000 (PORT=…)
 	@exec $(BIN)/python -m config.run
 
 test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4, BROWSERS=3)
-	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own. They wait more than
-	@# they work: the others fill what is left of the machine, and stand back. Both parts are always run to their end.
-	@mkdir -p test-artifacts; failed=0; \
-	  $(BIN)/pytest -n $(BROWSERS) --dist worksteal $(PATIENT) -m "browser and not slow" $(ARGS) \
-	    >test-artifacts/browser.log 2>&1 & browser=$$!; \
-	  nice -n 5 $(BIN)/pytest -n $(WORKERS) $(PATIENT) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ] || failed=1; \
-	  wait $$browser || [ $$? = 5 ] || failed=1; \
-	  cat test-artifacts/browser.log; exit $$failed
+	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own. Both parts are always run.
+	@failed=0; \
+	  $(BIN)/pytest -n $(WORKERS) $(PATIENT) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	  $(BIN)/pytest -n $(BROWSERS) --dist worksteal $(PATIENT) -m "browser and not slow" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	  exit $$failed
 
 slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
 	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)
