@@ -335,6 +335,8 @@ def plans_of(act, *, scans="on"):
 def test_the_summary_reads_executions_by_indexes_alone(now):
     """A-D4.5: every statement over turns is by an index on unfinished rows or on ends"""
     random_turns(now, 1, number=60)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE copilot_turn, copilot_session")  # else all its indexes cost the same
     plans = plans_of(lambda: counting.figures(conditions.judged(now)), scans="off")
     assert len(plans) >= 4
     for plan in plans:
@@ -418,7 +420,7 @@ def test_a_million_turns_are_summed_up_in_time(now, capsys, number):
 
 def test_a_worker_is_alive_then_late_then_lost(now):
     """A-D6.2: by the age of its beat"""
-    for name, age in (("a", 0), ("b", 5), ("c", 8), ("d", 58), ("e", 62)):
+    for name, age in (("a", 0), ("b", 2), ("c", 8), ("d", 40), ("e", 62)):
         WorkerBeat.objects.create(
             worker=name, lock_key=ord(name), host="h", pid=ord(name), version="1", queues=["turns"]
         )

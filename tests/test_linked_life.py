@@ -31,6 +31,7 @@ from tests import make
 from tests.engine import Model, cue, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.flows.conftest import NO_TIME_TO_ANIMATE
 from tests.platform_chats import chatting, handled
 from tests.platform_fakes import recorded
 from tests.platform_fakes.telegram import Telegram
@@ -104,8 +105,12 @@ class Life:
         made = self.browser.new_context(color_scheme=self.theme, reduced_motion="reduce").new_page()
         made.set_default_timeout(PATIENT_MS)
         made.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
-        made.on("pageerror", lambda error: self.complaints.append(str(error)))
+        made.on("pageerror", lambda error: self._complain(str(error)))
         return made
+
+    def _complain(self, error: str) -> None:
+        if not NO_TIME_TO_ANIMATE.search(error):
+            self.complaints.append(error)
 
     def look(self, page: Page, name: str) -> None:
         """It fits a phone; pictures are kept where SCREENSHOTS says."""

@@ -349,7 +349,7 @@ function paintFrame() {
 startTheme();
 delegate(document.body, { search: () => palette.open(), "this-chat": () => thisChat.open() });
 if (sessionId && frozen === undefined) socket.subscribe(sessionId, known ? app.dataset.cursor : null);
-socket.subscribeSidebar();
+socket.subscribeSidebar(() => sidebar.catchUp());
 socket.connect();
 transcript.paint();
 typeset(byId("transcript")); // what the server has painted

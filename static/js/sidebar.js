@@ -54,6 +54,15 @@ export class Sidebar {
     fill(item, "state", DOTS[state] ?? "");
   }
 
+  /** What changed between the page and its socket, or while there was none; what came meanwhile stands on top. */
+  async catchUp() {
+    const newest = [...this.list.querySelectorAll("li")].map((item) => item.dataset.activeAt).sort().at(-1) ?? "";
+    const { items } = await call("GET", "/sessions");
+    for (const session of items.reverse()) {
+      if (this.#item(session.id) || session.active_at > newest) this.changed({ ...session, session_id: session.id });
+    }
+  }
+
   setCurrent(id, title) {
     this.current = id;
     for (const link of this.list.querySelectorAll("[aria-current]")) link.removeAttribute("aria-current");

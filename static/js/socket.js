@@ -24,7 +24,7 @@ export class Socket {
     this.onEvent = onEvent;
     this.onStatus = onStatus;
     this.cursors = new Map(); // session id → the last cursor read
-    this.sidebar = false;
+    this.onFollowed = null;
     this.waiting = new Map(); // ref → {resolve, reject, timer}
     this.nextRef = 1;
     this.failures = 0;
@@ -79,9 +79,14 @@ export class Socket {
     if (this.open) this.command("session.unsubscribe", { session_id: sessionId }).catch(() => {});
   }
 
-  subscribeSidebar() {
-    this.sidebar = true;
-    if (this.open) this.command("sidebar.subscribe").catch(() => {});
+  /** `onFollowed` is called whenever the list is followed from now on: what happened before is not told again. */
+  subscribeSidebar(onFollowed) {
+    this.onFollowed = onFollowed;
+    if (this.open) this.#followSidebar();
+  }
+
+  #followSidebar() {
+    this.command("sidebar.subscribe").then(this.onFollowed).catch(() => {});
   }
 
   #subscribe(sessionId) {
@@ -99,7 +104,7 @@ export class Socket {
   #opened() {
     this.failures = 0;
     for (const sessionId of this.cursors.keys()) this.#subscribe(sessionId).catch(() => {});
-    if (this.sidebar) this.command("sidebar.subscribe").catch(() => {});
+    if (this.onFollowed) this.#followSidebar();
     this.pingTimer = setInterval(() => this.#ping(), PING_EVERY);
     this.onStatus("open");
   }

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.flows.conftest import Site, Visitor, send
 
 pytestmark = pytest.mark.browser
 
 LONG = "Give me a long answer"
+CHAT_SCRIPT = re.compile(r"/js/chat\b[^/]*\.js")
 
 
 def answers(page: Page) -> Locator:
@@ -163,6 +164,20 @@ def test_two_tabs_show_the_same_conversation_in_step(ada: Visitor) -> None:
         expect(answers(page).last).to_contain_text("kill -9")
         is_idle(page)
     assert answers(left).all_inner_texts() == answers(right).all_inner_texts()
+
+
+def test_a_chat_begun_while_a_page_was_loading_stands_in_its_list(ada: Visitor) -> None:
+    """W2.9, E2: what happens between the page and its socket is told by no event"""
+    right = ada.log_in()
+    left, held = ada.context.new_page(), list[Route]()
+    left.route(CHAT_SCRIPT, lambda route: held.append(route))
+    with left.expect_request(CHAT_SCRIPT):
+        left.goto(f"{ada.site.url}/chat/", wait_until="domcontentloaded")
+    send(right, "Hello")
+    expect(right.locator("#sessions .session")).to_have_count(1)
+    expect(left.locator("#sessions .session")).to_have_count(0)
+    held[0].continue_()
+    expect(left.locator("#sessions .session")).to_have_count(1)
 
 
 def test_a_killed_server_costs_a_banner_and_nothing_else(ada: Visitor, site: Site) -> None:

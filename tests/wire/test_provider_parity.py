@@ -87,7 +87,7 @@ SCENARIOS = {
     ),
     "taken back": Scenario(plan={"cut_after": 1, "fail_times": 1}, script=[[Text("t0 "), Cut()], [WORDS]]),
     "broken for good": Scenario(plan={"status": 401}, script=[[Fail("auth_failed", status=401)]]),
-    "length": Scenario(plan={"finish": "?"}, script=[[WORDS, Finish("length")]]),
+    "length": Scenario(plan={"finish": "?"}, script=[[WORDS, Finish("length")], [Finish("length")]]),
 }
 CUT_SHORT = {"openai_chat": "length", "openai_responses": "max_output_tokens", "anthropic": "max_tokens"}
 
