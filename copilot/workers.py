@@ -54,6 +54,7 @@ class Beat(threading.Thread):
         super().__init__(name="beat", daemon=True)
         self._writer = threading.Thread(target=self._write_on, name="beat in Postgres", daemon=True)
         self._writing = threading.Lock()
+        self._period = settings.WORKER_BEAT_SECONDS  # read once, by whoever makes it
         self.identity = identity
         self._running = running
         self._queues = list(queues)
@@ -75,7 +76,7 @@ class Beat(threading.Thread):
             self._beat_in_redis()
 
     def _write_on(self) -> None:
-        while not self._over.wait(settings.WORKER_BEAT_SECONDS):
+        while not self._over.wait(self._period):
             self.beat_once()
         connection.close()  # this thread's own
 
