@@ -54,7 +54,9 @@ class Beat(threading.Thread):
         super().__init__(name="beat", daemon=True)
         self._writer = threading.Thread(target=self._write_on, name="beat in Postgres", daemon=True)
         self._writing = threading.Lock()
-        self._period = settings.WORKER_BEAT_SECONDS  # read once, by whoever makes it
+        # Read once, by whoever makes it: not by its threads.
+        self._period, self._life = settings.WORKER_BEAT_SECONDS, settings.WORKER_BEAT_LIFE_SECONDS
+        self._version = settings.VERSION
         self.identity = identity
         self._running = running
         self._queues = list(queues)
@@ -82,7 +84,7 @@ class Beat(threading.Thread):
 
     def _beat_in_redis(self) -> None:
         try:
-            beats.write(self.identity.worker, self._running(), life_seconds=settings.WORKER_BEAT_LIFE_SECONDS)
+            beats.write(self.identity.worker, self._running(), life_seconds=self._life)
         except RedisDown:
             log.warning("this worker's beat did not reach Redis")
 
@@ -145,7 +147,7 @@ class Beat(threading.Thread):
                     "lock": self.identity.lock_key,
                     "host": socket.gethostname(),
                     "pid": os.getpid(),
-                    "version": settings.VERSION,
+                    "version": self._version,
                     "queues": msgspec.json.encode(self._queues).decode(),
                     "turns": turns,
                     "draining": self._draining,
