@@ -21,10 +21,20 @@ MB = 2**20
 
 
 @pytest.fixture(scope="module")
-def reader(site: Site, browser: Browser, django_db_blocker: pytest.FixtureRequest) -> Iterator[Reader]:
+def shared_reader(
+    site: Site, browser: Browser, django_db_blocker: pytest.FixtureRequest
+) -> Iterator[Reader]:
     yield from reading(
         site, browser, django_db_blocker, "reads-artifacts", viewport={"width": 1280, "height": 800}
     )
+
+
+@pytest.fixture
+def reader(shared_reader: Reader) -> Iterator[Reader]:
+    """One reader for all tests, and whatever a test did to its network is undone, also when it failed."""
+    yield shared_reader
+    shared_reader.page.unroute_all()
+    shared_reader.visitor.outage = False
 
 
 class Listener:
@@ -276,9 +286,10 @@ def test_trying_again_shows_the_skeleton_at_once_and_asks_anew(reader: Reader) -
         asked.append(request.url.partition("?")[2])
         route.abort()
 
-    reader.page.route("**/download?**", fail)
+    file_id = reader.makes("notes.md", "# Notes")
+    reader.page.route(f"**/{file_id}/download?**", fail)
     reader.visitor.outage = True
-    reader.opens(reader.makes("notes.md", "# Notes"))
+    reader.opens(file_id)
     for count in (1, 2):
         expect(reader.panel.locator(".failure")).to_contain_text("It could not be loaded")
         seen = reader.page.evaluate(
@@ -288,10 +299,9 @@ def test_trying_again_shows_the_skeleton_at_once_and_asks_anew(reader: Reader) -
         assert seen == [1, 0], f"at try {count}"
     expect(reader.panel.locator(".failure")).to_be_visible()
     assert asked == ["inline=1", "inline=1&_retry=1", "inline=1&_retry=2"]
-    reader.page.unroute("**/download?**")
+    reader.page.unroute_all()
     reader.panel.get_by_role("button", name="Try again").click()
     expect(reader.stage.get_by_role("heading", name="Notes")).to_be_visible()
-    reader.visitor.outage = False
 
 
 @pytest.mark.parametrize(
@@ -299,7 +309,8 @@ def test_trying_again_shows_the_skeleton_at_once_and_asks_anew(reader: Reader) -
 )
 def test_what_is_gone_or_being_scanned_says_so(reader: Reader, change: str, words: str) -> None:
     """S14: 404 and 409 have words of their own, for a text and for a picture"""
-    ids = [reader.makes(f"{change}.md", "# A"), reader.makes(f"{change}.png", png())]
+    names = (f"{change}.md", f"{change}.png")
+    ids = [reader.makes(name, content) for name, content in zip(names, ("# A", png()), strict=True)]
     reader.load()
 
     def act() -> None:
@@ -313,8 +324,9 @@ def test_what_is_gone_or_being_scanned_says_so(reader: Reader, change: str, word
                 WorkspaceFile.objects.filter(pk=file.pk).update(scan="pending")
 
     reader.stored(act)
-    for file_id in ids:
+    for file_id, name in zip(ids, names, strict=True):
         reader.page.locator(f'.made [data-file="{file_id}"]').click()
+        expect(reader.panel.locator("[data-slot=name]")).to_have_text(name)  # not the card of the one before
         expect(reader.panel.locator(".failure")).to_contain_text(words)
     reader.forgives()
 
@@ -341,7 +353,6 @@ def test_a_renderer_that_throws_leaves_the_chat_alone(reader: Reader) -> None:
     send(reader.page, "and now?")
     expect(reader.page.locator(".row.answer .prose").last).to_contain_text("kill -9")
     expect(card).to_be_visible()
-    reader.page.unroute("**/renderers/json.js")
 
 
 # --- tables ----------------------------------------------------------------------------------------------
