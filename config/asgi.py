@@ -10,8 +10,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django.setup(set_prefix=False)  # loads the apps before anything below imports a model
 
 from channels.routing import ProtocolTypeRouter  # noqa: E402
+from django.conf import settings  # noqa: E402
 
 from config import tracing  # noqa: E402
+from config.arrivals import Arrivals  # noqa: E402
 from config.bodies import CappedBodies  # noqa: E402
 from config.handler import OneCrossing  # noqa: E402
 from config.staticfiles import StaticFiles  # noqa: E402
@@ -21,4 +23,4 @@ from copilot.routing import sockets  # noqa: E402
 
 tracing.start("web")
 served = CappedBodies(ProtocolTypeRouter({"http": OneCrossing(), "websocket": sockets}), room_for)
-application = StaticFiles(SharedThreads(served))
+application = Arrivals(StaticFiles(SharedThreads(served)), proxies=settings.TRUSTED_PROXIES)

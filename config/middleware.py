@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -21,13 +20,13 @@ from copilot import traces
 log = structlog.get_logger("http")
 PROGRAMS = ("/api/", "/v1/")  # where a page would help nobody
 
-_ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 _ERRORS = {
     400: ("invalid_request", "The request is malformed."),
     403: ("forbidden", "This is not allowed."),
     404: ("not_found", "Not found."),
     405: ("method_not_allowed", "This method is not allowed here."),
     413: ("too_large", "The request body is too large."),
+    503: ("unavailable", "The service is unavailable for a moment. Please try again."),
 }
 _INTERNAL = ("internal_error", "Something went wrong here. Please try again.")
 
@@ -44,7 +43,7 @@ def request_id(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
             with structlog.contextvars.bound_contextvars(request_id=name), _span(request) as span:
                 response = await get_response(request)
                 span.note(route=metrics.route_of(request), status=response.status_code)
-                return _finished(request, response, name=name, began=began)
+                return _finished(request, response, began=began)
 
         return handle_async
 
@@ -54,7 +53,7 @@ def request_id(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
             response = get_response(request)
             assert isinstance(response, HttpResponseBase)
             span.note(route=metrics.route_of(request), status=response.status_code)
-            return _finished(request, response, name=name, began=began)
+            return _finished(request, response, began=began)
 
     return handle
 
@@ -89,21 +88,22 @@ def _in_wire_form(request: HttpRequest, response: HttpResponseBase) -> HttpRespo
         else 400
     )
     code, message = _ERRORS.get(known, _INTERNAL)
-    return JsonResponse({"error": {"code": code, "message": message}}, status=response.status_code)
+    answer = JsonResponse({"error": {"code": code, "message": message}}, status=response.status_code)
+    if (wait := response.headers.get("Retry-After")) is not None:
+        answer.headers["Retry-After"] = wait
+    return answer
 
 
 def _name(request: HttpRequest) -> str:
-    """A proxy's id if it is one of ours and well-formed; a stranger cannot choose what our logs say."""
-    given = request.headers.get("X-Request-ID", "")
-    return given if settings.TRUST_PROXY and _ID.fullmatch(given) else uuid.uuid4().hex
+    """As the outermost door named it (config.arrivals)."""
+    return request.headers.get("X-Request-ID") or uuid.uuid4().hex
 
 
 def _span(request: HttpRequest) -> AbstractContextManager[traces.Span]:
     """Probes make no traces; a proxy of ours may have begun one."""
     if request.path in UNLOGGED_PATHS:
         return traces.nothing()
-    parent = request.headers.get("traceparent", "") if settings.TRUST_PROXY else ""
-    return traces.span("request", parent=parent, method=request.method or "")
+    return traces.span("request", parent=request.headers.get("traceparent", ""), method=request.method or "")
 
 
 def _ids(request: HttpRequest) -> dict[str, str]:
@@ -114,10 +114,7 @@ def _ids(request: HttpRequest) -> dict[str, str]:
     return ids | ({"user_ref": str(user.pk)[-8:]} if user is not None and user.pk else {})
 
 
-def _finished(
-    request: HttpRequest, response: HttpResponseBase, *, name: str, began: float
-) -> HttpResponseBase:
-    response.headers["X-Request-ID"] = name
+def _finished(request: HttpRequest, response: HttpResponseBase, *, began: float) -> HttpResponseBase:
     if request.path not in UNLOGGED_PATHS and not request.path.startswith(settings.STATIC_URL):
         seconds = time.perf_counter() - began
         metrics.count_request(request, response.status_code, seconds)

@@ -12,6 +12,8 @@ from linking import webhooks
 admin.autodiscover()
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]  # by the same door as everybody: with a second factor
 
+handler500 = "config.failures.broken"
+
 urlpatterns = [
     path("admin/diagnostics/", include("diagnostics.dashboard.urls")),
     path("admin/", admin.site.urls),

@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
             log_config=None,  # Django's LOGGING rules
             access_log=False,
             server_header=False,
-            proxy_headers=env.flag("TRUST_PROXY", False),
+            proxy_headers=False,  # config.arrivals does it
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         ),
         drain_seconds=env.seconds("WEB_DRAIN_SECONDS", 0),

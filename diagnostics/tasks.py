@@ -31,7 +31,8 @@ STRANDED_RETRY_SECONDS = 55.0  # what a limit kept goes out at most a minute aft
 class Memory:
     """What one tick leaves for the next, in the one process that reaps."""
 
-    suspected: set[str] = field(default_factory=set)  # by the last probe, for the second look at a mass death
+    ticks: int = 0
+    suspected: dict[str, int] = field(default_factory=dict)  # turn → the tick since which it looks dead
     tried: dict[UUID, float] = field(default_factory=dict)  # stranded sessions, and when they were started
     slow_sweep_at: float = 0.0
     probed_at: float = 0.0
@@ -55,6 +56,7 @@ def reap() -> None:
 
 
 def _tick() -> None:
+    _memory.ticks += 1
     try:
         deadline = time.monotonic() + settings.DIAG_SWEEP_SECONDS - PROBE_SECONDS / 2
         for step in (probe, *SWEEP):  # a sweep that has much to do keeps no dead worker's turns waiting
@@ -85,12 +87,15 @@ def _probe() -> int:
     if any(verdict == "unknown" for verdict in verdicts.values()):
         log.error("reaper_blind: Redis cannot be read, turns not beating in Postgres are not judged")
     dead = [suspect for suspect in suspects if verdicts[suspect.turn_id] == "dead"]
+    known = _memory.suspected
+    _memory.suspected = {one.turn_id: known.get(one.turn_id, _memory.ticks) for one in dead}
     if len(dead) >= MASS_DEATH and 2 * len(dead) > len(suspects):
-        log.warning("%d of %d turns look dead: only what looked so before is", len(dead), len(suspects))
-        agreed = [suspect for suspect in dead if suspect.turn_id in _memory.suspected]
+        log.warning(
+            "%d of %d turns look dead: only what looked so in an earlier tick is", len(dead), len(suspects)
+        )
+        agreed = [suspect for suspect in dead if _memory.suspected[suspect.turn_id] < _memory.ticks]
     else:
         agreed = dead
-    _memory.suspected = {suspect.turn_id for suspect in dead}
     _memory.probed_at = time.monotonic()
     return recovery.each(agreed, recovery.take_over, seconds=inf)  # nothing is more urgent
 

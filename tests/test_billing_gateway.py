@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -24,7 +25,7 @@ def ada(seconds: float = 30.0) -> gateway.Customer:
     )
 
 
-@pytest.mark.parametrize("fault", ["error", "hang_after", "reset", "reset_after", "hang"])
+@pytest.mark.parametrize("fault", ["error", "hang_after", "reset", "reset_after", "hang", "drip"])
 def test_a_create_that_the_sdk_repeats_makes_one_object(
     stripe: Fake, fault: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +73,30 @@ def test_a_sequence_ends_at_its_deadline(stripe: Fake) -> None:
         gateway.get_customer(deadline, "cus_2")
     assert deadline.left_seconds() < 0
     assert stripe.calls == []
+
+
+def test_an_answer_that_drips_in_is_given_up_at_the_same_time(stripe: Fake) -> None:
+    """B13.4: a time-out per call, not per byte"""
+    stripe.faults.add("drip", times=9)
+    deadline = gateway.in_request(0.5)
+    with pytest.raises(GatewayDown):
+        gateway.get_customer(deadline, "cus_1")
+    assert deadline.left_seconds() < 0
+
+
+@pytest.mark.parametrize(("deadline", "tries"), [(gateway.in_request, 2), (gateway.in_task, 3)])
+def test_later_pages_of_a_list_are_tried_as_often_as_the_first(
+    stripe: Fake, deadline: Callable[[], gateway.Deadline], tries: int
+) -> None:
+    """B13.4: 1 network retry in requests, 2 in tasks"""
+    customer = ada()
+    for _ in range(120):
+        stripe.save_card(customer.id)
+    stripe.faults.add("error", "GET", "/v1/customers", times=tries - 1, after=1)
+    assert len(gateway.list_cards(deadline(), customer.id)) == 120
+    stripe.faults.add("error", "GET", "/v1/customers", times=tries, after=1)
+    with pytest.raises(GatewayDown):
+        gateway.list_cards(deadline(), customer.id)
 
 
 def test_a_used_key_with_another_body_is_refused(stripe: Fake) -> None:

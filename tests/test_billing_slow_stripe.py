@@ -91,7 +91,7 @@ def test_no_call_waits_for_a_stripe_that_hangs_or_is_down(
     """B13.4: each gives up by itself though no answer ever comes, and says that it may work later"""
     subscription = _subscription(gateway.in_request(), stripe)
     monkeypatch.setattr(client, "CALL_SECONDS", 0.05)
-    faults: tuple[FaultKind, ...] = ("hang", "error")
+    faults: tuple[FaultKind, ...] = ("hang", "drip", "error")
     for fault in faults:
         stripe.faults.add(fault, times=10_000)
         for act in ACTS.values():

@@ -18,7 +18,7 @@ from tests.test_settings import manage
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
-READ_BY_LIBRARIES = {"PROMETHEUS_MULTIPROC_DIR", "FORWARDED_ALLOW_IPS", "PYTHONUNBUFFERED", "PATH"}
+READ_BY_LIBRARIES = {"PROMETHEUS_MULTIPROC_DIR", "PYTHONUNBUFFERED", "PATH"}
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
 CONTAINERS = {

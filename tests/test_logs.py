@@ -126,13 +126,17 @@ def test_the_line_of_a_failing_tool_names_the_request_that_led_to_it(
     tools.addHandler(handler := logging.getLogger("tried.here").handlers[0])
     try:
         answer = person(session.owner).post(
-            f"{V1}/sessions/{session.pk}/messages", {"text": "Print"}, content_type=JSON
+            f"{V1}/sessions/{session.pk}/messages",
+            {"text": "Print"},
+            content_type=JSON,
+            headers={"X-Request-ID": "named-at-the-door"},
         )
         turn = ended(Turn.objects.get(session=session).pk)
     finally:
         tools.removeHandler(handler)
     [record] = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert record["request_id"] == answer["X-Request-ID"]
+    assert answer.status_code == 201
+    assert record["request_id"] == "named-at-the-door"
     assert (record["session_id"], record["turn_id"]) == (str(session.pk), str(turn.pk))
 
 

@@ -32,13 +32,17 @@ def beat(turns, worker="gone"):
     beats.write(worker, [(str(turn.pk), turn.fence) for turn in turns], life_seconds=6)
 
 
+def next_tick():
+    reaper._memory.ticks += 1
+
+
 def _unreadable():
     raise OperationalError("gone")
 
 
 @pytest.fixture(autouse=True)
 def _forget():
-    reaper._memory.suspected = set()
+    reaper._memory.suspected = {}
     reaper._memory.tried = {}
     reaper._memory.slow_sweep_at = 0.0
 
@@ -96,14 +100,26 @@ class TestJudging:
         turns = running(40, beating=range(10))
         assert reaper.probe() == 0
         beat(turns)
+        next_tick()
         assert reaper.probe() == 0
         assert Turn.objects.filter(status="running").count() == 40
 
     def test_a_mass_death_that_lasts_is_acted_upon(self):
-        """D10: the next look agrees"""
+        """D10: the next tick agrees; the other looks of the same tick are no second opinion"""
         running(40, beating=range(10))
-        assert reaper.probe() == 0
+        assert [reaper.probe() for _ in range(4)] == [0, 0, 0, 0]
+        next_tick()
         assert reaper.probe() == 30
+
+    def test_a_mass_death_that_was_none_for_a_moment_is_looked_at_anew(self):
+        """D10: dead, alive and dead again in the next tick is no agreement"""
+        turns = running(40, beating=range(10))
+        assert reaper.probe() == 0
+        beat(turns)
+        assert reaper.probe() == 0
+        next_tick()
+        beat(turns[:10])
+        assert reaper.probe() == 0
 
     def test_a_few_deaths_are_acted_upon_at_once(self):
         """D10: the brake is for at least ten, and more than half"""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import requests
 import stripe
 from django.conf import settings
 
@@ -57,25 +60,46 @@ def _from_now(seconds: float) -> int:
     return time.monotonic_ns() + int(seconds * BILLION)
 
 
+Answer = tuple[bytes, int, Mapping[str, str]]
+
+
 class PatientClient(stripe.RequestsClient):
-    """Waits for one answer as long as the deadline allows, at most eight seconds."""
+    """Waits for one whole answer as long as the deadline allows, at most eight seconds.
+
+    The time-outs of `requests` are for one connect and one read each; an answer that drips in passes them for ever. So
+    the call has a thread of its own, which is left behind, with its connection, when the time is over.
+    """
 
     deadline: Deadline
 
     def request(  # type: ignore[override]
         self, method: str, url: str, headers: Mapping[str, str] | None, post_data: Any = None
-    ) -> tuple[bytes, int, Mapping[str, str]]:
-        left_seconds = self.deadline.left_seconds()
+    ) -> Answer:
+        left_seconds = min(CALL_SECONDS, self.deadline.left_seconds())
         if left_seconds <= 0:
             raise stripe.APIConnectionError("The time for this is over.", should_retry=False)  # type: ignore[no-untyped-call]
-        self._timeout = min(CALL_SECONDS, left_seconds)
-        return super().request(method, url, headers, post_data)
+        self._timeout = left_seconds
+        answer: Future[Answer] = Future()
+        asked = partial(super().request, method, url, headers, post_data)
+        threading.Thread(target=_answered, args=(answer, asked), name="stripe", daemon=True).start()
+        try:
+            return answer.result(left_seconds)
+        except TimeoutError:
+            self._session = requests.Session()
+            raise stripe.APIConnectionError("No whole answer in time.", should_retry=True) from None  # type: ignore[no-untyped-call]
+
+
+def _answered(answer: Future[Answer], ask: Callable[[], Answer]) -> None:
+    try:
+        answer.set_result(ask())
+    except stripe.StripeError as problem:  # the SDK makes one of everything
+        answer.set_exception(problem)
 
 
 class _PerThread(threading.local):
     """Sessions of `requests` are not for several threads; a key that changes makes another client."""
 
-    made_for: tuple[str, str] = ("", "")
+    made_for: tuple[str, str, int] = ("", "", 0)
     http: PatientClient
     client: stripe.StripeClient
 
@@ -112,14 +136,14 @@ def calling(operation: str, deadline: Deadline) -> Iterator[Call]:
 
 
 def _client_for(deadline: Deadline) -> stripe.StripeClient:
-    wanted = (settings.STRIPE_SECRET_KEY, settings.STRIPE_API_BASE)
+    wanted = (settings.STRIPE_SECRET_KEY, settings.STRIPE_API_BASE, deadline.retries)
     if _mine.made_for != wanted:
-        _mine.http = PatientClient(timeout=CALL_SECONDS)
+        _mine.http = PatientClient(timeout=CALL_SECONDS, session=requests.Session())
         _mine.client = stripe.StripeClient(
             settings.STRIPE_SECRET_KEY,
             stripe_version=API_VERSION,
             base_addresses={"api": settings.STRIPE_API_BASE},
-            max_network_retries=1,  # of later pages of a list, which take no options
+            max_network_retries=deadline.retries,  # of later pages of a list, which take no options
             http_client=_mine.http,
         )
         _mine.made_for = wanted

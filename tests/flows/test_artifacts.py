@@ -21,9 +21,7 @@ MB = 2**20
 
 
 @pytest.fixture(scope="module")
-def shared_reader(
-    site: Site, browser: Browser, django_db_blocker: pytest.FixtureRequest
-) -> Iterator[Reader]:
+def shared_reader(site: Site, browser: Browser, django_db_blocker: pytest.FixtureRequest) -> Iterator[Reader]:
     yield from reading(
         site, browser, django_db_blocker, "reads-artifacts", viewport={"width": 1280, "height": 800}
     )

@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
             pages.serve(self, method, parts.path, forms.decoded(body))
             return
         fault = self.server.faults.next_for(method, parts.path)
-        if fault in ("hang", "reset"):
+        if fault in ("hang", "drip", "reset"):
             self._break(fault)
             return
         status, answer, replayed = self._answer(method, parts.path, f"{parts.query}{body}", fault)
@@ -101,6 +101,8 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if fault.startswith("hang"):
             faults.hang(self.connection, self.server.over)
+        elif fault == "drip":
+            faults.drip(self.connection, self.server.over)
         faults.reset(self.connection)
 
     def _answer(self, method: str, path: str, text: str, fault: FaultKind | None) -> tuple[int, bytes, bool]:
