@@ -202,7 +202,7 @@ class Telegram(Fake):
             self.said_at.append((now, chat_id))
             here = [at for at, chat in self.said_at if chat == chat_id]
             everywhere = [at for at, _ in self.said_at]
-        rules = [(here, 2.0, 3, "a chat"), (everywhere, 0.8, 30, "all chats")]
+        rules = [(here, 2.9, 3, "a chat"), (everywhere, 0.95, 30, "all chats")]
         if chat_id.startswith("-"):
             rules.append((here, 59.5, 20, "a group"))
         for times, seconds, most, where in rules:
