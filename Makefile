@@ -15,7 +15,7 @@ export PORT
 unexport PYTHONDONTWRITEBYTECODE  # compiled files halve every start
 
 .DEFAULT_GOAL := help
-.PHONY: help run test slow coverage check bench faults lock clean venv debian
+.PHONY: help run test looks slow coverage check bench faults lock clean venv debian
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -27,8 +27,11 @@ test: venv debian ## run the whole suite in parallel (ARGS="-k …", WORKERS=4, 
 	@# The browser's driver keeps an event loop in its process, so its tests have processes of their own. Both parts are always run.
 	@failed=0; \
 	  $(BIN)/pytest -n $(WORKERS) $(PATIENT) -m "not slow and not browser" $(ARGS) || [ $$? = 5 ] || failed=1; \
-	  $(BIN)/pytest -n $(BROWSERS) --dist worksteal $(PATIENT) -m "browser and not slow" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	  $(BIN)/pytest -n $(BROWSERS) --dist worksteal $(PATIENT) -m "browser and not slow and not looks" $(ARGS) || [ $$? = 5 ] || failed=1; \
 	  exit $$failed
+
+looks: venv debian ## every page in every width and theme: axe, nothing sideways, pictures (ARGS="-k …")
+	@$(BIN)/pytest tests/flows -n $(BROWSERS) --dist worksteal $(PATIENT) -m looks $(ARGS)
 
 slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
 	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)

@@ -30,7 +30,7 @@ WORKER = os.environ.get(
 FLOWS = Path(__file__).with_name("flows")
 WITHOUT_BROWSER, IN_BROWSER = (
     "not slow and not browser",
-    "browser and not slow",
+    "browser and not slow and not looks",
 )  # as the Makefile names its two parts
 _stack = contextlib.ExitStack()
 

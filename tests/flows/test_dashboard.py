@@ -157,6 +157,7 @@ def _refuse(route: Route) -> None:
     route.fulfill(status=503, body="away")
 
 
+@pytest.mark.looks
 def test_every_tab_is_usable_on_a_phone_and_by_a_screen_reader(visit: Callable[..., Visitor], stored: Stored):
     """D13: no page is wider than the screen, nothing fails the rules of accessibility"""
     from axe_playwright_python.sync_playwright import Axe

@@ -138,6 +138,7 @@ def test_files_can_be_managed_without_a_script(reader: Reader, browser: Browser)
     context.close()
 
 
+@pytest.mark.looks
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious(reader: Reader, browser: Browser, theme: str) -> None:
     """W4.2, W4.1: list, one file, and the panel with each kind that we paint; on a phone nothing scrolls sideways"""

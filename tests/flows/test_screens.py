@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.flows.conftest import ROOT, THEMES, Visitor, switch
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.looks, pytest.mark.timeout(300)]
 
 PICTURES = ROOT / "test-artifacts" / "screens"
 WIDTHS = {"wide": 1280, "phone": 390}

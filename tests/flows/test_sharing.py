@@ -195,6 +195,7 @@ def test_a_hostile_conversation_runs_nothing_and_asks_nobody(
     assert foreign == []
 
 
+@pytest.mark.looks
 @pytest.mark.parametrize("scheme", LIGHT_AND_DARK)
 def test_the_pages_fit_every_width_in_both_themes(
     visit: Callable[..., Visitor],
