@@ -109,3 +109,17 @@ def test_a_secret_is_found_wherever_a_window_ends(monkeypatch: pytest.MonkeyPatc
     key = "sk-" + "k" * 30
     for place in range(140):
         assert redact(" " * place + key + " " * 100) == " " * place + MASK + " " * 100
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [*KEYS, *(key[:-6] for key in KEYS), PRIVATE_KEY, PRIVATE_KEY[:40], "Bearer ", "x", " "]
+        ),
+        max_size=6,
+    )
+)
+def test_short_texts_are_looked_through_another_way_to_the_same_end(parts: list[str]) -> None:
+    """A9.10"""
+    text, much_more = "".join(parts)[: redaction.SHORT_CHARACTERS], "!" * redaction.SHORT_CHARACTERS
+    assert redact(text) + much_more == redact(text + much_more)

@@ -179,12 +179,10 @@ class Holding:
 async def renew(
     holdings: Sequence[Holding], *, recreate: bool = False
 ) -> list[Literal["renewed", "guarded", "missing", "lost"]]:
-    """All leases of a process in one pipeline."""
-    if not holdings:
-        return []
-    pipe = on_loop().pipeline(transaction=False)
+    """All leases of a process in one pipeline; one alone needs none, and so no look whether Redis knows the script."""
     renewal = script_on_loop("renew")
-    for holding in holdings:
+    pipe = on_loop().pipeline(transaction=False) if len(holdings) > 1 else None
+    answers = [
         await renewal(
             keys=[keys.lease(holding.session_id), keys.fence(holding.session_id)],
             args=[
@@ -197,7 +195,9 @@ async def renew(
             ],
             client=pipe,
         )
-    return [answer.decode() for answer in await pipe.execute()]
+        for holding in holdings
+    ]
+    return [answer.decode() for answer in (await pipe.execute() if pipe else answers)]
 
 
 @dataclass(frozen=True)
