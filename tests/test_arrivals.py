@@ -42,6 +42,7 @@ async def ask(door, path="/", *, peer=STRANGER, said=SAID, **more):
     asked = ApplicationCommunicator(door, scope)
     await asked.send_input({"type": "http.request", "body": b"", "more_body": False})
     start = await asked.receive_output(20)
+    await asked.wait(20)  # until whatever it opened is closed
     headers = [(name.decode(), value.decode()) for name, value in start["headers"]]
     assert [name for name, _ in headers].count("x-request-id") == 1
     return start["status"], dict(headers)

@@ -194,6 +194,25 @@ def test_where_nobody_can_be_told_the_turn_goes_on_and_its_answer_is_kept(chat: 
     assert marked == isinstance(problem, Unreachable)
 
 
+def test_words_that_were_sent_in_a_crash_are_not_the_last(chat: ScriptedChat, model, monkeypatch):
+    """L19: the platform took the first words and dropped the repetition; the whole answer is there all the same"""
+    keep, lost = records.keep_part, []
+
+    def crash(*given: object) -> None:
+        monkeypatch.setattr(records, "keep_part", keep)
+        lost.append(given)
+
+    monkeypatch.setattr(records, "keep_part", crash)
+    model.will(Text("First half, "), cue(1), Text("second half."))
+    chat.say("Hello")
+    until(lambda: lost)
+    close_courier()
+    swept_after_death()
+    model.give(1)
+    until(given)
+    assert chat.texts() == ["First half, second half."]
+
+
 def test_a_very_long_answer_is_ten_messages_and_a_file(chat: ScriptedChat, model):
     """A-L19.1: more than ten parts: the whole of it as a file"""
     answer = "\n\n".join(f"Paragraph {number}. " + "word " * 100 for number in range(40))

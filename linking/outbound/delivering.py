@@ -123,6 +123,10 @@ class Delivery:
                 message_id = await self._edit(known.message_id, message)
             else:
                 message_id = await self._send(part, page, message)
+                if (
+                    known is not None
+                ):  # where a crash cut its sending off, the platform may answer with what it took then
+                    message_id = await self._edit(message_id, message)
                 keep = True
         except Unreachable as problem:
             self._count("unreachable")
