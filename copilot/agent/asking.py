@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
-from copilot.agent.conversation import call_ids, extend_last_reply, note, without_replay
+from copilot.agent.conversation import call_ids, extend_last_reply, without_replay
 from copilot.agent.fallback import MODELS_OWN, Fallback, Needs
 from copilot.agent.fullness import Fullness
-from copilot.agent.guards import CUT_SHORT, Limit, State
+from copilot.agent.guards import Limit, State
 from copilot.agent.healing import Healing
 from copilot.agent.media import behind_groups, without_images
 from copilot.agent.metering import Meter, add, estimate, size
@@ -29,7 +29,6 @@ from copilot.events import (
 )
 from copilot.notices import NOTICES
 from copilot.providers.base import (
-    AssistantMessage,
     Entry,
     FailureCode,
     ModelMessage,
@@ -82,12 +81,12 @@ class Asker:
         for switched in self._avoid_failing(messages, in_tool_loop=state.ran_tools):
             yield switched
         while True:
-            attempt = self._begin(messages, round_number)
+            attempt = self.begin(messages, round_number)
             async with closed(attempt.play(self.ports.provider)) as parts:
                 async for part in parts:
                     yield part
-            self._account(attempt)
-            self.outcome = self._judge(attempt, state)
+            self.account(attempt)
+            self.outcome = self.judge(attempt, state)
             if not isinstance(self.outcome, ProviderFailure):
                 self.continuing = attempt.cut
                 self.resumes_text = False
@@ -102,38 +101,6 @@ class Asker:
                 yield event
             if isinstance(remedy, Wait):
                 await self._sleep(remedy)
-
-    async def go_on(self, messages: list[ModelMessage], *, state: State) -> AsyncIterator[Produced]:
-        """The rest of a text that the output limit cut, in the same row. Should it fail, what was said stands (A2.4)."""
-        while self.continuing is not None and isinstance(self.outcome, Answer):
-            if not self.retries.can_send(self.entry.name, shown=False) or await self.is_short_of_money():
-                self.limit = None  # nothing failed: the answer is only shorter
-                break
-            self.continuations -= 1
-            async with closed(self._play_rest(messages, state)) as parts:
-                async for part in parts:
-                    yield part
-        for event in self.end_interrupted():
-            yield event
-
-    async def _play_rest(self, messages: list[ModelMessage], state: State) -> AsyncIterator[Produced]:
-        before, said = self.replied()
-        self.retries.spend_request(shown=False)
-        asked = [*messages, AssistantMessage(text=said.text), note(CUT_SHORT)]
-        attempt = self._begin(asked, before.step.round, rest_of=before.step)
-        async with closed(attempt.play(self.ports.provider)) as parts:
-            async for part in parts:
-                yield part
-        self._account(attempt)
-        outcome = self._judge(attempt, replace(state, continues_text=True))
-        failed = isinstance(outcome, ProviderFailure)
-        attempt.reply = attempt.joined_to(said)
-        stands = failed or isinstance(outcome, Answer)
-        self.outcome = Answer(truncated=failed or attempt.reply.finish == "length") if stands else outcome
-        if failed and attempt.resumed is None:
-            for event in self.end_interrupted():
-                yield event
-        self.continuing = attempt.cut
 
     # --- what stands open after a cancellation -------------------------------------------------------
 
@@ -264,7 +231,7 @@ class Asker:
             return tuple(without_images(messages))
         return tuple(messages if self.entry.media_in_tool_results else behind_groups(messages))
 
-    def _begin(
+    def begin(
         self, messages: list[ModelMessage], round_number: int, *, rest_of: Step | None = None
     ) -> Attempt:
         """`rest_of`: the step goes on, and nothing is thought about in the middle of a sentence."""
@@ -286,7 +253,7 @@ class Asker:
         )
         return self.attempt
 
-    def _account(self, attempt: Attempt) -> None:
+    def account(self, attempt: Attempt) -> None:
         self.tokens = add(self.tokens, attempt.meter.tokens)
         self.generation_seconds += attempt.meter.generation_seconds
         self._characters += attempt.meter.characters
@@ -295,7 +262,7 @@ class Asker:
         if self.first_token_at is None:
             self.first_token_at = attempt.meter.first_at
 
-    def _judge(self, attempt: Attempt, state: State) -> Outcome:
+    def judge(self, attempt: Attempt, state: State) -> Outcome:
         if attempt.reply is None:
             return attempt.failure or ProviderFailure("unknown")
         state = replace(state, continues_text=state.continues_text or self.resumes_text)

@@ -9,6 +9,7 @@ from typing import assert_never
 from uuid import uuid4
 
 from copilot.agent.asking import Asker
+from copilot.agent.continuation import go_on
 from copilot.agent.conversation import append, last_reply, note, replace_results
 from copilot.agent.fullness import Fullness
 from copilot.agent.guards import CUT_OFF, LAST_ROUND, SHORTENED, Guards, Limit, Limits, State
@@ -222,7 +223,7 @@ class Loop:
                 async for part in parts:
                     yield part
             if not self.asker.overflowed:
-                async with closed(self.asker.go_on(self.messages, state=state)) as parts:
+                async with closed(go_on(self.asker, self.messages, state=state)) as parts:
                     async for part in parts:
                         yield part
                 return
