@@ -326,6 +326,21 @@ def test_a_tool_loop_that_lost_its_thoughts_goes_on_without_thinking_a14_4() -> 
     )
 
 
+def test_a_reply_that_was_made_without_a_thought_does_not_end_the_loops_thinking() -> None:
+    """A14.3, A14.4: between two calls a model need not think; what it thought before them goes back."""
+    again = AssistantMessage(text="", calls=(replace(CALLING.calls[0], call_id="call_2"),))
+    results = ToolGroup(results=(replace(RESULTS.results[0], call_id="call_2"),))
+    body = messages(request(HI, CALLING, RESULTS, again, results, thinking=8192))
+    assert "thinking" in body
+    assert body["messages"][1]["content"][0]["type"] == "thinking"
+
+
+def test_a_model_that_decides_itself_may_call_before_it_thinks() -> None:
+    """A14.4, A5.5: adaptive thinking asks for no thought in front of a call."""
+    unthought = AssistantMessage(text="See.", calls=CALLING.calls)
+    assert "thinking" in messages(request(HI, unthought, RESULTS, style="adaptive", thinking=8192))
+
+
 def test_replay_data_of_other_providers_stays_out_a14_4() -> None:
     foreign = AssistantMessage(text="x", calls=CALLING.calls, replay=('{"type":"reasoning"}', "not json"))
     body = messages(request(HI, foreign, RESULTS, thinking=8192))

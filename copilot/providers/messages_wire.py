@@ -84,15 +84,19 @@ def _thinking(request: Request) -> tuple[dict[str, JSON], int]:
 
 
 def _loop_lost_its_thoughts(request: Request) -> bool:
-    """The API refuses thinking in a tool loop whose last reply lacks its thinking block."""
+    """With a budget the API refuses a tool loop that does not show what it began to think; adaptive models may skip it.
+
+    Between two calls of one loop a model need not think: one thought that is still there is enough.
+    """
+    called = False
     for message in reversed(request.messages):
-        if isinstance(message, AssistantMessage) and message.calls:
-            return not message.replay
         if isinstance(message, AssistantMessage):
-            return False
+            if not message.calls or message.replay:
+                return False
+            called = True
         if isinstance(message, UserMessage) and not message.text.lstrip().startswith("<system_note"):
-            return False
-    return False
+            break
+    return called and request.entry.reasoning_style == "budget"
 
 
 def _messages(request: Request, *, replayed: bool) -> list[JSON]:
