@@ -126,6 +126,9 @@ BODIES: list[tuple[int | None, str, str]] = [
     (400, openai("The response was filtered due to the prompt triggering Azure's content management policy.", code="content_filter"), "refused"),
     (403, gateway("Your input was flagged by the moderation of the provider", 403), "refused"),
     (400, openai("Your request was rejected as a result of our safety system.", code="content_policy_violation"), "refused"),
+    # in the middle of a stream
+    (None, openai("You exceeded your current quota, please check your plan.", code="rate_limit_exceeded"), "quota_exhausted"),
+    (None, anthropic("Your credit balance is too low", "api_error"), "quota_exhausted"),
     # ordinary mistakes; numbers in free text mean nothing
     (400, openai("max_tokens is too large: the model supports at most maximum 1500 tokens of completion"), "bad_request"),
     (400, openai("Invalid value at line 429: expected 500 items"), "bad_request"),

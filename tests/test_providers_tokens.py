@@ -38,6 +38,7 @@ CHAT: list[tuple[dict[str, JSON], Tokens]] = [
     ),
     ({"prompt_tokens": -1, "completion_tokens": True}, Tokens()),
     ({"prompt_tokens": math.nan, "completion_tokens": "7"}, Tokens()),
+    ({"prompt_tokens": 10**400, "completion_tokens": 10**19}, Tokens()),
     ({}, Tokens()),
 ]  # fmt: skip
 
@@ -108,6 +109,7 @@ def test_messages_cache_writes_without_breakdown_are_short_lived() -> None:
         (math.inf, None),
         (-1, None),
         ("free", None),
+        pytest.param(10**400, None, id="beyond-any-number"),
         ([], None),
     ],
 )

@@ -15,7 +15,7 @@ from copilot.models import Approval, Message, ModelCall
 from copilot.permissions import NOTHING, Permissions
 from copilot.providers import catalogue, scripted
 from copilot.providers.base import Entry
-from copilot.providers.scripted import Call, Fail, Text
+from copilot.providers.scripted import Call, Fail, Finish, Text
 from tests import make
 from tests.engine import Errand, add_tools, ended, fresh, lease_of, notices, rows_of, start, told, until
 from tests.engine import model_fixture as model_fixture
@@ -77,6 +77,16 @@ def test_the_request_is_named_where_one_model_alone_was_asked(rig, model, offer)
     row = Message.objects.get(session=session, kind="notice")
     assert (row.data["provider"], row.data["model"], row.data["request_id"]) == ("scripted", "First", "req_8")
     assert notices(session) == ["bad_request"]
+
+
+def test_a_refusal_names_the_reply_that_it_was(rig, model, offer):
+    """A6.2"""
+    offer(FIRST)
+    session = make.session()
+    model.will(Text("I'd rather not."), Finish("refused"))
+    ended(start(session))
+    row = Message.objects.get(session=session, kind="notice")
+    assert (row.data["code"], row.data["request_id"]) == ("refused", "scripted-1")
 
 
 def approved(session, turn_id):

@@ -268,7 +268,7 @@ class Asker:
         state = replace(state, continues_text=state.continues_text or self.resumes_text)
         step = next_step(attempt.reply, state)
         if isinstance(step, Halt) and step.code != "round_limit":
-            return ProviderFailure(step.code)
+            return ProviderFailure(step.code, request_id=attempt.response_id)
         return step
 
     def _keep_resumed(self, attempt: Attempt, messages: list[ModelMessage]) -> None:

@@ -185,10 +185,13 @@ class Attempt:
 
     def _measured(self) -> Produced:
         refused = self.failure is not None and self.failure.refused_before_work
-        named = self._finished.response_id if self._finished else ""
-        if self.failure is not None:
-            named = named or self.failure.request_id
+        named = self.response_id or (self.failure.request_id if self.failure else "")
         return self.meter.ended(aborted=self.failure is not None, refused=refused, response_id=named)
+
+    @property
+    def response_id(self) -> str:
+        """As the provider names the reply that came to its end."""
+        return self._finished.response_id if self._finished else ""
 
     # --- items ---------------------------------------------------------------------------------------
 

@@ -69,8 +69,8 @@ class Anthropic:
         body = messages_wire.body_of(request)
         reply = MessagesReply(continues=continues(request.messages))
         first_seconds = request.entry.first_token_timeout_seconds
+        content = msgspec.json.encode(body)
         while True:
-            content = msgspec.json.encode(body)
 
             async def opened(content: bytes = content) -> httpx2.Response:
                 return await self._post(content)
@@ -80,7 +80,7 @@ class Anthropic:
                     yield item
             if not reply.paused:
                 return
-            body = _with_pause(body, reply.resume())
+            content = msgspec.json.encode(_with_pause(body, reply.resume()))
 
     async def aclose(self) -> None:
         await self._client.close()
@@ -107,6 +107,7 @@ class Anthropic:
 
 
 def _with_pause(body: dict[str, JSON], blocks: list[Block]) -> dict[str, JSON]:
+    """The request as it was first, and all of the reply since."""
     messages = body["messages"]
     assert isinstance(messages, list)
     said: Block = {"role": "assistant", "content": list[JSON](blocks)}
@@ -131,7 +132,7 @@ class MessagesReply:
         self.paused = False
         self._pauses = 0
         self._reason: FinishReason = "stop"
-        self._response_id = ""
+        self.response_id = ""
         self.started = False
         self._cleaner = Cleaner(continues=continues)
         self._block: _OpenBlock | None = None
@@ -150,12 +151,12 @@ class MessagesReply:
             case "content_block_stop":
                 return self._stop()
             case "message_start" if event.message is not None:
-                self._response_id = event.message.id
+                self.response_id = event.message.id
                 return self._usage(event.message.usage)
             case "message_delta":
                 return self._finish(event)
             case "error":
-                raise failures.from_stream(payload.decode(errors="replace"), request_id=self._response_id)
+                raise failures.from_stream(payload.decode(errors="replace"), request_id=self.response_id)
             case _:  # message_stop, pings, and kinds to come
                 return ()
 
@@ -164,7 +165,7 @@ class MessagesReply:
             raise ProviderFailure("no_response", details="the stream ended without a word")
         if not self.finished:
             raise ProviderFailure("malformed_stream", details="the stream ended without a stop reason")
-        return () if self.paused else (Finished(self._reason, self._response_id),)
+        return () if self.paused else (Finished(self._reason, self.response_id),)
 
     def resume(self) -> list[Block]:
         """The reply so far, to be sent back; the next stream continues this one."""

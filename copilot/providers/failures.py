@@ -149,7 +149,11 @@ def from_connection(error: BaseException, *, before_work: bool) -> ProviderFailu
 def classify(status: int | None, complaint: Complaint) -> FailureCode:
     coded = next((CODES[code] for code in complaint.codes if code in CODES), None)
     text = complaint.message
-    if status == 402 or coded == "quota_exhausted" or (status in {400, 403, 429} and QUOTA.search(text)):
+    if (
+        status == 402
+        or coded == "quota_exhausted"
+        or (status in {None, 400, 403, 429} and QUOTA.search(text))
+    ):
         return "quota_exhausted"
     if status is None:
         return coded or _by_words(text, FAMILIES_ANY) or "unknown"

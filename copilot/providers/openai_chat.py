@@ -82,7 +82,7 @@ class ChatReply:
     def __init__(self, *, continues: bool = False) -> None:
         self.finished = False
         self._reason: FinishReason = "stop"
-        self._response_id = ""
+        self.response_id = ""
         self.started = False
         self._cleaner = Cleaner(continues=continues)
         self._calls = CallNumbers()
@@ -104,9 +104,9 @@ class ChatReply:
     def _feed_any(self, chunk: Chunk, payload: bytes) -> list[Item]:
         """The long way: whatever is not plain text."""
         if chunk.error is not None:
-            raise failures.from_stream(payload.decode(errors="replace"), request_id=self._response_id)
+            raise failures.from_stream(payload.decode(errors="replace"), request_id=self.response_id)
         if isinstance(chunk.id, str):
-            self._response_id = self._response_id or chunk.id
+            self.response_id = self.response_id or chunk.id
         items: list[Item] = []
         for choice in (chunk.choices or ())[:1]:
             if choice.delta is not None:
@@ -125,7 +125,7 @@ class ChatReply:
             raise ProviderFailure("malformed_stream", details="the stream ended without a finish reason")
         if self._reason == "tool_calls" and self._calls.nameless:
             raise ProviderFailure("malformed_stream", details="a tool call came without a name")
-        return (Finished(self._reason, self._response_id),)
+        return (Finished(self._reason, self.response_id),)
 
     def _from_delta(self, delta: Delta) -> list[Item]:
         text, thought = chat_wire.part_texts(delta.content)

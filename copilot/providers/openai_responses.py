@@ -79,7 +79,7 @@ class ResponsesReply:
         self.started = False
         self._model = model
         self._reason: FinishReason = "stop"
-        self._response_id = ""
+        self.response_id = ""
         self._failure: ProviderFailure | None = None
         self._cleaner = Cleaner(continues=continues)
         self._calls = Calls()
@@ -113,12 +113,12 @@ class ResponsesReply:
     def _feed_rare(self, event: Event, payload: bytes) -> Sequence[Item]:
         """What concerns the whole response; kinds to come, and those that repeat the deltas, say nothing."""
         if event.type == "error" or event.error is not None:
-            raise failures.from_stream(payload.decode(errors="replace"), request_id=self._response_id)
+            raise failures.from_stream(payload.decode(errors="replace"), request_id=self.response_id)
         response = event.response
         if response is None:
             return ()
         if isinstance(response.id, str):
-            self._response_id = response.id
+            self.response_id = response.id
         match event.type:
             case "response.completed" if response.status not in ("incomplete", "failed"):
                 return self._finish(response)
@@ -138,7 +138,7 @@ class ResponsesReply:
             raise ProviderFailure("malformed_stream", details="the stream ended before the response did")
         if self._reason == "tool_calls" and self._calls.nameless:
             raise ProviderFailure("malformed_stream", details="a tool call came without a name")
-        return (Finished(self._reason, self._response_id),)
+        return (Finished(self._reason, self.response_id),)
 
     # --- what is said --------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class ResponsesReply:
 
     def _fail(self, response: Response) -> Sequence[Item]:
         """Counts that come with a failure are billed, so that they go out before it is raised (A19.5)."""
-        failure = failures.from_stream(responses_wire.complaint(response), request_id=self._response_id)
+        failure = failures.from_stream(responses_wire.complaint(response), request_id=self.response_id)
         counted = _usage(response)
         if not counted:
             raise failure

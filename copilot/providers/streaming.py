@@ -29,6 +29,11 @@ class Reply(Protocol):
     """A vendor's reply while it is decoded: payloads in, items out."""
 
     @property
+    def response_id(self) -> str:
+        """As the vendor names this reply, as soon as it has."""
+        ...
+
+    @property
     def started(self) -> bool:
         """Something was said; mere counts and pings are no beginning."""
         ...
@@ -74,9 +79,13 @@ async def play(opened: Opener, reply: Reply, *, first_seconds: float) -> AsyncGe
                 await wire.rest()
         for item in _joined(reply, reader.flush()):
             yield item
+        last = reply.end()
+    except ProviderFailure as failure:
+        failure.request_id = failure.request_id or reply.response_id
+        raise
     finally:
         await wire.aclose()
-    for item in reply.end():
+    for item in last:
         yield item
 
 

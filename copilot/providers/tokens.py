@@ -10,6 +10,8 @@ from copilot.events import JSON, Tokens
 
 _log = logging.getLogger(__name__)
 
+MOST_TOKENS = 10**12  # what is beyond it was not counted, and no column would hold it
+
 # Where the compatible servers hide what they wrote to the cache.
 _CACHE_WRITE = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 _CACHE_READ = ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
@@ -92,7 +94,7 @@ def reported_cost(usage: dict[str, JSON]) -> str | None:
         return None
     try:
         value = math.nan if isinstance(cost, bool | list | dict) else float(cost)
-    except ValueError:
+    except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value) or value < 0:
         _log.warning("a provider reported a cost that is no amount; it is ignored")
@@ -101,9 +103,9 @@ def reported_cost(usage: dict[str, JSON]) -> str | None:
 
 
 def _count(value: JSON) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return max(0, int(value))
+    return int(value) if 0 <= value <= MOST_TOKENS else 0  # NaN is neither
 
 
 def _object(value: JSON) -> dict[str, JSON]:

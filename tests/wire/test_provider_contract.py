@@ -305,6 +305,30 @@ async def test_a_reply_that_pauses_for_ever_ends_after_three_continuations_a5_5(
     assert logical(items)[-1] == ("finish", "stop")
 
 
+async def test_a_reply_that_pauses_again_is_sent_back_once_and_whole() -> None:
+    """A5.5"""
+    recordings = replaying("messages_paused", "messages_paused", "messages_text")
+    async with recordings as (address, bodies), vendor("messages", address) as provider:
+        await collect(provider, request())
+    assert [message["role"] for message in bodies[2]["messages"]] == ["user", "assistant"]
+    assert [block["type"] for block in bodies[2]["messages"][1]["content"]] == ["text", "server_tool_use"] * 2
+
+
+@pytest.mark.parametrize(
+    ("recording", "named"),
+    [
+        ("chat_no_finish", "chatcmpl-recorded"),
+        ("messages_no_stop", "msg_recorded"),
+        ("responses_no_completed", "resp_recorded"),
+    ],
+)
+async def test_a_stream_that_breaks_off_still_says_which_request_it_was(recording: str, named: str) -> None:
+    """A6.2"""
+    with pytest.raises(ProviderFailure) as failure:
+        await replayed(recording)
+    assert failure.value.request_id == named
+
+
 # --- faults ------------------------------------------------------------------------------------------
 
 
