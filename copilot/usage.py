@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID, uuid4, uuid5
@@ -51,6 +51,7 @@ class Spent:
     first_token_ms: int | None
     response_id: str
     purpose: str = REPLY
+    ending: str = ""  # what the reply came to; empty: to no end
 
 
 def call_id(turn_id: UUID, number: int) -> UUID:
@@ -141,7 +142,7 @@ _FINISH = """
 UPDATE copilot_modelcall
 SET provider = %s, model = %s, request_id = %s, input_tokens = %s, cache_read_tokens = %s, cache_write_5m_tokens = %s, cache_write_1h_tokens = %s,
     output_tokens = %s, reasoning_tokens = %s, estimated = %s, aborted = %s, latency_ms = %s, first_token_ms = %s,
-    cost_microdollars = %s, cost_source = %s, purpose = %s, ended_at = now()
+    cost_microdollars = %s, cost_source = %s, purpose = %s, ending = %s, ended_at = now()
 WHERE id = %s
 """
 
@@ -172,6 +173,7 @@ def finish(spent: Spent) -> str:
                 recorded.cost_microdollars if recorded else None,
                 recorded.source if recorded else "",
                 spent.purpose,
+                spent.ending,
                 spent.call_id,
             ],
         )
@@ -353,7 +355,8 @@ def _was_sent(call: ModelCall) -> bool:
 def _goes_on(call: ModelCall) -> bool:
     """It is for the rest of a text that the output limit cut, so it belongs to the step before it (A2.4)."""
     open_text = Message.objects.filter(turn=call.turn_id, kind="assistant", streaming=True)
-    return call.turn_id is not None and open_text.exists() and was_whole(call.turn_id, call.number - 1)
+    before = ModelCall.objects.filter(turn=call.turn_id, number=call.number - 1, ending="cut")
+    return open_text.exists() and before.exists()
 
 
 def _estimate(session_id: UUID) -> Tokens:
@@ -372,17 +375,46 @@ def last_model(turn_id: UUID) -> tuple[str, str] | None:
     return calls.values_list("provider", "model").first()
 
 
-def rounds(turn_id: UUID) -> int:
-    """Replies of the turn that came to their end: retries, summaries and what a lost worker cut off are none (A10.1)."""
-    whole = ModelCall.objects.filter(turn=turn_id, purpose=REPLY, aborted=False, ended_at__isnull=False)
-    return whole.count()
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What earlier runs of a turn took, as far as their calls came to an end (A3.6)."""
+
+    rounds: int = 0  # retries, summaries, texts that went on in another call, and what a lost worker cut off are none (A10.1)
+    cut_texts: int = 0  # by the output limit
+    tokens: Tokens = field(default_factory=Tokens)
+    generation_seconds: float = 0.0
+    first_token_at: datetime | None = None
 
 
-def was_whole(turn_id: UUID, number: int) -> bool:
-    """Whether this call's reply came to its end."""
-    return ModelCall.objects.filter(
-        turn=turn_id, number=number, purpose=REPLY, aborted=False, ended_at__isnull=False
-    ).exists()
+_EARLIER = """
+SELECT count(*) FILTER (WHERE NOT aborted AND ending <> 'cut'), count(*) FILTER (WHERE ending = 'cut'),
+       COALESCE(sum(input_tokens), 0)::bigint, COALESCE(sum(cache_read_tokens), 0)::bigint,
+       COALESCE(sum(cache_write_5m_tokens), 0)::bigint, COALESCE(sum(cache_write_1h_tokens), 0)::bigint,
+       COALESCE(sum(output_tokens), 0)::bigint, COALESCE(sum(reasoning_tokens), 0)::bigint,
+       COALESCE(sum(latency_ms - first_token_ms), 0)::float8 / 1000,
+       min(created_at + first_token_ms * interval '1 millisecond')
+FROM copilot_modelcall WHERE turn_id = %s AND purpose = 'reply' AND ended_at IS NOT NULL
+"""
+
+
+def earlier(turn_id: UUID) -> Earlier:
+    with connection.cursor() as cursor:
+        cursor.execute(_EARLIER, [turn_id])
+        rounds, cut_texts, *counts, seconds, first_token_at = cursor.fetchone()
+    names = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
+    return Earlier(
+        rounds=rounds,
+        cut_texts=cut_texts,
+        tokens=Tokens(**dict(zip(names, counts, strict=True))),
+        generation_seconds=seconds,
+        first_token_at=first_token_at,
+    )
+
+
+def was_answer(turn_id: UUID, number: int) -> bool:
+    """Whether this call's reply came to its end and asked for no tools."""
+    calls = ModelCall.objects.filter(turn=turn_id, number=number, purpose=REPLY)
+    return calls.filter(ending__in=["answered", "cut"]).exists()
 
 
 def _record(spent: Spent) -> billing_usage.Recorded:

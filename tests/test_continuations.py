@@ -79,3 +79,23 @@ def test_a_worker_lost_in_the_rest_of_a_cut_text_is_gone_on_from_there(rig, mode
         (True, True),
         (False, True),
     ]
+
+
+def test_a_lost_worker_gives_a_cut_text_no_further_continuation(rig, model, settings):
+    """A2.4, A3.9, A10.1: the count of a turn is the turn's, and what belongs together is one round"""
+    settings.OUTPUT_CONTINUATIONS_PER_TURN = 1
+    session = make.session()
+    model.will(Text("Once up"), Finish("length"))
+    model.will(Text("on"), cue(1), Text(" never"))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: len(told(session.pk, "text.extended")) == 2)
+    until(lambda: ModelCall.objects.filter(turn=turn_id, ended_at__isnull=False).count() == 1)
+    model.will(Text(" a time"), Finish("length"))
+    rig.worker.kill()
+    rig.start_worker()
+    until(lambda: reaper.probe() == 1)
+    turn = ended(turn_id)
+    assert (turn.status, answer(turn_id)) == ("succeeded", "Once upon a time")
+    assert (len(model.requests), notices(session)) == (3, ["output_truncated"])
+    assert turn.summary["rounds"] == 1

@@ -234,8 +234,29 @@ def test_words_before_a_call_that_was_lost_are_no_answer(session, model, rig, mo
     assert answer(turn_id) == "Looking.Found."
 
 
+def test_words_before_a_call_that_was_lost_are_no_answer_though_the_log_is_gone(
+    session, model, rig, monkeypatch
+):
+    """A3.9: the call's own row says that its reply asked for tools"""
+    add_tools(monkeypatch, fetch := Errand("fetch"))
+    model.will(Text("Looking."), Call("fetch", {"note": "a"}), cue(1))
+    model.will(Call("fetch", {"note": "b"}))
+    model.will(Text("Found."))
+    turn_id = start(session)
+    model.reaches(1)
+    until(lambda: told(session.pk, "tool.proposed"))
+    ModelCall.objects.filter(turn=turn_id).update(ended_at=Now(), ending="called")
+    rig.worker.kill()
+    blocking().delete(keys.log(str(session.pk)))
+    rig.start_worker()
+    until(lambda: reaper.probe() == 1)
+    turn = ended(turn_id)
+    assert (turn.status, fetch.given) == ("succeeded", ["b"])
+    assert answer(turn_id) == "Looking.Found."
+
+
 def test_an_answer_that_stands_whole_is_not_asked_for_again(session, model, rig):
-    """A3.9: killed between the answer and the ending"""
+    """A3.9, A3.6: killed between the answer and the ending, which tells what the answer took"""
     rig.hold_tasks()
     turn_id = start(session)
     [claimed] = turns.claim([turn_id], rig.worker.name)
@@ -246,12 +267,15 @@ def test_an_answer_that_stands_whole_is_not_asked_for_again(session, model, rig)
         id=make.uuid.uuid4(), turn_id=turn_id, fence=claimed.fence, kind="assistant", content="The answer."
     )
     history.append([row])
-    ModelCall.objects.filter(turn=turn_id).update(ended_at="2026-01-01T00:00:00Z")
+    ModelCall.objects.filter(turn=turn_id).update(
+        ended_at="2026-01-01T00:00:00Z", ending="answered", output_tokens=7
+    )
     Turn.objects.filter(pk=turn_id).update(begun_at="2026-01-01T00:00:00Z")
     rig.start_worker()
     until(lambda: reaper.probe() == 1)
     turn = ended(turn_id)
     assert (turn.status, answer(turn_id), len(rig.model.requests)) == ("succeeded", "The answer.", 0)
+    assert (turn.summary["rounds"], turn.summary["tokens"]["output"]) == (1, 7)
 
 
 def test_a_question_is_not_asked_twice(session, model, rig):

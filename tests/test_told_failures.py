@@ -10,12 +10,12 @@ import pytest
 
 from copilot import dispatch
 from copilot.commands import Decide
-from copilot.events import NoticeContent, StepStarted, TurnSucceeded
+from copilot.events import NoticeContent, StepStarted, Tokens, TurnSucceeded
 from copilot.models import Approval, Message, ModelCall
 from copilot.permissions import NOTHING, Permissions
 from copilot.providers import catalogue, scripted
 from copilot.providers.base import Entry
-from copilot.providers.scripted import Call, Fail, Finish, Text
+from copilot.providers.scripted import Call, Fail, Finish, Text, Usage
 from tests import make
 from tests.engine import Errand, add_tools, ended, fresh, lease_of, notices, rows_of, start, told, until
 from tests.engine import model_fixture as model_fixture
@@ -111,6 +111,24 @@ def test_a_turn_that_waited_keeps_its_model_when_the_tier_means_another_by_then(
     assert ended(turn_id).model == "First"
     assert ended(start(session, "Again")).model == "Second"
     assert [request.entry.name for request in model.requests] == ["First", "First", "Second"]
+
+
+def test_a_turn_that_waited_tells_what_all_of_it_took(rig, model, monkeypatch):
+    """A3.6, A19.9: the tokens of every run, and the first of them as it came before the wait"""
+    add_tools(monkeypatch, Errand("erase", approval="ask"))
+    session = make.session()
+    model.will(Text("Shall I?"), Usage(Tokens(input=10, output=5)), Call("erase"))
+    model.will(Text("Done."), Usage(Tokens(input=20, cache_read=3, output=7)))
+    turn_id = start(session)
+    approved(session, turn_id)
+    turn = ended(turn_id)
+    [summary] = [event.summary for event in told(session.pk, "turn.succeeded")]
+    assert summary.tokens == Tokens(input=30, cache_read=3, output=12)
+    assert turn.summary["tokens"]["output"] == 12
+    accepted = Message.objects.get(turn=turn_id, kind="user").created_at
+    waited = (Approval.objects.get(turn=turn_id).created_at - accepted).total_seconds()
+    assert summary.first_token_ms is not None
+    assert summary.first_token_ms <= waited * 1000
 
 
 @pytest.mark.parametrize("pauses", [1, 3])

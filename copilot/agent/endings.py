@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Literal, TypeVar
 from uuid import uuid4
@@ -25,7 +25,6 @@ from copilot.events import (
     ContextView,
     Ending,
     QuestionClosed,
-    Tokens,
     TurnCancelled,
     TurnFailed,
     TurnSucceeded,
@@ -221,27 +220,28 @@ def _context_view(run: Run) -> ContextView | None:
 
 
 def summary(run: Run) -> TurnSummary:
-    """What the turn took, as far as this run knows (A3.6)."""
-    loop = run.loop
-    accepted = run.turn.accepted_at
-    if loop is None:  # nothing was played in this run
-        duration = int((datetime.now(UTC) - accepted).total_seconds() * 1000)
-        return TurnSummary(
-            duration_ms=duration,
-            first_token_ms=None,
-            tokens_per_second=None,
-            rounds=0,
-            tokens=Tokens(),
-            model=run.recorder.model,
-        )
-    seconds = loop.generation_seconds
-    first = loop.first_token_at
-    waited = (datetime.now(UTC) - accepted).total_seconds() - (time.monotonic() - first) if first else None
+    """What the turn took, the runs before this one included (A3.6)."""
+    loop = run.loop  # None: nothing was played in this run
+    tokens = loop.tokens if loop else run.earlier.tokens
+    seconds = loop.generation_seconds if loop else run.earlier.generation_seconds
     return TurnSummary(
-        duration_ms=int((datetime.now(UTC) - accepted).total_seconds() * 1000),
-        first_token_ms=int(waited * 1000) if waited is not None else None,
-        tokens_per_second=round(loop.tokens.output / seconds, 1) if seconds > 0 else None,
-        rounds=loop.rounds,
-        tokens=loop.tokens,
-        model=loop.entry.name,
+        duration_ms=_since_accepted(run, datetime.now(UTC)),
+        first_token_ms=_first_token_ms(run),
+        tokens_per_second=round(tokens.output / seconds, 1) if seconds > 0 else None,
+        rounds=loop.rounds if loop else run.earlier.rounds,
+        tokens=tokens,
+        model=loop.entry.name if loop else run.recorder.model,
     )
+
+
+def _first_token_ms(run: Run) -> int | None:
+    if (first := run.earlier.first_token_at) is not None:
+        return _since_accepted(run, first)
+    if run.loop is None or run.loop.first_token_at is None:
+        return None
+    ago = timedelta(seconds=time.monotonic() - run.loop.first_token_at)
+    return _since_accepted(run, datetime.now(UTC) - ago)
+
+
+def _since_accepted(run: Run, moment: datetime) -> int:
+    return int((moment - run.turn.accepted_at).total_seconds() * 1000)

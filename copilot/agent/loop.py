@@ -64,6 +64,9 @@ class Loop:
     first_call_number: int = 1
     first_round: int = 1
     elapsed_seconds: float = 0.0  # active time of earlier runs of this turn
+    tokens_before: Tokens = field(default_factory=Tokens)  # of earlier runs
+    generation_seconds_before: float = 0.0
+    cut_texts: int = 0  # that earlier runs went on with
     pending_calls: tuple[ToolCall, ...] = ()  # of an earlier run: approved since, or repeatable (A3.9)
     pending_notes: Notes = field(default_factory=dict)
     continuing: Continuing | None = None
@@ -87,7 +90,9 @@ class Loop:
             call_number=self.first_call_number,
             continuing=self.continuing,
             resumes_text=self.resumes_text or self.continuing is not None,
-            continuations=self.limits.continuations,
+            continuations=max(0, self.limits.continuations - self.cut_texts),
+            tokens=self.tokens_before,
+            generation_seconds=self.generation_seconds_before,
         )
         self._fullness = self.fullness or Fullness(self.asker.estimated(self.messages))
         self.asker.fullness = self._fullness

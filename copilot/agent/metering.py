@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from copilot.agent.parts import ModelCallEnded, ModelCallStarted, Purpose
+from copilot.agent.parts import CallEnding, ModelCallEnded, ModelCallStarted, Purpose
 from copilot.events import Tokens
 from copilot.providers.base import (
     AssistantMessage,
@@ -74,7 +74,9 @@ class Meter:
     def generation_seconds(self) -> float:
         return 0.0 if self.first_at is None else self._last_at - self.first_at
 
-    def ended(self, *, aborted: bool, refused: bool = False, response_id: str = "") -> ModelCallEnded:
+    def ended(
+        self, *, aborted: bool, refused: bool = False, response_id: str = "", ending: CallEnding = ""
+    ) -> ModelCallEnded:
         tokens, estimated = (Tokens(), False) if refused else self._tokens(aborted)
         self._ended = ModelCallEnded(
             id=self.id,
@@ -89,6 +91,7 @@ class Meter:
             first_token_ms=None if self.first_at is None else _milliseconds(self.first_at - self._began_at),
             response_id=response_id,
             purpose=self._purpose,
+            ending=ending,
         )
         return self._ended
 

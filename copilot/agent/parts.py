@@ -12,6 +12,9 @@ from copilot.providers.base import Entry, ModelMessage, ToolCall
 from copilot.tools.base import CallOutcome
 
 Purpose = Literal["reply", "compaction"]
+CallEnding = Literal[
+    "", "answered", "cut", "called"
+]  # what a reply came to; cut: by the output limit, without calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,7 @@ class ModelCallEnded:
     first_token_ms: int | None
     response_id: str = ""
     purpose: Purpose = "reply"
+    ending: CallEnding = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from django.conf import settings
@@ -24,7 +24,7 @@ class Prepared:
     mended: Mended
     taken: list[history.Taking]
     calls_begun: int  # the first model call's row stands already
-    rounds: int = 0  # that earlier runs of the turn have had
+    earlier: usage.Earlier = field(default_factory=usage.Earlier)  # runs of the turn
     images: Mapping[str, ImagePart]  # by file id
     servers: tuple[mcp.Server, ...] = ()  # MCP servers the turn may use
 
@@ -45,7 +45,7 @@ def prepare(turn: Claimed) -> Prepared:
         mended=mended,
         taken=taken,
         calls_begun=number,
-        rounds=usage.rounds(turn.turn_id) if turn.resumed else 0,
+        earlier=usage.earlier(turn.turn_id) if turn.resumed else usage.Earlier(),
         images=images,
         servers=servers,
     )
@@ -97,8 +97,6 @@ def _settle(turn: Claimed, rows: Sequence[Row], standings: Iterable[approvals.St
 
 
 def _reply_was_whole(turn: Claimed) -> bool:
-    """Only a reply that came to its end is an answer; one that had proposed a call has lost it on its way to a row."""
-    word = queries.last_step_word(turn.session_id, turn.turn_id)
-    if word == "tool.proposed":
-        return False
-    return word == "step.finished" or usage.was_whole(turn.turn_id, turn.calls)
+    """Only a reply that came to its end is an answer; one that asked for tools has lost its calls on their way to rows."""
+    told = queries.last_step_word(turn.session_id, turn.turn_id)
+    return told == "step.finished" or usage.was_answer(turn.turn_id, turn.calls)

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 from copilot.agent.conversation import join_text
 from copilot.agent.metering import Meter
-from copilot.agent.parts import Produced, ReplayKept
+from copilot.agent.parts import CallEnding, Produced, ReplayKept
 from copilot.agent.ports import closed
 from copilot.agent.steps import Reply
 from copilot.events import (
@@ -186,7 +186,9 @@ class Attempt:
     def _measured(self) -> Produced:
         refused = self.failure is not None and self.failure.refused_before_work
         named = self.response_id or (self.failure.request_id if self.failure else "")
-        return self.meter.ended(aborted=self.failure is not None, refused=refused, response_id=named)
+        return self.meter.ended(
+            aborted=self.failure is not None, refused=refused, response_id=named, ending=_ending(self.reply)
+        )
 
     @property
     def response_id(self) -> str:
@@ -302,6 +304,14 @@ class Attempt:
             yield self._resume(self._continuing).ended()
         for call in self._assembler.unproposed():
             yield ToolProposed(call_id=call.call_id, tool=call.tool)
+
+
+def _ending(reply: Reply | None) -> CallEnding:
+    if reply is None:
+        return ""
+    if reply.calls:
+        return "called"
+    return "cut" if _is_cut(reply) else "answered"
 
 
 def _is_cut(reply: Reply | None) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Literal
 
+from copilot import usage
 from copilot.agent.approving import Approved
 from copilot.agent.loop import Loop
 from copilot.agent.recorder import Recorder
@@ -28,6 +29,7 @@ class Run:
         )
         self.recorder = Recorder(turn, services, self.outbox, model="")
         self.approved = Approved(turn)
+        self.earlier = usage.Earlier()  # runs of the turn
         self.loop: Loop | None = None
         self.shape = ""  # of its requests' beginning (A15.9)
         self.interruption: Interruption | None = "stop" if turn.stopped else None

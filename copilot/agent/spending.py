@@ -40,6 +40,7 @@ def spent_on(
         first_token_ms=call.first_token_ms,
         response_id=call.response_id,
         purpose=purpose,
+        ending=call.ending,
     )
 
 

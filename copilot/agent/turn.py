@@ -185,6 +185,7 @@ class TurnRun(Run):
         prepared = self._prepared
         if prepared is None:
             prepared = await retried(prepare, self.turn)
+        self.earlier = prepared.earlier
         self.recorder.model = prepared.chain[0].name
         self.recorder.calls.begun = prepared.calls_begun
         self.approved.add(prepared.mended.approved)
@@ -261,7 +262,10 @@ class TurnRun(Run):
             retrying=Policy.of(settings),
             thinking_tokens=settings.THINKING_TOKENS if self.turn.mode != "fast" else 0,
             first_call_number=self.turn.calls + 1,
-            first_round=prepared.rounds + 1,
+            first_round=self.earlier.rounds + 1,
+            tokens_before=self.earlier.tokens,
+            generation_seconds_before=self.earlier.generation_seconds,
+            cut_texts=self.earlier.cut_texts,
             elapsed_seconds=self.turn.running_seconds,
             pending_calls=mended.pending_calls,
             pending_notes=mended.notes,

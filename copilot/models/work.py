@@ -41,6 +41,13 @@ class ModelCall(models.Model):
     reasoning_tokens = models.BigIntegerField(default=0, db_default=0)
     estimated = models.BooleanField(default=False, db_default=False)
     aborted = models.BooleanField(default=False, db_default=False)
+    ending = models.CharField(
+        max_length=8,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What its reply came to: answered, cut (by the output limit), called (tools); empty: to no end.",
+    )
     latency_ms = models.PositiveIntegerField(null=True, blank=True)
     first_token_ms = models.PositiveIntegerField(null=True, blank=True)
     cost_microdollars = models.BigIntegerField(null=True, blank=True)
