@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
 import pytest
 
-from billing.models import UsageRecord
+from billing.models import TierPolicy, UsageRecord
+from billing.queries import forget_policy
 from copilot import dispatch, tasks
 from copilot.bridge import in_thread
-from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany, Unavailable
+from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, TooMany, Unavailable
 from copilot.events import Tokens
 from copilot.live import asides
 from copilot.models import Message, ModelCall, Session
-from copilot.providers.base import Request
-from copilot.providers.scripted import Call, Fail, Reasoning, ScriptItem, Text, Usage
+from copilot.providers import catalogue, scripted
+from copilot.providers.base import Entry, Request
+from copilot.providers.breakers import BREAKERS, Trip
+from copilot.providers.lessons import fingerprint
+from copilot.providers.scripted import Call, Fail, Finish, Reasoning, ScriptItem, Text, Usage
 from tests import make
 from tests.engine import (
     Errand,
@@ -33,6 +40,12 @@ from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.rest import JSON, NOBODYS, V1, code_of, person, program
 from tests.sockets import connected
+
+FRAIL = Entry(name="Frail", provider="scripted", model="frail", credential="one")
+STURDY = replace(FRAIL, name="Sturdy", model="sturdy", credential="two")
+UNPRICED = replace(
+    FRAIL, name="Unpriced", provider="openai_chat", model="unpriced", base_url="http://127.0.0.1:1/v1"
+)
 
 
 @pytest.fixture(name="session")
@@ -137,6 +150,59 @@ def test_a_failure_is_told_and_frees_the_place(rig, model, session):
     seen = over(ask(session))
     assert (seen.state, seen.code) == ("failed", "auth_failed")
     assert over(ask(session)).state == "answered"
+
+
+@pytest.fixture(name="offer")
+def offer_fixture(model, rig) -> Iterator[Callable[..., None]]:
+    """Which models are the standard ones; scripts among them answer as `model` does."""
+    before = catalogue.current()
+    for entry in (FRAIL, STURDY):
+        scripted.install(entry.model, model)
+
+    def offer(*chain: Entry) -> None:
+        catalogue.configure(catalogue.Catalogue(entries=chain, tiers={"standard": chain}))
+
+    yield offer
+    for entry in (FRAIL, STURDY):
+        scripted.uninstall(entry.model)
+    catalogue.configure(before)
+    BREAKERS.replace({})
+
+
+def test_another_model_answers_where_the_first_may_not_be_asked_or_keeps_failing(
+    model, session, offer, settings
+):
+    """A4.5, A7.7: as a turn's would"""
+    settings.REQUIRE_KNOWN_COST = True
+    offer(UNPRICED, FRAIL, STURDY)
+    BREAKERS.trip(fingerprint(FRAIL), Trip(code="overloaded", seconds=60))
+    assert over(ask(session)).state == "answered"
+    assert [request.entry.name for request in model.requests] == ["Sturdy"]
+    assert not ModelCall.objects.filter(provider="openai_chat").exists()
+
+
+def test_who_fails_a_question_aside_is_counted_and_another_is_asked(model, session, offer, settings):
+    """A7.6, A7.7: but nobody is asked again after a refusal (A6.1)"""
+    settings.MODEL_BREAKER_FAILURES, settings.MODEL_BREAKER_SECONDS = 1, 60
+    offer(FRAIL, STURDY)
+    model.will(Finish("refused"))
+    assert over(ask(session)).code == "refused"
+    assert len(model.requests) == 1
+    model.will(Fail("model_not_found", status=404))
+    assert over(ask(session)).state == "answered"
+    until(lambda: BREAKERS.tripped(FRAIL))
+
+
+def test_a_plan_without_the_tier_that_answers_is_refused(session):
+    """A4.2"""
+    TierPolicy.objects.update_or_create(tier="FREE", defaults={"multiplier": 1, "model_tiers": ["advanced"]})
+    forget_policy()
+    try:
+        with pytest.raises(Forbidden) as refused:
+            ask(session)
+    finally:
+        forget_policy()
+    assert refused.value.code == "tier_not_allowed"
 
 
 def test_stopped_before_a_worker_took_it_nothing_is_asked(rig, model, session):

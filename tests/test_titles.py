@@ -16,6 +16,8 @@ from copilot.events import Tokens
 from copilot.models import ModelCall, Session
 from copilot.providers import catalogue, scripted
 from copilot.providers.base import Entry, Request
+from copilot.providers.breakers import BREAKERS, Trip
+from copilot.providers.lessons import fingerprint
 from copilot.providers.scripted import Call, Fail, Finish, Reasoning, ScriptItem, Text, Usage
 from tests import make
 from tests.engine import Errand, Model, Rig, add_tools, ended, log_of, start, told, until
@@ -153,6 +155,30 @@ def test_an_acknowledgement_is_no_title(rig, small, model, session):
     rig.run_errands()
     assert named(session)[0] == "Router reset steps"
     assert len({request.system for request in small.requests}) == len(small.requests) == 2
+
+
+def test_a_refusal_is_no_title(rig, small, model, session):
+    """A18.2, A6.1: the next model is asked instead"""
+    small.will(Text("Unable to name this"), Finish("refused"))
+    model.will(Text("Aye."))
+    model.will(Text("Resetting a home router"))
+    ended(start(session, "How do I reset my router?"))
+    rig.run_errands()
+    assert named(session) == ("Resetting a home router", "auto")
+    assert len(small.requests) == 1
+
+
+def test_a_model_that_keeps_failing_is_asked_for_a_title_last(rig, small, model, session):
+    """A7.7"""
+    BREAKERS.trip(fingerprint(SMALL), Trip(code="overloaded", seconds=60))
+    model.will(Text("Aye."))
+    model.will(Text("Resetting a home router"))
+    try:
+        ended(start(session, "How do I reset my router?"))
+        rig.run_errands()
+    finally:
+        BREAKERS.replace({})
+    assert (named(session)[0], small.requests) == ("Resetting a home router", [])
 
 
 def test_a_reply_that_only_thought_gets_more_room_once(rig, small, session):

@@ -20,6 +20,7 @@ from copilot.live.client import RedisDown
 from copilot.models import Turn
 from copilot.providers import aclose_all, provider_for
 from copilot.providers.base import Entry, ProviderFailure, Request, UserMessage
+from copilot.providers.breakers import BREAKERS
 
 log = logging.getLogger(__name__)
 
@@ -56,15 +57,19 @@ class Reply:
 
 
 def models() -> tuple[Entry, ...]:
-    """The small ones, then the standard ones, each once; the demo has nothing to say to this."""
+    """The small ones, then the standard ones, each once, those that keep failing last; the demo has nothing to say to this."""
     chain = (*offering.askable("small"), *offering.askable("standard"))
-    return tuple(entry for entry in dict.fromkeys(chain) if not entry.demo)
+    asked = [entry for entry in dict.fromkeys(chain) if not entry.demo]
+    return tuple(sorted(asked, key=lambda entry: BREAKERS.tripped(entry) is not None))
 
 
 def ask(entry: Entry, question: Question, cause: Cause) -> Reply:
     """One reply without tools or thinking; raises ProviderFailure. From synchronous code alone."""
-    if entry.max_output_tokens:  # 0: this server takes no such field
-        entry = replace(entry, max_output_tokens=question.most_tokens)
+    if (
+        entry.max_output_tokens or entry.provider == "anthropic"
+    ):  # 0: others take no such field, this one must have it
+        most = min(question.most_tokens, entry.max_output_tokens or question.most_tokens)
+        entry = replace(entry, max_output_tokens=most)
     request = Request(
         entry=entry,
         system=question.system,
@@ -80,6 +85,8 @@ def ask(entry: Entry, question: Question, cause: Cause) -> Reply:
     _record(asyncio.run(_played(attempt, question.seconds)), cause)
     if attempt.reply is None:
         raise attempt.failure or ProviderFailure("unknown")
+    if attempt.reply.finish == "refused":
+        raise ProviderFailure("refused")  # its words are about the refusal
     thought = any(block.kind == "reasoning" for block in attempt.blocks)
     text = attempt.reply.text.strip()
     return Reply(text=text, unfinished=attempt.reply.finish == "length" or (thought and not text))

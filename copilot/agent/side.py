@@ -10,22 +10,28 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from uuid import UUID, uuid4
 
-from copilot import history, usage
+from django.conf import settings
+
+from copilot import history, offering, usage
 from copilot.agent import conversation, prompt
-from copilot.agent.metering import Meter
+from copilot.agent.fallback import MODELS_OWN, Fallback, Needs
+from copilot.agent.guards import State
+from copilot.agent.metering import Meter, estimate, size
 from copilot.agent.parts import ModelCallEnded, ModelCallStarted
 from copilot.agent.ports import closed
 from copilot.agent.rebuilding import rebuilt
 from copilot.agent.replies import Attempt, Step
 from copilot.agent.spending import recorded, spent_on
+from copilot.agent.steps import Halt, next_step
 from copilot.bridge import in_thread
 from copilot.events import Event, SideEnded, SideExtended, TextExtended
 from copilot.live import asides, stream
 from copilot.live.asides import Asked
 from copilot.live.client import RedisDown
 from copilot.notices import NOTICES
-from copilot.providers import catalogue, provider_for
+from copilot.providers import provider_for
 from copilot.providers.base import Entry, ModelMessage, ProviderFailure, Request, UserMessage
+from copilot.providers.breakers import BREAKERS
 from copilot.rows import Row
 
 log = logging.getLogger(__name__)
@@ -110,22 +116,35 @@ def _ending(streaming: asyncio.Future[None], said: _Answer) -> SideEnded:
 
 
 async def _stream(session_id: UUID, asked: Asked, said: _Answer) -> None:
-    """The models of the standard tier in their order, until one has begun to answer."""
+    """The models of the standard tier as a turn would go along them, until one has begun to answer (A7.6)."""
     rows = await in_thread(history.rows_for_model, session_id)
-    chain = catalogue.resolve("", "")
-    for place, entry in enumerate(chain, start=1):
+    chain = await in_thread(offering.resolve, "", "")
+    fallback, entry = Fallback(chain, BREAKERS.tripped), chain[0]
+    needs = Needs(tools=False, prompt_tokens=estimate(size(_request(entry, rows, asked))))
+    if BREAKERS.tripped(entry) is not None:
+        entry = fallback.instead_of_first(needs) or entry
+    while True:
         try:
             await _try(entry, rows, session_id, asked, said)
         except ProviderFailure as failure:
-            if said.text or place == len(chain):
+            await _counted(entry, failure)
+            following = None if said.text else fallback.next(failure, entry, needs)
+            if following is None:
                 raise
             log.warning("%s could not answer aside: %s", entry.name, failure.code)
+            entry = following
         else:
             return
 
 
+async def _counted(entry: Entry, failure: ProviderFailure) -> None:
+    """So that the turns of every process hear of it (A7.7)."""
+    if settings.MODEL_BREAKER_FAILURES and failure.code in MODELS_OWN:
+        await in_thread(offering.count_failure, entry, failure.code)
+
+
 async def _try(entry: Entry, rows: list[Row], session_id: UUID, asked: Asked, said: _Answer) -> None:
-    request = Request(entry=entry, system=prompt.system_text(), messages=_messages(rows, asked, entry))
+    request = _request(entry, rows, asked)
     meter = Meter(request, call_id=uuid4(), number=0, now=time.monotonic)
     attempt = Attempt(request, step=Step(round=1), meter=meter)
     ended: ModelCallEnded | None = None
@@ -144,6 +163,9 @@ async def _try(entry: Entry, rows: list[Row], session_id: UUID, asked: Asked, sa
             await asyncio.shield(_recorded(call, session_id, asked.user_id))
     if attempt.reply is None:
         raise attempt.failure or ProviderFailure("unknown")
+    step = next_step(attempt.reply, State())
+    if isinstance(step, Halt) and step.code != "round_limit":
+        raise ProviderFailure(step.code)
     if not said.text:
         raise ProviderFailure("no_response")
 
@@ -152,6 +174,10 @@ async def _recorded(call: ModelCallEnded, session_id: UUID, user_id: int) -> Non
     """Paid for like any other (A19.1)."""
     spent = spent_on(call, turn_id=None, session_id=session_id, user_id=user_id, purpose=usage.SIDE)
     await recorded(spent)
+
+
+def _request(entry: Entry, rows: list[Row], asked: Asked) -> Request:
+    return Request(entry=entry, system=prompt.system_text(), messages=_messages(rows, asked, entry))
 
 
 def _messages(rows: Iterable[Row], asked: Asked, entry: Entry) -> tuple[ModelMessage, ...]:

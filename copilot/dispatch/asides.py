@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 from copilot import queries, tasks
 from copilot.commands import LIMITS, clean_text
+from copilot.dispatch.choosing import check_standard
 from copilot.dispatch.limits import check_limit
 from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany, Unavailable
 from copilot.events import SideEnded, SideExtended, SideStarted, decode
@@ -41,6 +42,7 @@ def ask_aside(user_id: int, session_id: UUID, question: str) -> Aside:
     question = _checked(question)
     queries.session_of(user_id, session_id)
     check_limit(user_id)
+    check_standard(user_id)
     wait = counters.hit("side", str(user_id), limit=LIMITS.queue_calls, seconds=LIMITS.queue_calls_seconds)
     if wait is not None:
         raise TooMany("Too many questions in a short time.", retry_after_seconds=wait)

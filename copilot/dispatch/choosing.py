@@ -29,6 +29,13 @@ def choose(command: SendMessage) -> SendMessage:
     return command
 
 
+def check_standard(user_id: int) -> None:
+    """The same for what the standard tier answers, whatever its sender has chosen elsewhere (A30.3)."""
+    offering.resolve("", "")
+    if billing.restricts_models():
+        _check("tier", "standard", billing.plan(user_id).model_tiers)
+
+
 def _check(what: str, chosen: str, allowed: tuple[str, ...]) -> None:
     if allowed and chosen not in allowed:
         raise Forbidden(
