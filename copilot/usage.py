@@ -19,6 +19,7 @@ from copilot.events import StepStarted, Tokens, decode
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import Message, ModelCall
+from copilot.rows import storable
 
 REPLY, TOOL, SIDE = "reply", "tool", "side"
 EXCERPTS, EXCERPT_TOKENS = (
@@ -159,7 +160,7 @@ def finish(spent: Spent) -> str:
             [
                 spent.provider,
                 spent.model,
-                spent.response_id[:128],
+                storable(spent.response_id)[:128],
                 spent.tokens.input,
                 spent.tokens.cache_read,
                 spent.tokens.cache_write_5m,

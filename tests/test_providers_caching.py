@@ -117,6 +117,16 @@ def test_no_other_provider_receives_a_mark_a15_c2(provider: Any) -> None:
         assert "cache_control" not in json.dumps(body(request(entry)))
 
 
+def test_an_empty_result_takes_no_mark() -> None:
+    """A15.7: Anthropic refuses an empty part, marked or not; what stands before it takes the mark"""
+    claude = Entry(name="c", provider="openai_chat", model="anthropic/claude-opus-5", base_url=GATEWAY)
+    nothing = ToolGroup(results=(ToolResult(call_id="c1", tool="ls", content=""),))
+    calling = replace(CALLING, text="See.")
+    _, user, said, result = body(request(claude, UserMessage(text="hi"), calling, nothing))["messages"]
+    assert result["content"] == ""
+    assert marks([user, said, result]) == [MINUTES, MINUTES]
+
+
 def test_marks_stand_on_copies_a15_7() -> None:
     asked = request(CLAUDE)
     first = body(asked)

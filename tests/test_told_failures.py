@@ -89,6 +89,23 @@ def test_a_refusal_names_the_reply_that_it_was(rig, model, offer):
     assert (row.data["code"], row.data["request_id"]) == ("refused", "scripted-1")
 
 
+def test_a_failure_that_no_row_can_hold_word_by_word_is_told_all_the_same(rig, model, offer):
+    """A6.2, A6.3: a NUL in what a provider says, and a name of a request that has no end"""
+    offer(FIRST)
+    session = make.session()
+    body = json.dumps({"error": {"message": "No\0pe."}, "request_id": "req\0" + "x" * 500})
+    model.will(Fail(status=400, body=body))
+    turn = ended(start(session))
+    row = Message.objects.get(session=session, kind="notice")
+    assert (turn.failure_code, row.data["code"], row.data["details"]) == (
+        "bad_request",
+        "bad_request",
+        "Nope.",
+    )
+    assert row.data["request_id"] == ("req" + "x" * 500)[:128]
+    until(lambda: ModelCall.objects.get(turn=turn.pk).request_id == row.data["request_id"])
+
+
 def approved(session, turn_id):
     """Somebody agrees to what the turn asks for, once it waits."""
     until(lambda: told(session.pk, "turn.paused") and lease_of(session) == {})

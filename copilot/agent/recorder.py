@@ -58,8 +58,10 @@ from copilot.live.publisher import Outbox
 from copilot.notices import NOBODY, Source
 from copilot.previews import preview_arguments
 from copilot.providers.base import ImagePart
+from copilot.rows import storable
 from copilot.turns import Claimed
 
+REQUEST_ID_CHARACTERS = 128  # as much as the call's own row holds of it
 WRITTEN_BY_A_MODEL: tuple[RowKind, ...] = ("assistant", "reasoning", "tool_call")
 
 
@@ -331,6 +333,7 @@ class Recorder:
         row_id = row_id or uuid4()
         data: dict[str, JSON] = {"code": code, "details": details}
         if source != NOBODY:
+            source = replace(source, request_id=storable(source.request_id)[:REQUEST_ID_CHARACTERS])
             data |= {"provider": source.provider, "model": source.model, "request_id": source.request_id}
         placed = await self._row(row_id, "notice", data=data)
         content = queries.notice_content(code, details, source)

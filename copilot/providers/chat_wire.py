@@ -57,7 +57,7 @@ def encode(request: Request, *, official: bool) -> bytes:
 def _mark(request: Request, body: dict[str, JSON], messages: list[Message]) -> None:
     """Marks stand on parts, so every text becomes one: with or without its mark a message stays the same (A15.9)."""
     for message in messages:
-        if isinstance(text := message["content"], str):
+        if isinstance(text := message["content"], str) and text.strip():  # a blank part is refused
             message["content"] = [_text(text)]
     if isinstance(tools := body.get("tools"), list):
         caching.mark_last_tool(tools)

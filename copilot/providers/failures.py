@@ -13,6 +13,7 @@ import msgspec
 from copilot.events import JSON
 from copilot.providers.base import FailureCode, ProviderFailure
 from copilot.redaction import MASK, redact
+from copilot.rows import storable
 
 MAX_DETAILS = 1200  # characters, the ellipsis included (A6.2)
 
@@ -254,7 +255,7 @@ def clean_details(text: str) -> str:
     """Words fit for a page: no markup, no secrets, at most MAX_DETAILS characters (A6.2)."""
     text = _INVISIBLE.sub(" ", text[:200_000])
     text = _TAG.sub(" ", text)
-    text = " ".join(redact(text).split())
+    text = " ".join(redact(storable(text)).split())
     text = _SECRET.sub(MASK, text)
     return text if len(text) <= MAX_DETAILS else text[: MAX_DETAILS - 1] + "…"
 
