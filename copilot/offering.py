@@ -49,6 +49,7 @@ _COPIED = (
     "media_in_tool_results",
     "can_reason",
     "reasoning_style",
+    "replays_reasoning",
     "efforts",
 )
 

@@ -63,6 +63,15 @@ def test_an_installation_chooses_the_responses_api_a5_4() -> None:
     assert catalogue.build(openai_key="k").entries[0].provider == "openai_chat"
 
 
+@pytest.mark.parametrize(
+    ("address", "wants"), [("https://api.deepseek.com/v1", True), ("http://127.0.0.1:1/v1", False)]
+)
+def test_servers_that_want_thoughts_back_are_known_by_their_address(address: str, wants: bool) -> None:
+    """A14.3"""
+    (entry,) = catalogue.build(openai_key="k", openai_base_url=address, openai_model="m").entries
+    assert entry.replays_reasoning == wants
+
+
 async def test_every_provider_of_the_catalogue_has_a_client_a5_2() -> None:
     for kind in ("openai_chat", "openai_responses", "anthropic"):
         entry = Entry(name="m", provider=kind, model="m", base_url="http://127.0.0.1:1/v1", credential="k")

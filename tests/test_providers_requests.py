@@ -92,6 +92,22 @@ def test_a_chat_request_has_only_standard_fields_a5_3() -> None:
     assert body["messages"][3] == {"role": "tool", "tool_call_id": "c:1", "content": "x"}
 
 
+def test_a_server_that_wants_its_thoughts_back_gets_those_of_this_turn() -> None:
+    """A14.3: only where the catalogue says so; calls of earlier turns carry the field that such servers insist on, empty"""
+    thought = chat_wire.sealed("I should look.")
+    asked = request(
+        HI, replace(CALLING, replay=()), RESULTS, HI, replace(CALLING, replay=(thought,)), RESULTS
+    )
+    assert "reasoning_content" not in json.dumps(chat(asked))
+    wanting = replace(asked, entry=replace(asked.entry, replays_reasoning=True))
+    said = [m for m in chat(wanting)["messages"] if m["role"] == "assistant"]
+    assert [m["reasoning_content"] for m in said] == ["", "I should look."]
+    plain = replace(wanting, messages=(HI, AssistantMessage(text="Hello."), HI))
+    foreign = replace(wanting, messages=(HI, CALLING, RESULTS))
+    assert "reasoning_content" not in json.dumps(chat(plain))
+    assert chat(foreign)["messages"][2]["reasoning_content"] == ""
+
+
 def test_the_output_limit_is_sent_only_if_known_a4_1() -> None:
     assert "max_tokens" not in chat(request())
     assert chat(request(max_output=500))["max_tokens"] == 500

@@ -50,6 +50,11 @@ class ModelEntry(models.Model):
     reasoning_style = models.CharField(
         max_length=16, choices=ReasoningStyle.choices, default=ReasoningStyle.NONE
     )
+    replays_reasoning = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="For chat servers that refuse a turn with tools unless its reasoning_content comes back.",
+    )
     efforts = models.JSONField(default=list, blank=True, help_text="Allowed efforts, strongest first.")
     first_token_seconds = models.PositiveIntegerField(
         null=True, blank=True, help_text="For slow local models."

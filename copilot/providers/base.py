@@ -48,6 +48,9 @@ class Entry:
     media_in_tool_results: bool = False  # else pictures of results follow their group (A9.9)
     can_reason: bool = False
     reasoning_style: ReasoningStyle = "none"  # how thinking is asked for; "none" sends nothing
+    replays_reasoning: bool = (
+        False  # a chat server that refuses a tool loop without its `reasoning_content` (A14.3)
+    )
     efforts: tuple[Effort, ...] = ()  # the levels it takes; empty = all
     first_token_timeout_seconds: float = 120.0
     demo: bool = False  # scripted: labelled everywhere (A4.6)

@@ -12,6 +12,7 @@ from copilot.providers.base import Entry, ReasoningStyle
 TIERS = ("standard", "advanced", "small")
 MODES = ("fast", "deep")  # without and with thinking
 OPENROUTER = "openrouter.ai"
+WANT_THOUGHTS_BACK = ("api.deepseek.com", "api.moonshot.")  # they refuse a tool loop without its reasoning
 
 DEFAULT_OPENAI_MODEL = "gpt-5.4-mini"
 DEFAULT_ANTHROPIC_MODEL = "claude-sonnet-5-5"
@@ -121,6 +122,7 @@ def _openai(key: str, base_url: str, model: str, api: str) -> Entry:
         media_in_tool_results=known and responses and not gateway,
         can_reason=known,
         reasoning_style=style if known else "none",
+        replays_reasoning=any(host in base_url for host in WANT_THOUGHTS_BACK),
     )
 
 

@@ -47,7 +47,7 @@ def encode(request: Request, *, official: bool) -> bytes:
     if system := system_text(request):
         messages.append({"role": "system", "content": system})
     for message in merged(request.messages):
-        messages += _messages(message, images=entry.supports_images)
+        messages += _messages(message, images=entry.supports_images, thoughts=entry.replays_reasoning)
     if caching.takes_marks(entry):
         _mark(request, body, messages)
     body["messages"] = list[JSON](messages)
@@ -94,7 +94,7 @@ def _tool(tool: ToolSpecification) -> JSON:
     return {"type": "function", "function": function}
 
 
-def _messages(message: ModelMessage, *, images: bool) -> list[Message]:
+def _messages(message: ModelMessage, *, images: bool, thoughts: bool) -> list[Message]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": _content(message.text, message.images, images)}]
@@ -102,6 +102,8 @@ def _messages(message: ModelMessage, *, images: bool) -> list[Message]:
             said: Message = {"role": "assistant", "content": message.text or None}
             if message.calls:
                 said["tool_calls"] = [_call(call) for call in message.calls]
+            if message.calls and thoughts:  # such servers miss the field, not what would stand in it
+                said["reasoning_content"] = "".join(map(_thought, message.replay))
             return [said]
         case ToolGroup():
             return [
@@ -127,6 +129,29 @@ def _text(text: str) -> JSON:
 def _call(call: ToolCall) -> JSON:
     arguments = msgspec.json.encode(call.arguments or {}).decode()
     return {"id": call.call_id, "type": "function", "function": {"name": call.tool, "arguments": arguments}}
+
+
+# --- thoughts that go back (A14.3) -------------------------------------------------------------------
+
+
+class _Thought(msgspec.Struct, frozen=True, tag_field="wire", tag="openai_chat"):
+    text: str
+
+
+_thoughts = msgspec.json.Decoder(_Thought)
+
+
+def sealed(text: str) -> str:
+    """A reply's thoughts as replay data."""
+    return msgspec.json.encode(_Thought(text)).decode()
+
+
+def _thought(data: str) -> str:
+    """Ours; another wire's stay out (A14.4)."""
+    try:
+        return _thoughts.decode(data).text
+    except msgspec.DecodeError:
+        return ""
 
 
 # --- the chunks --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from copilot.providers.base import (
     Item,
     ProviderFailure,
     ReasoningDelta,
+    ReasoningReplay,
     Request,
     TextDelta,
     UsageReported,
@@ -68,7 +69,9 @@ class OpenAIChat:
 
         return streaming.play(
             opened,
-            ChatReply(continues=continues(request.messages)),
+            ChatReply(
+                continues=continues(request.messages), replays_reasoning=request.entry.replays_reasoning
+            ),
             first_seconds=request.entry.first_token_timeout_seconds,
         )
 
@@ -79,8 +82,9 @@ class OpenAIChat:
 class ChatReply:
     """Turns chunks into items; knows what has come so far, and nothing of the network."""
 
-    def __init__(self, *, continues: bool = False) -> None:
+    def __init__(self, *, continues: bool = False, replays_reasoning: bool = False) -> None:
         self.finished = False
+        self._thoughts: list[str] | None = [] if replays_reasoning else None  # those that go back (A14.3)
         self._reason: FinishReason = "stop"
         self.response_id = ""
         self.started = False
@@ -125,12 +129,15 @@ class ChatReply:
             raise ProviderFailure("malformed_stream", details="the stream ended without a finish reason")
         if self._reason == "tool_calls" and self._calls.nameless:
             raise ProviderFailure("malformed_stream", details="a tool call came without a name")
-        return (Finished(self._reason, self.response_id),)
+        thoughts = (ReasoningReplay(chat_wire.sealed("".join(self._thoughts))),) if self._thoughts else ()
+        return (*thoughts, Finished(self._reason, self.response_id))
 
     def _from_delta(self, delta: Delta) -> list[Item]:
         text, thought = chat_wire.part_texts(delta.content)
         thought = chat_wire.visible_reasoning(delta) or thought
         items: list[Item] = [ReasoningDelta(thought)] if thought else []
+        if thought and self._thoughts is not None:
+            self._thoughts.append(thought)
         if text:
             items += self._cleaner.feed(text)
         if isinstance(delta.refusal, str) and delta.refusal:

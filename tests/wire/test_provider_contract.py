@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ from copilot.providers.base import (
     ReasoningReplay,
     Request,
     TextDelta,
+    ToolCall,
+    ToolGroup,
+    ToolResult,
     ToolSpecification,
     UsageReported,
     UserMessage,
@@ -282,6 +286,22 @@ async def test_signed_and_redacted_thoughts_are_handed_out_for_replay_a14_3() ->
     assert [json.loads(item.data) for item in redacted] == [
         {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3p"}
     ]
+
+
+async def test_thoughts_go_back_to_a_chat_server_that_wants_them() -> None:
+    """A14.3: in the same turn's tool loop, word for word"""
+    asked = request()
+    asked = replace(asked, entry=replace(asked.entry, replays_reasoning=True))
+    recordings = replaying("chat_reasoning_content", "chat_ollama_no_usage")
+    async with recordings as (address, bodies), vendor("chat", address) as provider:
+        items = await collect(provider, asked)
+        [thought] = [item for item in items if isinstance(item, ReasoningReplay)]
+        call = ToolCall(call_id="c", tool="read_file", arguments={})
+        reply = AssistantMessage(text="Let me see.", calls=(call,), replay=(thought.data,))
+        results = ToolGroup(results=(ToolResult(call_id="c", tool="read_file", content="x"),))
+        await collect(provider, replace(asked, messages=(*asked.messages, reply, results)))
+    assert bodies[1]["messages"][2]["reasoning_content"] == "I should look."
+    assert isinstance(items[-1], Finished)
 
 
 async def test_a_paused_reply_goes_on_as_one_a5_5() -> None:
