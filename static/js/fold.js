@@ -107,7 +107,11 @@ const STEPS = {
   "turn.heartbeat": (state, event) => setActivity(state, event, { phase: event.phase }),
   "model.retrying": (state, event) => setActivity(state, event, { activity: { ...event, kind: "retrying" } }),
   "step.started": (state, event) => setActivity(state, event, { activity: null, phase: "model" }),
-  "step.retracted": (state, event) => event.row_ids.forEach((id) => drop(state, id)),
+  "step.finished": forgetProposed,
+  "step.retracted": (state, event) => {
+    forgetProposed(state);
+    event.row_ids.forEach((id) => drop(state, id));
+  },
 
   "reasoning.started": startBlock,
   "text.started": startBlock,
@@ -240,6 +244,11 @@ function corrected(row, { offset, delta }) {
 function endBlock(state, event) {
   const row = state.rows.get(event.row_id);
   if (row) put(state, { ...row, streaming: false });
+}
+
+/** Calls that never became any: their reply broke off, or was cut inside them. */
+function forgetProposed(state) {
+  for (const [id, call] of state.calls) if (call.state === "proposed") state.calls.delete(id);
 }
 
 function setCall(state, callId, fields) {

@@ -31,6 +31,14 @@ FOLD = """async ({snapshot, events}) => {
 }"""
 
 
+CALLS = """async (events) => {
+    const {emptyState, fold} = await import("/static/js/fold.js");
+    const state = emptyState();
+    for (const event of events) fold(state, event);
+    return [...state.calls.keys()];
+}"""
+
+
 @pytest.fixture(scope="module")
 def page(browser: Browser, site: Site) -> Iterator[Page]:
     opened = browser.new_page()
@@ -194,6 +202,17 @@ def test_every_beginning_of_a_turn_folds_to_the_same_transcript_in_python_and_in
         assert page.evaluate(FOLD, {"snapshot": wire(start), "events": sent}) == expected(folded), happened[
             count - 1
         ]
+
+
+def test_a_call_that_was_only_proposed_goes_with_its_step(page: Page) -> None:
+    """A7.3, A8.4: a step that is tried again, or was cut inside its calls, prepares nothing any more."""
+    proposed = events.ToolProposed(call_id="lost", tool="write_file")
+    retracted = events.StepRetracted(step_id="s", round=1, failure_class="overloaded", row_ids=[])
+    finished = events.StepFinished(step_id="s", round=1, finish_reason="length")
+    made = events.ToolCalled(call_id="made", tool="write_file", row_id="r", arguments={}, message=None)
+    for ending in (retracted, finished):
+        happened = [wire(event) for event in (made, proposed, ending)]
+        assert page.evaluate(CALLS, happened) == ["made"]
 
 
 def wire(event: Event) -> object:
