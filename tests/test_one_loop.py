@@ -77,7 +77,7 @@ class Ticker:
 
 
 def test_nothing_a_turn_does_holds_the_loop_up(rig, model, monkeypatch):
-    """A1.1: a long question, a reply in thousands of pieces, a megabyte from a tool, four times at once"""
+    """A1.1: a long question, replies in thousands of pieces and in one, a megabyte from a tool, four times at once"""
     errand = Errand("fetch")
 
     async def fetch(arguments, invocation):
@@ -86,7 +86,9 @@ def test_nothing_a_turn_does_holds_the_loop_up(rig, model, monkeypatch):
     add_tools(monkeypatch, running(errand, fetch))
     ended(start(make.session()))  # what is loaded once is loaded
     model.otherwise = lambda request: (
-        [Text("word " * 1_000, size=5)] if len(request.messages) > 1 else [Call("fetch")]
+        [Text("word " * 1_000, size=5), Text("<td>1</td> " * 8_000)]
+        if len(request.messages) > 1
+        else [Call("fetch")]
     )
     ticker = Ticker(rig.worker._loop)
     begun = [start(make.session(), "x" * 64_000) for _ in range(4)]

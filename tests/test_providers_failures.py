@@ -148,6 +148,18 @@ def test_every_recorded_body_has_its_class_a6_c1(status: int | None, body: str, 
     assert failure.code == code
 
 
+def test_a_server_that_echoes_the_request_is_not_judged_by_it() -> None:
+    """A6.1, A1.1: what people wrote is no complaint, and megabytes of it are not looked through on the loop."""
+    said = "Our rate limit is too low: the credit balance is used up."
+    echo = json.dumps(
+        {"detail": [{"loc": ["body", "tools"], "msg": "Field required", "input": {"text": said}}]}
+    )
+    failure = failures.from_response(422, echo, {})
+    assert (failure.code, failure.details) == ("bad_request", "Field required")
+    assert failures.from_response(400, openai("No. " + "x" * 20_000 + said), {}).code == "bad_request"
+    assert failures.from_response(400, "No. " + "x" * 20_000 + said, {}).code == "bad_request"
+
+
 def test_a_html_page_leaves_words_alone_a6_2() -> None:
     failure = failures.from_response(404, HTML_404, {})
     assert failure.details == "Not Found nginx"

@@ -66,6 +66,7 @@ _MARKERS: dict[str, tuple[Effect, tuple[str, ...]]] = {
     **{marker: ("drop", ends) for marker, ends in _DROP.items()},
     **{marker: ("think", ends) for marker, ends in _THINK.items()},
 }
+_LONGEST = max(map(len, _MARKERS))
 _BEGINNINGS = frozenset(marker[:n] for marker in _MARKERS for n in range(1, len(marker)))
 
 
@@ -173,7 +174,7 @@ class Cleaner:
                     self._say(buffer[:start], pieces)
                     self._enter(marker.group().lower())
                     return buffer[marker.end() :]
-                if not final and buffer[start:].lower() in _BEGINNINGS:
+                if not final and len(buffer) - start < _LONGEST and buffer[start:].lower() in _BEGINNINGS:
                     return self._hold(buffer, start, pieces)
                 self._line_blank = False
         self._advance(buffer[position:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -16,6 +16,9 @@ from copilot.redaction import MASK, redact
 from copilot.rows import storable
 
 MAX_DETAILS = 1200  # characters, the ellipsis included (A6.2)
+READ_CHARACTERS = (
+    16_000  # of a complaint; some servers echo the request, and its megabytes would hold up the loop
+)
 
 _VENDORS_CODES: dict[FailureCode, str] = {
     "quota_exhausted": "insufficient_quota billing_hard_limit_reached billing_not_active billing_error"
@@ -193,6 +196,11 @@ def _by_words(text: str, families: tuple[tuple[re.Pattern[str], FailureCode], ..
 
 def read_complaint(body: str) -> Complaint:
     """OpenAI's, Anthropic's and the gateways' error objects; anything else is text."""
+    complaint = _read(body)
+    return replace(complaint, message=complaint.message[:READ_CHARACTERS])
+
+
+def _read(body: str) -> Complaint:
     try:
         value: JSON = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -224,10 +232,17 @@ def _codes(error: dict[str, JSON]) -> tuple[str, ...]:
 
 def _message(error: dict[str, JSON]) -> str:
     """The message, and the upstream's own words where a gateway passes them on."""
-    message = _word(error.get("message")) or _word(error.get("detail")) or _word(error.get("msg"))
+    message = _word(error.get("message")) or _detail(error.get("detail")) or _word(error.get("msg"))
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     return f"{message}: {raw}" if isinstance(raw, str) and raw else message
+
+
+def _detail(detail: JSON) -> str:
+    """A list of what is wrong, as servers written in Python send it, is read without the input that each repeats."""
+    if not isinstance(detail, list):
+        return _word(detail)
+    return "; ".join(_word(one.get("msg")) for one in detail if isinstance(one, dict))
 
 
 def _word(value: JSON) -> str:
@@ -253,7 +268,7 @@ _SECRET = re.compile(  # what vendors print of a key, half of it starred out, be
 
 def clean_details(text: str) -> str:
     """Words fit for a page: no markup, no secrets, at most MAX_DETAILS characters (A6.2)."""
-    text = _INVISIBLE.sub(" ", text[:200_000])
+    text = _INVISIBLE.sub(" ", text[:READ_CHARACTERS])
     text = _TAG.sub(" ", text)
     text = " ".join(redact(storable(text)).split())
     text = _SECRET.sub(MASK, text)
