@@ -14,8 +14,10 @@ from copilot.providers import failures
 from copilot.providers.base import FailureCode
 
 
-def openai(message: str, *, type_: str = "invalid_request_error", code: str | None = None) -> str:
-    return json.dumps({"error": {"message": message, "type": type_, "param": None, "code": code}})
+def openai(
+    message: str, *, type_: str = "invalid_request_error", code: str | None = None, param: str | None = None
+) -> str:
+    return json.dumps({"error": {"message": message, "type": type_, "param": param, "code": code}})
 
 
 def anthropic(message: str, type_: str = "invalid_request_error") -> str:
@@ -126,6 +128,27 @@ BODIES: list[tuple[int | None, str, str]] = [
     (400, openai("The response was filtered due to the prompt triggering Azure's content management policy.", code="content_filter"), "refused"),
     (403, gateway("Your input was flagged by the moderation of the provider", 403), "refused"),
     (400, openai("Your request was rejected as a result of our safety system.", code="content_policy_violation"), "refused"),
+    # servers of other makers
+    (400, json.dumps({"code": "Client specified an invalid argument", "error": "This model's maximum prompt length is 131072 but the request contains 140000 tokens."}), "context_overflow"),
+    (400, json.dumps({"object": "error", "message": "Prompt contains 40000 tokens, too large for model with 32768 maximum context length", "code": "3051"}), "context_overflow"),
+    (422, openai("`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens and 512 `max_new_tokens`"), "context_overflow"),
+    (403, gateway("Key limit exceeded (total limit).", 403), "quota_exhausted"),
+    (429, openai("You've reached your usage limit for this billing cycle."), "quota_exhausted"),
+    (400, anthropic("You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC."), "quota_exhausted"),
+    (500, openai("image input is not supported - hint: if this is unexpected, you may need to provide the mmproj", type_="server_error"), "media_unsupported"),
+    (400, openai("Failed to deserialize the JSON body: messages[0]: unknown variant `image_url`, expected `text`"), "media_unsupported"),
+    (400, openai("At most 0 image(s) may be provided in one prompt."), "media_unsupported"),
+    (400, openai("m is not a multimodal model"), "media_unsupported"),
+    (400, openai("Invalid content type. image_url is only supported by certain models."), "media_unsupported"),
+    (500, openai("The service that draws an image could not be reached"), "overloaded"),
+    (429, openai("You have reached your rate limit of 50 requests per minute."), "rate_limited"),
+    # only the parameter says what it is about
+    (400, openai("Unsupported value: 'xhigh' is not supported with the 'gpt-5' model. Supported values are: 'low', 'medium', and 'high'.", code="unsupported_value", param="reasoning.effort"), "effort_invalid"),
+    (400, openai("Invalid value: 'max'. Supported values are: 'none', 'minimal', 'low', 'medium', 'high', and 'xhigh'.", code="invalid_value", param="reasoning_effort"), "effort_invalid"),
+    (400, openai("Your organization must be verified to generate reasoning summaries.", code="unsupported_value", param="reasoning.summary"), "thinking_unsupported"),
+    (400, openai("Encrypted content is not supported with this model.", code="invalid_value", param="include"), "thinking_unsupported"),
+    (400, openai("Expected a valid URL, but got a value with an invalid format.", code="invalid_value", param="input[2].content[1].image_url"), "media_unsupported"),
+    (400, openai("Unsupported parameter: 'temperature' is not supported with this model.", code="unsupported_parameter", param="temperature"), "bad_request"),
     # in the middle of a stream
     (None, openai("You exceeded your current quota, please check your plan.", code="rate_limit_exceeded"), "quota_exhausted"),
     (None, anthropic("Your credit balance is too low", "api_error"), "quota_exhausted"),

@@ -38,11 +38,19 @@ _VENDORS_CODES: dict[FailureCode, str] = {
 }
 CODES = {code: failure for failure, codes in _VENDORS_CODES.items() for code in codes.split()}
 
+# The field of the request that a refusal is about, where the vendor names it: its message may not.
+PARAMETERS: tuple[tuple[re.Pattern[str], FailureCode], ...] = (
+    (re.compile(r"reasoning[._]effort$|output_config\.effort$"), "effort_invalid"),
+    (re.compile(r"(?:reasoning|thinking)(?:\.|$)|include(?:\[|$)"), "thinking_unsupported"),
+    (re.compile(r".*\bimage_url\b"), "media_unsupported"),
+)
+
 # Families of words, in the order of A6.1: quota before rate limit, both before auth. Words belong together
 # when they stand near each other in one sentence; a dot inside a field name ends none.
 QUOTA = re.compile(
     r"credit balance|insufficient (?:quota|credit|balance|funds)|can only afford|fewer max[_ ]tokens"
     r"|(?:plan|usage|spend(?:ing)?|monthly|weekly|daily) limit (?:has been )?(?:reached|exceeded)|exceeded your current quota"
+    r"|reached your (?:\w+ ){0,2}(?:usage|spend(?:ing)?|credit) limits?|key limit exceeded"
     r"|billing (?:hard )?limit|payment required|out of credits|quota (?:has been )?(?:exceeded|exhausted)",
     re.I,
 )
@@ -63,6 +71,7 @@ MODEL = re.compile(
 OVERFLOW = re.compile(
     r"(?:maximum )?context (?:length|window|size)(?:[^.\n]|\.(?=\w)){0,80}?(?:exceed|reached|is|of|too)|exceeds? (?:the |this )?(?:model'?s? )?"
     r"(?:maximum |available )?context|(?:prompt|input|request|conversation|messages?)(?:[^.\n]|\.(?=\w)){0,40}? (?:is |are )?too (?:long|large|many tokens)"
+    r"|maximum prompt length|too large for model|tokens`? \+ `?max_(?:new_)?tokens"
     r"|too many (?:input |prompt )?tokens|input (?:token count|length)(?:[^.\n]|\.(?=\w)){0,60}?exceed|reduce the length of the (?:messages|prompt)",
     re.I,
 )
@@ -83,9 +92,13 @@ THINKING = re.compile(
 )
 MEDIA = re.compile(
     r"(?:image|media|vision|picture|multimodal|image_url)(?:[^.\n]|\.(?=\w)){0,100}?(?:not support|unsupported|invalid|exceed|too (?:large|big|many)|could not|cannot|not (?:allowed|accepted|enabled))"
-    r"|(?:not support|unsupported|no endpoints found that support|does not accept|cannot (?:process|read))(?:[^.\n]|\.(?=\w)){0,60}?(?:image|media|vision|multimodal)",
+    r"|(?:not support|unsupported|no endpoints found that support|does not accept|cannot (?:process|read))(?:[^.\n]|\.(?=\w)){0,60}?(?:image|media|vision|multimodal)"
+    r"|unknown variant `?image_url|at most 0 image|not a (?:multimodal|vision) model|image_url is only supported",
     re.I,
 )
+NO_PICTURES = re.compile(
+    r"image input is not supported|required for image input", re.I
+)  # said with a status of 500
 REFUSED = re.compile(
     r"content (?:filter|management policy|policy)|safety (?:system|policy|filter)|flagged (?:by|as|for)|usage polic(?:y|ies)",
     re.I,
@@ -117,6 +130,7 @@ class Complaint:
     codes: tuple[str, ...]
     message: str
     status: int | None = None  # some gateways put the upstream's status into the body
+    parameter: str = ""
     request_id: str = ""
 
 
@@ -160,12 +174,19 @@ def classify(status: int | None, complaint: Complaint) -> FailureCode:
     ):
         return "quota_exhausted"
     if status is None:
+        coded = coded or _by_parameter(complaint.parameter)
         return coded or _by_words(text, FAMILIES_ANY) or "unknown"
     if status == 429 or coded == "rate_limited":
         return "rate_limited"
+    if status >= 500 and NO_PICTURES.search(text):
+        return "media_unsupported"
     if status >= 500:
         return coded if coded in {"context_overflow", "refused"} else "overloaded"
-    return _client_error(status, coded, text)
+    return _client_error(status, coded or _by_parameter(complaint.parameter), text)
+
+
+def _by_parameter(name: str) -> FailureCode | None:
+    return next((code for pattern, code in PARAMETERS if pattern.match(name)), None)
 
 
 def _client_error(status: int, coded: FailureCode | None, text: str) -> FailureCode:
@@ -219,6 +240,7 @@ def _read(body: str) -> Complaint:
         codes=_codes(error),
         message=_message(error) or body,
         status=_status(error.get("code")) or _status(error.get("status_code")),
+        parameter=_word(error.get("param")),
         request_id=_word(request_id),
     )
 
