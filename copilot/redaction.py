@@ -6,6 +6,7 @@ megabytes costs a few quick scans, and a hostile one cannot make a pattern run b
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -32,8 +33,12 @@ class _Shape:
     before: int = 0
 
 
+# In JSON a line end is a backslash and a letter: what begins the next line stands behind that letter.
+_ESCAPED = r"(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})"
+
+
 def _prefixed(prefix: str, tail: str) -> _Shape:
-    return _Shape(prefix, re.compile(rf"(?<![A-Za-z0-9]){re.escape(prefix)}{tail}"))
+    return _Shape(prefix, re.compile(rf"(?:(?<![A-Za-z0-9])|{_ESCAPED}){re.escape(prefix)}{tail}"))
 
 
 _WORDY = r"[A-Za-z0-9_\-]"
@@ -58,7 +63,7 @@ _SHAPES = (
     _prefixed("SG.", _WORDY + r"{16,}\." + _WORDY + "{16,}"),
     *(_prefixed(prefix, "[A-Za-z0-9]{10}_" + _WORDY + "{20,}") for prefix in ("ph_user_", "ph_bot_")),
     # Segments are possessive and the boundary holds their own characters: each is read a fixed number of times.
-    _Shape("eyJ", re.compile(rf"(?<![\w\-])eyJ{_WORDY}{{8,}}+\.{_WORDY}{{8,}}+\.{_WORDY}++")),
+    _Shape("eyJ", re.compile(rf"(?:(?<![\w\-])|{_ESCAPED})eyJ{_WORDY}{{8,}}+\.{_WORDY}{{8,}}+\.{_WORDY}++")),
     _Shape("earer", _BEARER, before=1),
     _Shape("EARER", _BEARER, before=1),
 )
@@ -92,19 +97,19 @@ def secrets_in(name: str, value: object) -> Iterator[str]:
 
 def register(values: Iterable[str]) -> None:
     """Remember configured secrets; called once at boot."""
-    known = {*_secrets, *(value for value in values if len(value) >= SHORTEST_SECRET)}
+    known = {*_secrets, *_spellings(values)}
     _secrets[:] = sorted(known, key=lambda value: (-len(value), value))
 
 
 def borrow(values: Iterable[str]) -> None:
     """Remember secrets for as long as they are in use; each `borrow` is undone by one `give_back`."""
-    usable = [value for value in values if len(value) >= SHORTEST_SECRET]
+    usable = _spellings(values)
     _borrowed.update(value for value in usable if value in _borrowed or value not in _secrets)
     register(usable)
 
 
 def give_back(values: Iterable[str]) -> None:
-    for value in values:
+    for value in _spellings(values):
         if value not in _borrowed:
             continue  # configured at boot, too
         _borrowed[value] -= 1
@@ -118,6 +123,12 @@ def _is_clean(text: str) -> bool:
     return len(text) < SHORTEST_SECRET or not (
         _ANCHORS.search(text) or any(secret in text for secret in _secrets)
     )
+
+
+def _spellings(values: Iterable[str]) -> set[str]:
+    """Those that are long enough, as they are and as they stand inside JSON."""
+    usable = {value for value in values if len(value) >= SHORTEST_SECRET}
+    return usable | {json.dumps(value, ensure_ascii=False)[1:-1] for value in usable}
 
 
 def redact(text: str) -> str:

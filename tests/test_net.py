@@ -257,6 +257,29 @@ async def test_a_packed_body_is_read_whole(encoding: str) -> None:
     assert (fetched.body, fetched.cut) == (plain, False)
 
 
+@pytest.mark.parametrize(("encoding", "wbits"), [("gzip", 31), ("deflate", 15), ("deflate", -15)])
+async def test_what_follows_a_packed_body_is_not_received(encoding: str, wbits: int) -> None:
+    """A24.1: it would be kept beside the body, and copied with every piece that comes"""
+    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
+    page = packer.compress(b"page") + packer.flush()
+    hung_up = asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Encoding": encoding})
+        await response.prepare(request)
+        try:
+            await response.write(page)
+            while True:
+                await response.write(bytes(2**16))
+        finally:
+            hung_up.set()
+
+    async with serving(endless) as port:
+        fetched = await client(port, a="127.0.0.1").fetch(f"http://a.example:{port}/")
+        await asyncio.wait_for(hung_up.wait(), PATIENCE_SECONDS)
+    assert (fetched.body, fetched.cut) == (b"page", False)
+
+
 @pytest.mark.parametrize(("encoding", "body"), [("gzip", b"nonsense"), ("br", b"x"), ("gzip, gzip", b"x")])
 async def test_a_body_that_cannot_be_unpacked_is_an_error(encoding: str, body: bytes) -> None:
     """A24.1"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +43,22 @@ def test_the_shape_of_a_key_is_enough(key: str) -> None:
     for text in (key, f"key={key} end", f'{{"k":"{key}"}}', f"({key})\n", f"KEY:{key}"):
         assert key not in redact(text)
     assert redact(f"before {key} after") == f"before {MASK} after"
+
+
+@pytest.mark.parametrize("before", ["\n", "\t", "\r\n", "\x1b", '"', "\\"])
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_is_found_behind_what_json_escapes(key: str, before: str) -> None:
+    """A9.10: what a command puts out reaches the model as JSON, its line ends as letters"""
+    assert key not in redact(json.dumps({"stdout": f"first line{before}{key}\n"}))
+
+
+def test_a_registered_value_is_masked_as_json_writes_it() -> None:
+    """A9.10"""
+    secret = 'pass"word\\with\nlines'
+    redaction.borrow([secret])
+    assert redact(json.dumps({"a": secret})) == json.dumps({"a": MASK})
+    redaction.give_back([secret])
+    assert redact(json.dumps({"a": secret})) == json.dumps({"a": secret})
 
 
 @pytest.mark.parametrize("word", ["Bearer", "bearer", "BEARER"])

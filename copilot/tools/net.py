@@ -148,6 +148,8 @@ async def _plain(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         while piece := inflater.take(chunk):
             yield piece
             chunk = b""
+        if inflater.finished:
+            return  # zlib would keep what follows, and copy it with every piece
 
 
 class _Inflater:
@@ -156,6 +158,10 @@ class _Inflater:
     def __init__(self, window: int) -> None:
         self._inflate = zlib.decompressobj(window)
         self._raw_allowed = window == zlib.MAX_WBITS
+
+    @property
+    def finished(self) -> bool:
+        return self._inflate.eof
 
     def take(self, chunk: bytes) -> bytes:
         """The next piece; call with the rest (`b""`) until nothing comes."""
