@@ -201,6 +201,23 @@ async def test_redirects_end_after_five_and_lead_to_the_web_only() -> None:
         assert await refused(way_out, f"http://a.example:{port}/file") == "invalid_url"
 
 
+async def test_a_redirect_leads_to_no_host_that_people_are_asked_about() -> None:
+    """A32: an administrator may ask by host; who was asked about one was not asked about another"""
+
+    async def away(request: web.Request) -> web.StreamResponse:
+        if request.path == "/there":
+            return web.Response(text="arrived")
+        raise web.HTTPFound(f"http://www.bank.example:{request.url.port}/there")
+
+    async with serving(away) as at:
+        known = Names({name: [["127.0.0.1"]] for name in ("a.example", "bank.example", "www.bank.example")})
+        way_out = net.Client(ports={at}, unchecked={"127.0.0.1"}, resolver=known)
+        with pytest.raises(ToolFailed, match="ask_first"):
+            await way_out.fetch(f"http://a.example:{at}/", ask_first=["bank.example"])
+        fetched = await way_out.fetch(f"http://bank.example:{at}/", ask_first=["bank.example"])
+    assert fetched.body == b"arrived"
+
+
 async def test_no_cookies_credentials_or_proxies_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """A24.2"""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")

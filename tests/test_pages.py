@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from copilot.tools.pages import readable
+from copilot.tools.pages import MAX_SOURCE, MAX_TEXT, readable
 
 PAGE = """<!doctype html><html><head><title>A &amp; B
  </title><style>p { color: red }</style><script>if (a < b) alert("</p>")</script></head>
@@ -63,6 +63,34 @@ def test_no_page_takes_longer_than_its_size(unit: str) -> None:
     started = time.process_time()
     readable(source, base_url="https://a.example/", style="markdown")
     assert time.process_time() - started < 5  # a fraction of a second in practice; quadratic would be minutes
+
+
+@pytest.mark.parametrize("unit", ["<a href=x>y", "<a href=x></a>"])
+def test_links_to_a_long_address_make_no_more_than_can_be_shown(unit: str) -> None:
+    """A24.1: each word of a page can stand for the whole of its address"""
+    base = "https://a.example/" + "x/" * 8_000
+    started = time.process_time()
+    page = readable(unit * (MAX_SOURCE // len(unit)), base_url=base, style="text")
+    assert time.process_time() - started < 5  # a fraction of a second; joined one by one they take minutes
+    assert len(page.text) < 2 * MAX_TEXT
+
+
+def test_a_page_that_is_not_read_to_its_end_says_so() -> None:
+    """A24.2"""
+    script = f"<script>{'x' * MAX_SOURCE}</script>"
+    assert readable(f"seen {script} unseen", base_url="", style="text").cut
+    assert readable("word " * (MAX_TEXT // 4), base_url="", style="text").cut
+    assert not readable(PAGE, base_url="", style="text").cut
+
+
+@pytest.mark.parametrize(
+    "reference", ["&#" + "9" * 5_000 + ";", "&#x" + "f" * 5_000, "&#" + "0" * 5_000 + "65;"]
+)
+def test_a_character_of_thousands_of_digits_spoils_no_page(reference: str) -> None:
+    """A24.2"""
+    page = readable(f"<p>before {reference} <a href='/{reference}'>after</a>", base_url="", style="text")
+    assert page.text.startswith("before")
+    assert "after" in page.text
 
 
 @pytest.mark.parametrize("source", ["", "plain", "<p", "<title>never closed", "<p>a<p>b", "\x00<b>", "<a>"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -14,7 +15,7 @@ from copilot.events import JSON, ArtifactAdded, Event
 from copilot.models import Turn, WorkspaceFile
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
-from copilot.tools import execution, net, registry, web_fetch
+from copilot.tools import execution, net, pages, registry, web_fetch
 from copilot.tools.base import CallOutcome
 from tests import make
 from tests.test_net import Names, serving
@@ -135,6 +136,41 @@ async def test_half_a_document_is_not_stored(monkeypatch: pytest.MonkeyPatch) ->
     outcome = await fetch(monkeypatch, response)
     assert "Error too_large" in outcome.content
     assert not await in_thread(WorkspaceFile.objects.exists)
+
+
+async def test_a_page_of_scripts_that_is_not_read_to_its_end_is_called_truncated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A24.2"""
+    long = f"<p>first</p><script>{'x' * pages.MAX_SOURCE}</script><p>last</p>"
+    outcome = await fetch(monkeypatch, page(long))
+    assert "first" in outcome.content
+    assert "truncated" in outcome.content
+
+
+ASKED = [
+    *(
+        "https://example.org/",
+        "https://EXAMPLE.org./x",
+        "https://sub.example.org:443/",
+        "http://ｅxample.org/",
+    ),
+    *("https://b\u00fccher.example/", "https://xn--bcher-kva.example/"),
+]
+
+
+@pytest.mark.parametrize("url", ASKED)
+def test_people_are_asked_about_a_host_however_it_is_written(settings: Any, url: str) -> None:
+    """A32: an administrator may ask by host"""
+    settings.ASK_BEFORE_HOSTS = ["example.org", "bücher.example"]
+    assert web_fetch.TOOL.weigh({"url": url}, make_context()).reason
+
+
+@pytest.mark.parametrize("url", ["http://[", "no url", "https://example.org.evil.example/", "http://:80"])
+def test_a_host_that_nobody_named_and_none_at_all_ask_nobody(settings: Any, url: str) -> None:
+    """A11.1: what is no URL is the tool's to answer"""
+    settings.ASK_BEFORE_HOSTS = ["example.org"]
+    assert not web_fetch.TOOL.weigh({"url": url}, make_context()).reason
 
 
 async def test_an_error_page_is_shown_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:

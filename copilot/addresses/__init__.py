@@ -72,6 +72,13 @@ def is_local_name(host: str) -> bool:
     return name in _LOCAL_NAMES or name.endswith(_LOCAL_ENDINGS)
 
 
+def belongs(url: URL, names: Collection[str]) -> str:
+    """The one of `names` that the URL's host is, or lies below, however either is written; or nothing."""
+    host = (url.raw_host or "").rstrip(".")
+    spelled = {name: URL.build(scheme="http", host=name).raw_host for name in names}
+    return next((name for name, raw in spelled.items() if host == raw or host.endswith(f".{raw}")), "")
+
+
 def objection(url: URL, ports: Collection[int]) -> tuple[str, str] | None:
     """Why this URL is not reached, as a code and a sentence; what its name resolves to is yet to be seen."""
     if url.scheme not in {"http", "https"} or not url.host:

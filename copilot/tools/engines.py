@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ import aiohttp
 import msgspec
 
 from copilot.tools.base import ToolFailed
+from copilot.tools.entities import unescape
 
 TOTAL_SECONDS = 15.0  # within the tool's 20
 MAX_BYTES = 2 * 1024 * 1024
@@ -183,4 +183,4 @@ def _hit(found: _Found) -> Hit:
 
 def _text(raw: str | None) -> str:
     """Engines mark the words they found; a model needs no markup."""
-    return " ".join(html.unescape(_MARKUP.sub("", raw or "")).split())
+    return " ".join(unescape(_MARKUP.sub("", raw or "")).split())

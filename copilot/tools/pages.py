@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import re
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urljoin
+
+from copilot.tools.entities import unescape
 
 Style = Literal["text", "markdown"]
 
@@ -59,23 +60,25 @@ _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _WEB = ("http://", "https://")
 LONGEST_TITLE = 300
 MAX_SOURCE = 2_000_000  # characters looked at: a second or two at worst, and far more than anybody reads
+MAX_TEXT = 500_000  # characters written: a link can be a thousand times longer than what it is made of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
     title: str
     text: str
+    cut: bool  # there is more of it
 
 
 def readable(source: str, *, base_url: str, style: Style) -> Page:
     writer = _Writer(base_url, style)
     _scan(source[:MAX_SOURCE], writer)
-    return writer.page()
+    return writer.page(cut=len(source) > MAX_SOURCE or writer.full)
 
 
 def _scan(source: str, writer: _Writer) -> None:
     at, endless = 0, set[str]()
-    while at < len(source):
+    while at < len(source) and not writer.full:
         markup = _MARKUP.search(source, at)
         if markup is None:
             writer.words(source[at:])
@@ -114,20 +117,25 @@ class _Writer:
         self._base_url = base_url
         self._markdown = style == "markdown"
         self._out: list[str] = []
+        self._written = 0
         self._title: list[str] = []
         self._in_title = False
         self._preformatted = 0
         self._link: tuple[str, int] | None = None  # its target, and where its words begin
 
+    @property
+    def full(self) -> bool:
+        return self._written > MAX_TEXT
+
     def words(self, raw: str) -> None:
-        text = html.unescape(raw)
+        text = unescape(raw)
         if self._in_title:
             self._title.append(text)
         elif self._preformatted:
-            self._out.append(text)
+            self._put(text)
         elif text := _SPACES.sub(" ", text):
             fresh = not self._out or self._out[-1].endswith(("\n", " "))
-            self._out.append(text.lstrip(" ") if fresh else text)
+            self._put(text.lstrip(" ") if fresh else text)
 
     def tag(self, name: str, attributes: str, *, closing: bool) -> None:
         if name == "title":
@@ -141,50 +149,55 @@ class _Writer:
         elif name in _LINES and not (closing and name == "br"):
             self._line(name, closing=closing)
         elif name in {"td", "th"} and closing:
-            self._out.append(" | " if self._markdown else "\t")
+            self._put(" | " if self._markdown else "\t")
 
-    def page(self) -> Page:
+    def page(self, *, cut: bool) -> Page:
         self._end_link()
         lines = (line.rstrip() for line in "".join(self._out).split("\n"))
         text = _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
-        return Page(title=_SPACES.sub(" ", "".join(self._title)).strip()[:LONGEST_TITLE], text=text)
+        title = _SPACES.sub(" ", "".join(self._title)).strip()[:LONGEST_TITLE]
+        return Page(title=title, text=text, cut=cut)
+
+    def _put(self, text: str) -> None:
+        self._out.append(text)
+        self._written += len(text)
 
     def _block(self, name: str, *, closing: bool) -> None:
         if name == "pre":
             self._preformatted = 0 if closing else 1
             fence = "```\n" if self._markdown else ""
-            self._out.append(f"\n{fence}\n" if closing else f"\n\n{fence}")
+            self._put(f"\n{fence}\n" if closing else f"\n\n{fence}")
             return
-        self._out.append("\n\n")
+        self._put("\n\n")
         if self._markdown and name in _HEADINGS and not closing:
-            self._out.append(_HEADINGS[name])
+            self._put(_HEADINGS[name])
         if self._markdown and name == "hr":
-            self._out.append("---\n\n")
+            self._put("---\n\n")
 
     def _line(self, name: str, *, closing: bool) -> None:
         if not closing:
-            self._out.append("\n- " if name == "li" else "\n")
+            self._put("\n- " if name == "li" else "\n")
 
     def _begin_link(self, attributes: str) -> None:
         self._end_link()
         target = _attribute(attributes, "href")
-        address = _joined(self._base_url, target) if target and not target.startswith("#") else ""
-        if address.startswith(_WEB):
-            self._link = address, len(self._out)
+        if target and not target.startswith("#"):
+            self._link = target, len(self._out)
 
     def _end_link(self) -> None:
         if self._link is None:
             return
-        (address, start), self._link = self._link, None
+        (target, start), self._link = self._link, None
         label = _SPACES.sub(" ", "".join(self._out[start:])).strip()
-        if not label or label == address:
+        address = _joined(self._base_url, target) if label else ""
+        if not address.startswith(_WEB) or label == address:
             return
         del self._out[start:]
-        self._out.append(f"[{label}]({address})" if self._markdown else f"{label} ({address})")
+        self._put(f"[{label}]({address})" if self._markdown else f"{label} ({address})")
 
     def _image(self, attributes: str) -> None:
         if described := _attribute(attributes, "alt").strip():
-            self._out.append(f"[image: {described}]")
+            self._put(f"[image: {described}]")
 
 
 def _joined(base: str, target: str) -> str:
@@ -197,5 +210,5 @@ def _joined(base: str, target: str) -> str:
 def _attribute(attributes: str, name: str) -> str:
     for found in _ATTRIBUTE.finditer(attributes):
         if found[1].lower() == name:
-            return html.unescape(found[2] or found[3] or found[4] or "")
+            return unescape(found[2] or found[3] or found[4] or "")
     return ""

@@ -12,8 +12,9 @@ from uuid import UUID
 
 from django.conf import settings
 from pydantic import Field
+from yarl import URL
 
-from copilot import artifacts
+from copilot import addresses, artifacts
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.tools import net, pages
@@ -46,12 +47,12 @@ def made(client: Callable[[], net.Client]) -> Tool[WebFetch]:
     """The tool with its way out."""
 
     async def web_fetch(arguments: WebFetch, invocation: Invocation) -> ToolOutput:
-        fetched = await client().fetch(arguments.url)
+        fetched = await client().fetch(arguments.url, ask_first=settings.ASK_BEFORE_HOSTS)
         mime = _type(fetched)
         if not sniffing.is_text(mime) and not mime.endswith(("+json", "+xml")):
             return await _stored(fetched, mime, invocation)
-        text = await asyncio.to_thread(_text, fetched, mime, arguments.format)
-        return _shown(fetched, mime, text, arguments.max_chars)
+        read = await asyncio.to_thread(_read, fetched, mime, arguments.format)
+        return _shown(fetched, mime, read, arguments.max_chars)
 
     return Tool(
         name="web_fetch",
@@ -68,9 +69,11 @@ def made(client: Callable[[], net.Client]) -> Tool[WebFetch]:
 
 def _asks(arguments: WebFetch, context: TurnContext) -> str:
     """Administrators may want people to be asked about some hosts, and about all that belongs to them (A32)."""
-    host = (urlsplit(arguments.url).hostname or "") if settings.ASK_BEFORE_HOSTS else ""
-    named = any(host == name or host.endswith(f".{name}") for name in settings.ASK_BEFORE_HOSTS)
-    return f"The administrators want people to be asked before {host} is reached." if named else ""
+    try:
+        named = addresses.belongs(URL(arguments.url), settings.ASK_BEFORE_HOSTS)
+    except ValueError:  # no URL at all, which the tool itself will say
+        return ""
+    return f"The administrators want people to be asked before {named} is reached." if named else ""
 
 
 def _type(fetched: net.Fetched) -> str:
@@ -81,16 +84,15 @@ def _type(fetched: net.Fetched) -> str:
     return said[:127]
 
 
-def _text(fetched: net.Fetched, mime: str, wanted: Format) -> str:
+def _read(fetched: net.Fetched, mime: str, wanted: Format) -> pages.Page:
     source = fetched.body.decode(_encoding(fetched), "replace")
     if mime not in {"text/html", "application/xhtml+xml"}:
-        return source
+        return pages.Page(title="", text=source, cut=False)
     match wanted:
         case "raw":
-            return source
+            return pages.Page(title="", text=source, cut=False)
         case "text" | "markdown":
-            page = pages.readable(source, base_url=fetched.url, style=wanted)
-            return f"Title: {page.title}\n\n{page.text}" if page.title else page.text
+            return pages.readable(source, base_url=fetched.url, style=wanted)
         case unreachable:
             assert_never(unreachable)
 
@@ -107,9 +109,10 @@ def _encoding(fetched: net.Fetched) -> str:
     return known if _KNOWN_ENCODINGS.fullmatch(known) else "utf-8"
 
 
-def _shown(fetched: net.Fetched, mime: str, text: str, most: int) -> ToolOutput:
+def _shown(fetched: net.Fetched, mime: str, page: pages.Page, most: int) -> ToolOutput:
+    text = f"Title: {page.title}\n\n{page.text}" if page.title else page.text
     room = min(most, MAX_CHARACTERS - MAX_URL - 500)  # the lines above it must not push it over the limit
-    cut = fetched.cut or len(text) > room
+    cut = fetched.cut or page.cut or len(text) > room
     about = (
         f"[{fetched.url[:MAX_URL]}; status {fetched.status}; {mime}; "
         f"{'truncated: the rest is left out' if cut else 'complete'}]"
