@@ -8,7 +8,7 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,10 @@ def running(mark: str) -> list[str]:
     return found
 
 
+def within(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
 async def until(condition: Callable[[], bool], seconds: float) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - other processes set no events
@@ -124,14 +128,13 @@ async def test_a_stop_leaves_no_process(context: TurnContext) -> None:
     await until(lambda: not running(mark), 60)
 
 
-async def test_a_program_is_asked_to_leave_before_it_is_killed(context: TurnContext) -> None:
+async def test_a_program_is_asked_to_leave_before_it_is_killed(context: TurnContext, folders: Path) -> None:
     """A1.7: a stop lets it finish its line; on one that does not listen see above"""
     mark = f"400.{uuid4().int % 10**9}"
-    before = left_behind()
     command = f"trap 'echo heard > note; exit' TERM; echo > ready; while :; do sleep 0.1; : {mark}; done"
     task = asyncio.create_task(sandbox_alone(context, command))
-    await until(lambda: any((folder / "ready").exists() for folder in left_behind() - before), 60)
-    [folder] = [one for one in left_behind() - before if (one / "ready").exists()]
+    await until(lambda: any(folders.glob("*/ready")), 60)
+    [folder] = within(folders)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert (folder / "note").read_text() == "heard\n"
@@ -220,6 +223,38 @@ async def test_a_program_that_fills_the_disk_is_stopped(
     monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
     fields = await bash(context, "mkdir d; head -c 30M /dev/zero > d/x; sleep 60", timeout=60)
     assert "Stopped, because it wrote more than" in fields["message"]
+
+
+async def test_files_without_a_name_take_room_too(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1: one that is held open and has been deleted lies in no folder"""
+    monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
+    fields = await bash(context, "exec 3> x; rm x; head -c 30M /dev/zero >&3; sleep 60", timeout=60)
+    assert "Stopped, because it wrote more than" in fields["message"]
+
+
+async def test_files_without_content_take_room_too(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1: a disk has only so many names"""
+    monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
+    fields = await bash(context, "mkdir d; touch d/{1..6000}; sleep 60", timeout=60)
+    assert "Stopped, because it wrote more than" in fields["message"]
+
+
+HIDING = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.memfd_create(b"x", 0), libc.shmget(0, 4096, 0o1600), libc.msgget(0, 0o1600), libc.semget(0, 1, 0o1600))
+print(libc.unshare(0x10000000), libc.unshare(0x10020000), libc.syscall(250, 0, -3, 0))
+"""
+
+
+async def test_memory_cannot_be_taken_where_nobody_counts_it(context: TurnContext) -> None:
+    """A23.1: files in memory, segments of no process, and mounts in a namespace of one's own"""
+    fields = json.loads((await use(context, "python_exec", code=HIDING)).content)
+    assert fields["stdout"].split() == ["-1"] * 7, fields["stderr"]
 
 
 async def test_a_flood_of_output_is_counted_not_kept(context: TurnContext) -> None:
@@ -366,12 +401,83 @@ async def test_pictures_that_python_draws_are_shown(context: TurnContext) -> Non
     assert [part.data for part in outcome.media] == [bytes.fromhex(PNG)]
 
 
-def left_behind() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("pilothouse-sandbox-*"))
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where this test's working directories are made, and no other's; the sandboxed user passes through it."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        yield Path(place)
 
 
-async def test_no_folder_is_left_behind(context: TurnContext) -> None:
+BURROW = """
+import os
+open("top", "w").write("kept")
+for level in range(1500):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+    open("f" * 200, "w").close()
+"""
+
+
+async def test_a_folder_deeper_than_a_path_costs_its_own_content_only(
+    context: TurnContext, folders: Path
+) -> None:
+    """A23.4: the output and the other files are saved, the failure is named, nothing is left behind"""
+    outcome = await use(context, "python_exec", code=BURROW)
+    assert outcome.success, outcome.content
+    fields = json.loads(outcome.content)
+    assert [file["name"] for file in fields["files"]] == ["top"]
+    assert f"Could not be saved: {mirrors.FOLDERS}: File name too long" in fields["message"]
+    assert not within(folders)
+
+
+async def test_names_that_are_no_text_are_saved_under_what_is_left_of_them(context: TurnContext) -> None:
+    """A23.4"""
+    fields = await bash(context, r"echo 1 > $'a\xff.txt'; mkdir -p $'d\xfe'; echo 2 > $'d\xfe/\xfd'")
+    assert [file["name"] for file in fields["files"]] == [mirrors.FOLDERS, "a.txt"]
+    assert (await bash(context, "cat a.txt; cat d*/*"))["stdout"] == "1\n2\n"
+
+
+async def test_more_names_than_are_looked_at_are_said_to_be_lost(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.4"""
+    monkeypatch.setattr(mirrors, "MAX_LOOKED_AT", 10)
+    fields = await bash(context, "mkdir d; touch d/{1..20}")
+    assert "Could not be saved: whatever comes after the first 10 names" in fields["message"]
+
+
+def hostile_archive(member: tarfile.TarInfo, **headers: str) -> bytes:
+    packed = io.BytesIO()
+    member.pax_headers = headers
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    "headers", [{"mtime": "1e300"}, {"mtime": "nan"}, {"path": "a\0b"}, {"path": "x/" * 5_000}]
+)
+async def test_a_hostile_archive_is_left_out_and_the_command_runs(
+    context: TurnContext, headers: dict[str, str]
+) -> None:
+    """A23.4"""
+    content = hostile_archive(tarfile.TarInfo("d/x"), **headers)
+    await in_thread(
+        files.store,
+        context.user_id,
+        name=mirrors.FOLDERS,
+        content=content,
+        source="upload",
+        session_id=UUID(context.session_id),
+    )
+    fields = await bash(context, "echo runs")
+    assert fields["stdout"] == "runs\n"
+    assert mirrors.FOLDERS in fields["message"]
+
+
+async def test_no_folder_is_left_behind(context: TurnContext, folders: Path) -> None:
     """A23.1: not even one that the program closed"""
-    before = left_behind()
     await bash(context, "mkdir -p a/b; touch a/b/c; chmod 000 a/b a")
-    assert left_behind() <= before
+    assert not within(folders)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
+LEAST_BYTES = 4_096  # of every name: one that holds nothing takes its part of a disk, too
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -18,16 +20,34 @@ def descendants(pid: int) -> list[int]:
     return _family(pid)[1:]
 
 
-def folder_bytes(folder: Path) -> int:
-    """What lies in a folder takes on disk; files that vanish meanwhile take nothing."""
+def disk_bytes(pid: int, folder: Path) -> int:
+    """What lies in a folder takes on disk, with what a family of processes holds open and has no name any more."""
+    return _folder_bytes(folder) + _nameless_bytes(pid)
+
+
+def _folder_bytes(folder: Path) -> int:
+    """Files that vanish meanwhile take nothing."""
     total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
+    for parent, names, leaves in os.walk(folder):
+        for name in (*names, *leaves):
             try:
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+                total += max(os.lstat(os.path.join(parent, name)).st_blocks * 512, LEAST_BYTES)
             except OSError:
                 continue
     return total
+
+
+def _nameless_bytes(pid: int) -> int:
+    sizes: dict[tuple[int, int], int] = {}
+    for member in _family(pid):
+        for held in Path(f"/proc/{member}/fd").glob("*"):
+            try:
+                file = held.stat()
+            except OSError:
+                continue
+            if stat.S_ISREG(file.st_mode) and not file.st_nlink:
+                sizes[file.st_dev, file.st_ino] = file.st_blocks * 512
+    return sum(sizes.values())
 
 
 def _family(pid: int) -> list[int]:

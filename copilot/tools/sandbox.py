@@ -15,12 +15,13 @@ from pathlib import Path
 
 from django.conf import settings
 
-from copilot.tools import footprint
+from copilot.tools import footprint, seccomp
 
 MAX_CAPTURED_BYTES = 2**20  # of each stream; the rest is counted and thrown away
 MAX_MEMORY_BYTES = 2**30
 MAX_FILE_BYTES = 200 * 2**20
 MAX_PROCESSES = 256
+MAX_OPEN_FILES = 1_024  # of each process: pipes and sockets take memory of the kernel
 TEMPORARY_BYTES = 256 * 2**20  # /tmp and /dev/shm live in memory
 MAX_FOLDER_BYTES = 2**30
 WATCH_SECONDS = (
@@ -45,7 +46,7 @@ _CHUNK_BYTES = 64 * 1024
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _CONFIGURATION = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types")
 _SET_LIMITS = (
-    f"ulimit -c 0 -u {MAX_PROCESSES} -f {MAX_FILE_BYTES // 1024} -v {MAX_MEMORY_BYTES // 1024} || exit 125; "
+    f"ulimit -c 0 -u {MAX_PROCESSES} -n {MAX_OPEN_FILES} -f {MAX_FILE_BYTES // 1024} -v {MAX_MEMORY_BYTES // 1024} || exit 125; "
     'exec "$@"'
 )
 # The root of the sandbox lies in memory too, and would be writable.
@@ -83,14 +84,20 @@ def _probed(program: str) -> str:
         return f"The sandbox is missing: {program} is not installed (Debian and Ubuntu: apt-get install bubblewrap)."
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
         return "The sandbox does not work for the administrator's account without setpriv (util-linux)."
-    return _tried([*_walls(), *_LIMITS, "/usr/bin/true"])
+    return seccomp.missing() or _tried()
 
 
-def _tried(command: Sequence[str]) -> str:
+def _tried() -> str:
     try:
-        tried = subprocess.run(  # noqa: S603 - our own words only
-            command, capture_output=True, timeout=PROBE_SECONDS, check=False, stdin=subprocess.DEVNULL
-        )
+        with seccomp.filter_file() as barred:
+            tried = subprocess.run(  # noqa: S603 - our own words only
+                [*_walls(barred), *_LIMITS, "/usr/bin/true"],
+                capture_output=True,
+                timeout=PROBE_SECONDS,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(barred,),
+            )
     except (OSError, subprocess.TimeoutExpired):
         return "The sandbox does not work here: it did not start."
     if tried.returncode == 0:
@@ -110,16 +117,7 @@ def prepare(folder: Path) -> None:
 
 async def run(program: Sequence[str], *, folder: Path, workdir: str = "", seconds: float) -> Finished:
     """Run a program in the sandbox; whatever happens, cancellation too, none of its processes is left."""
-    process = await asyncio.create_subprocess_exec(
-        *_command(folder, workdir),
-        *program,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={},
-        start_new_session=True,
-        limit=_CHUNK_BYTES,
-    )
+    process = await _started(program, folder, workdir)
     assert process.stdout is not None
     assert process.stderr is not None
     stdout, stderr = _Stream(), _Stream()
@@ -146,13 +144,28 @@ async def run(program: Sequence[str], *, folder: Path, workdir: str = "", second
     )
 
 
+async def _started(program: Sequence[str], folder: Path, workdir: str) -> asyncio.subprocess.Process:
+    with seccomp.filter_file() as barred:
+        return await asyncio.create_subprocess_exec(
+            *_command(barred, folder, workdir),
+            *program,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={},
+            start_new_session=True,
+            limit=_CHUNK_BYTES,
+            pass_fds=(barred,),
+        )
+
+
 async def _excess(pid: int, folder: Path) -> str:
     """Returns when the program takes too much: limits of the kernel hold for each process, not for all together."""
     while True:
         await asyncio.sleep(WATCH_SECONDS)
         if await asyncio.to_thread(footprint.memory_bytes, pid) > MAX_MEMORY_BYTES:
             return f"it took more than {MAX_MEMORY_BYTES // 2**30} GiB of memory"
-        if await asyncio.to_thread(footprint.folder_bytes, folder) > MAX_FOLDER_BYTES:
+        if await asyncio.to_thread(footprint.disk_bytes, pid, folder) > MAX_FOLDER_BYTES:
             return f"it wrote more than {MAX_FOLDER_BYTES // 2**30} GiB"
 
 
@@ -196,17 +209,19 @@ class _Stream:
 # --- the walls ---------------------------------------------------------------------------------------
 
 
-def _command(folder: Path, workdir: str) -> list[str]:
+def _command(barred: int, folder: Path, workdir: str) -> list[str]:
     inside = os.path.normpath(os.path.join(FOLDER, workdir)) if workdir else FOLDER
-    return [*_walls(), "--bind", str(folder), FOLDER, "--chdir", inside, *_LIMITS]
+    return [*_walls(barred), "--bind", str(folder), FOLDER, "--chdir", inside, *_LIMITS]
 
 
-def _walls() -> list[str]:
-    """Every namespace its own, the system read-only, nothing of our environment."""
+def _walls(barred: int) -> list[str]:
+    """Every namespace its own and none below it, the system read-only, nothing of our environment."""
     return [
         *_as_nobody(),
         shutil.which(settings.SANDBOX_PROGRAM) or settings.SANDBOX_PROGRAM,
-        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
+        # Who makes a namespace below this one is its administrator: it could mount memory without end.
+        *("--unshare-user", "--disable-userns", "--seccomp", str(barred)),
+        *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
         *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"),
         *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),

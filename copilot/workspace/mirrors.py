@@ -8,9 +8,11 @@ import itertools
 import os
 import shutil
 import stat
+import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -26,6 +28,7 @@ MAX_SAVED = 200  # files per call
 MAX_LAID_OUT = 500  # the newest names of a session
 MAX_LAID_OUT_BYTES = 256 * 2**20
 MAX_LOOKED_AT = 20_000  # a program can make more files than anybody wants back
+UNREADABLE = "unreadable"
 _NO_LINKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a program may have left links and pipes to trap us
 
 
@@ -65,6 +68,8 @@ def save_changes(owner_id: int, session_id: UUID, call_id: str, folder: Path, be
     if _nested(after) != _nested(before.digests):
         names.insert(0, FOLDERS)
     saved = Saved(files=[], left_out=names[MAX_SAVED:], failed=[])
+    if len(after) == MAX_LOOKED_AT:
+        saved.failed.append(f"whatever comes after the first {MAX_LOOKED_AT:,} names")
     for name in names[:MAX_SAVED]:
         try:
             with _packed(folder, after) if name == FOLDERS else _opened(folder / name) as content:
@@ -86,13 +91,9 @@ def save_changes(owner_id: int, session_id: UUID, call_id: str, folder: Path, be
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder, though a program may have closed parts of it."""
-    for parent, names, _ in os.walk(folder):
-        for name in names:
-            inner = os.path.join(parent, name)
-            if not os.path.islink(inner):
-                os.chmod(inner, stat.S_IRWXU)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Delete a folder, though a program may have closed parts of it, or nested it deeper than a path can say."""
+    for words in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+        subprocess.run([*words, "--", str(folder)], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
 
 
 # --- from rows to disk -------------------------------------------------------------------------------
@@ -147,7 +148,12 @@ def _unpacked(content: IO[bytes], folder: Path) -> bool:
                 if not (folder / member.name).resolve().is_relative_to(folder.resolve()):
                     return False
                 _unpack(archive, member, folder / member.name)
-    except tarfile.TarError:
+    except (
+        tarfile.TarError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):  # a name, a date, a chain of headers
         return False
     return True
 
@@ -176,15 +182,26 @@ def _digests(folder: Path) -> dict[str, str]:
 
 def _entries(folder: Path) -> Iterator[tuple[str, str]]:
     """Folders end in a slash; links, pipes and devices are nobody's files."""
-    for parent, names, leaves in os.walk(folder):
+    closed: list[OSError] = []
+    for parent, names, leaves in os.walk(folder, onerror=closed.append):
         within = os.path.relpath(parent, folder)
         for name in sorted(names):
             if not os.path.islink(os.path.join(parent, name)):
                 yield os.path.normpath(os.path.join(within, name)) + "/", ""
         for leaf in sorted(leaves):
             path = os.path.join(parent, leaf)
-            if stat.S_ISREG(os.lstat(path).st_mode):
+            if _is_file(path):
                 yield os.path.normpath(os.path.join(within, leaf)), _digest(path)
+    for problem in closed:
+        yield os.path.relpath(problem.filename, folder) + "/", UNREADABLE
+
+
+def _is_file(path: str) -> bool:
+    """What cannot be looked at is taken for one, so that storing it fails by name."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return True
 
 
 def _digest(path: str) -> str:
@@ -192,7 +209,7 @@ def _digest(path: str) -> str:
         with _opened(path) as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
     except OSError:
-        return "unreadable"  # differs from what was there, so that storing it fails by name
+        return UNREADABLE  # differs from what was there, so that storing it fails by name
 
 
 def _opened(path: str | Path) -> io.BufferedReader:
@@ -205,11 +222,13 @@ def _nested(digests: dict[str, str]) -> dict[str, str]:
 
 def _packed(folder: Path, after: dict[str, str]) -> IO[bytes]:
     """One archive of everything that lies in folders."""
-    packed = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path in sorted(_nested(after)):
-            archive.add(folder / path, arcname=path.rstrip("/"), recursive=False, filter=_anonymous)
-    packed.seek(0)
+    with ExitStack() as undo:
+        packed = undo.enter_context(tempfile.TemporaryFile())
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for path in sorted(_nested(after)):
+                archive.add(folder / path, arcname=path.rstrip("/"), recursive=False, filter=_anonymous)
+        packed.seek(0)
+        undo.pop_all()  # the caller closes it
     return packed
 
 
