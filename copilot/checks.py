@@ -15,7 +15,7 @@ from django.core.files.storage import FileSystemStorage, InvalidStorageError, St
 from django.utils.module_loading import import_string
 
 from copilot.providers import caching
-from copilot.tools import results
+from copilot.tools.base import LEAST_CHARACTERS
 from copilot.workspace import scanning
 
 _ORIGIN = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
@@ -137,11 +137,11 @@ def _contradiction(one: Agreement) -> CheckMessage | None:
 def _room_for_every_call() -> list[CheckMessage]:
     """However many calls a reply makes, each keeps a part of its output worth reading (A9.6)."""
     calls, room = settings.TOOL_CALLS_PER_REPLY, settings.TOOL_GROUP_CHARACTERS
-    if calls * results.LEAST_CHARACTERS <= room:
+    if calls * LEAST_CHARACTERS <= room:
         return []
     return [
         Error(
-            f"TOOL_CALLS_PER_REPLY ({calls}) must leave each call {results.LEAST_CHARACTERS} "
+            f"TOOL_CALLS_PER_REPLY ({calls}) must leave each call {LEAST_CHARACTERS} "
             f"of TOOL_GROUP_CHARACTERS ({room}), or results would be cut to nothing.",
             id="copilot.E022",
         )

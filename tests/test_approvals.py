@@ -9,6 +9,7 @@ from copilot.commands import Decide
 from copilot.errors import Conflict, InvalidRequest, NotFound
 from copilot.models import Approval, Message, Session, Turn
 from copilot.providers.scripted import Call, Text
+from copilot.tools.base import ToolOutput
 from tests import make
 from tests.engine import (
     Errand,
@@ -97,6 +98,27 @@ def test_a_turn_waits_for_a_person_without_a_worker_and_goes_on_in_another_proce
     assert set(Approval.objects.values_list("state", flat=True)) == {"done"}
     assert [event.resumed for event in told(session.pk, "turn.started")] == [False, True]
     assert_same_page(folded(fresh(make.session()), session), fresh(session))
+
+
+def test_calls_that_wait_and_calls_that_do_not_share_one_room(session, model, monkeypatch):
+    """A9.6, A11.3: a group is one group, though a person decides in the middle of it"""
+    pay, free = asking("pay"), Errand("free")
+
+    async def put_out(arguments, invocation):
+        return ToolOutput(value=f"{invocation.call_id} " * 10_000)
+
+    for errand in (pay, free):
+        object.__setattr__(errand.tool, "run", put_out)
+    add_tools(monkeypatch, pay, free)
+    model.will(*[Call("free")] * 4, *[Call("pay")] * 3)
+    turn_id = start(session)
+    paused(session)
+    approve(*open_requests(session))
+    ended(turn_id)
+    [group] = [one for one in model.requests[-1].messages if hasattr(one, "results")]
+    lengths = [len(result.content) for result in group.results]
+    assert sum(lengths) <= 200_000
+    assert min(lengths) >= 8_000
 
 
 def test_a_predicate_and_an_administrator_may_ask_too(session, model, monkeypatch, settings):
@@ -569,8 +591,6 @@ def test_a_child_draws_on_its_roots_cap(session, model, monkeypatch):
 
 def test_the_actual_cost_replaces_the_estimate(session, model, monkeypatch):
     """A11.11: reservations become actual cost at the end"""
-    from copilot.tools.base import ToolOutput
-
     pay = costly("pay")
 
     async def run(arguments, invocation):

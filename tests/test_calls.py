@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from copilot.previews import redacted_arguments
 from copilot.providers.base import CallFragment, ToolCall, ToolSpecification
 from copilot.tools.base import Arguments
 from copilot.tools.calls import (
     MALFORMED,
+    MOST_NESTED,
     PROBLEMS_LENGTH,
     RAW_ARGUMENTS_KEPT,
     Assembler,
@@ -149,6 +151,15 @@ def test_what_is_no_json_object_is_malformed(text):
     (made,) = assembled(CallFragment(0, "a", "look", text))
     assert made.raw_arguments == text[:RAW_ARGUMENTS_KEPT]
     assert replayed(made) == ToolCall(call_id="a", tool="look", arguments={})
+
+
+@pytest.mark.parametrize("levels", [MOST_NESTED, 400, 5_000])
+def test_arguments_nested_deeper_than_anybody_walks_are_malformed(levels):
+    """A8.2: people are shown arguments level by level, and a page must not break on them"""
+    assert parse_arguments('{"a":' * levels + "1" + "}" * levels) is None
+    shallow = parse_arguments('{"a":' * 90 + "[]" + "}" * 90)
+    assert shallow is not None
+    assert redacted_arguments(shallow) == shallow
 
 
 def test_empty_arguments_mean_none_at_all():

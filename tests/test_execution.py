@@ -142,6 +142,8 @@ async def test_wrong_arguments_are_named_and_numbers_in_quotes_are_taken(offer: 
     assert not wrong.success
     assert "number" in wrong.content
     assert "colour" in wrong.content
+    [strange] = await run(call("echo", **{"\x1b[31mcol\x07our": "red"}))
+    assert "[31mcolour" in strange.content  # A9.7
     assert (coerced.success, coerced.content) == (True, "x")
 
 

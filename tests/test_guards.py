@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from copilot.agent.guards import Guards, Limits
@@ -37,6 +39,16 @@ def test_the_third_equal_round_is_noted_once_and_the_sixth_ends_the_turn():
     assert [len(note) for note in notes] == [0, 0, 1, 0, 0]
     assert limit(guards) is None
     rounds(guards, (made(), "same"))
+    assert limit(guards) == "loop_detected"
+
+
+def test_an_output_that_names_its_call_is_the_same_output():
+    """A10.2: what is cut says under which id the rest is read, and every call has another"""
+    guards = Guards(Limits())
+    for number in range(6):
+        call = ToolCall(call_id=f"call_{number}", tool="look", arguments={})
+        outcome = replace(result(f'beginning … call_id "call_{number}" … end'), call_id=call.call_id)
+        guards.observe([call], {call.call_id: outcome}, {})
     assert limit(guards) == "loop_detected"
 
 

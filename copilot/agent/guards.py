@@ -172,7 +172,8 @@ class Guards:
     def _signature(self, calls: Sequence[ToolCall], outcomes: Mapping[str, CallOutcome]) -> str | None:
         """What a round did and got, as a hash; None when it only polled."""
         acts = [
-            (call.tool, call.arguments, outcomes[call.call_id].content)
+            # A cut output names its call, which is never the same twice.
+            (call.tool, call.arguments, outcomes[call.call_id].content.replace(call.call_id, ""))
             for call in calls
             if call.tool not in self._polling
         ]

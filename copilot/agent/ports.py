@@ -46,8 +46,11 @@ class Toolbox(Protocol):
         """Names of the tools that may answer the same again and again (A10.2)."""
         ...
 
-    def run(self, calls: Sequence[ToolCall], emit: Emit) -> AsyncIterator[CallOutcome]:
-        """Outcomes as they finish. Closing the iterator cancels what still runs."""
+    def run(self, calls: Sequence[ToolCall], emit: Emit, *, taken: int = 0) -> AsyncIterator[CallOutcome]:
+        """Outcomes as they finish. Closing the iterator cancels what still runs.
+
+        `taken` characters of what the group may give the model are for its other calls (A9.6).
+        """
         ...
 
 
@@ -254,7 +257,9 @@ class MemoryToolbox:
     def polling(self) -> frozenset[str]:
         return self.polled
 
-    async def run(self, calls: Sequence[ToolCall], emit: Emit) -> AsyncIterator[CallOutcome]:
+    async def run(
+        self, calls: Sequence[ToolCall], emit: Emit, *, taken: int = 0
+    ) -> AsyncIterator[CallOutcome]:
         self.ran.extend(calls)
         tasks = [asyncio.ensure_future(self.tools[call.tool](call, emit)) for call in calls]
         try:

@@ -39,9 +39,14 @@ class TurnToolbox:
     def polling(self) -> frozenset[str]:
         return frozenset(tool.name for tool in self._tools if tool.polling)
 
-    def run(self, calls: Sequence[ToolCall], emit: Emit) -> AsyncIterator[CallOutcome]:
+    def run(self, calls: Sequence[ToolCall], emit: Emit, *, taken: int = 0) -> AsyncIterator[CallOutcome]:
         return execution.run_group(
-            calls, context=self._context, emit=emit, outside=self._outside, starting=self._starting
+            calls,
+            context=self._context,
+            emit=emit,
+            outside=self._outside,
+            starting=self._starting,
+            taken=taken,
         )
 
 

@@ -12,7 +12,7 @@ from copilot.agent.parts import Asked, CallMade, Produced, ResultMade
 from copilot.agent.ports import Ports, closed
 from copilot.events import Event, QuestionAsked, QuestionClosed, ToolStateChanged
 from copilot.providers.base import ModelMessage, ToolCall, ToolGroup
-from copilot.tools.base import CallOutcome
+from copilot.tools.base import LEAST_CHARACTERS, CallOutcome
 from copilot.tools.calls import FAILED_BEFORE_IT_RAN, error_outcome, refusal
 
 POINTED_AT_CHARACTERS = (
@@ -63,6 +63,7 @@ class ToolRun:
         self._notes = notes or {}
         self._most = most
         self._refused = refused
+        self._resumes = False
         self._made: set[str] = set()
         self._done: set[str] = set()
 
@@ -84,6 +85,7 @@ class ToolRun:
     def calls_stand(self) -> None:
         """The rows of the calls were stored by an earlier run of the turn."""
         self._made.update(self.rows)
+        self._resumes = True
 
     async def play(self) -> AsyncIterator[Produced]:
         usable: list[ToolCall] = []
@@ -131,6 +133,13 @@ class ToolRun:
             return outcome
         return replace(outcome, content=SAME_OUTPUT.format(tool=earlier.tool, call_id=earlier.call_id))
 
+    def _taken(self) -> int:
+        """Characters that the group's other calls have had, if they ran before a pause, or must be left (A9.6)."""
+        last = next((one for one in reversed(self._before) if isinstance(one, ToolGroup)), None)
+        earlier = last.results if last is not None and self._resumes else ()
+        had = sum(len(one.content) for one in earlier if one.call_id not in self.rows)
+        return had + LEAST_CHARACTERS * len(self.asked)
+
     async def _run(self, calls: Sequence[ToolCall]) -> AsyncIterator[Event | CallOutcome]:
         """Outcomes and what the tools say meanwhile, in the order in which they come."""
         if not calls:
@@ -151,7 +160,8 @@ class ToolRun:
         self, calls: Sequence[ToolCall], arrived: asyncio.Queue[Event | CallOutcome | None]
     ) -> None:
         try:
-            async with closed(self._toolbox.run(calls, arrived.put_nowait)) as outcomes:
+            running = self._toolbox.run(calls, arrived.put_nowait, taken=self._taken())
+            async with closed(running) as outcomes:
                 async for outcome in outcomes:
                     arrived.put_nowait(outcome)
         finally:

@@ -24,7 +24,7 @@ from copilot.models import Approval, Turn
 from copilot.permissions import Permissions
 from copilot.previews import redacted_arguments
 from copilot.tools import mcp_offline, registry
-from copilot.tools.calls import canonical, invalid_arguments
+from copilot.tools.calls import canonical, invalid_arguments, nested_too_deep
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +84,8 @@ def _final_arguments(given: Decide, row: Approval) -> dict[str, JSON] | None:
     """The arguments as a person changed them, checked as the model's are; None when nothing was changed."""
     if given.arguments is None:
         return None
+    if nested_too_deep(given.arguments):
+        raise InvalidRequest("The arguments are nested too deeply.", code="invalid_arguments")
     final = canonical(_unmasked(given.arguments, row.arguments, redacted_arguments(row.arguments)))
     assert isinstance(final, dict)
     if final == row.arguments:

@@ -17,6 +17,7 @@ from copilot.events import JSON, Event
 from copilot.providers.base import ImagePart, ToolSpecification
 
 MAX_TOOL_WAIT_SECONDS = 300  # longer work starts and is polled (A9.5)
+LEAST_CHARACTERS = 8_200  # every call keeps 8,000 characters of its output, and the marker (A9.6)
 
 
 class Arguments(BaseModel):

@@ -22,6 +22,7 @@ RAW_ARGUMENTS_KEPT = 8_000  # characters of a malformed call, for diagnosis only
 CLOSE_NAMES = 5
 PROBLEMS_NAMED = 5
 PROBLEMS_LENGTH = 1_000
+MOST_NESTED = 100  # levels: what walks through arguments later must not run out of stack
 
 MALFORMED = (
     "The call was not executed: its arguments are not one valid JSON object. "
@@ -144,7 +145,26 @@ def parse_arguments(text: str) -> dict[str, JSON] | None:
         value = canonical(json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not nested_too_deep(value) else None
+
+
+def nested_too_deep(value: JSON) -> bool:
+    level = [value]
+    for _ in range(MOST_NESTED):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: JSON) -> Iterable[JSON]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+        case _:
+            return ()
 
 
 def canonical(value: JSON) -> JSON:

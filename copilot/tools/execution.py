@@ -45,13 +45,15 @@ async def run_group(
     emit: Callable[[Event], None],
     outside: Sequence[AnyTool] = (),
     starting: Starting = at_once,
+    taken: int = 0,
 ) -> AsyncGenerator[CallOutcome, None]:
     """One outcome per call, as they finish. Closing the iterator cancels what still runs.
 
-    `starting` is awaited with a call's id when its turn has come, and before anything happens.
+    `starting` is awaited with a call's id when its turn has come, and before anything happens; `taken` characters
+    of the group's room are not for these calls (A9.6).
     """
     offered = registry.offered(context.permissions, context.channel, outside)
-    group = _Group(calls, offered, context, emit, starting)
+    group = _Group(calls, offered, context, emit, starting, results.Room(len(calls), taken=taken))
     tasks = [asyncio.create_task(group.run(call)) for call in calls]
     try:
         for finished in asyncio.as_completed(tasks):
@@ -73,6 +75,7 @@ class _Group:
         context: TurnContext,
         emit: Callable[[Event], None],
         starting: Starting,
+        room: results.Room,
     ) -> None:
         self.open = True
         self._context = context
@@ -81,7 +84,7 @@ class _Group:
         self._offered = {tool.name: tool for tool in offered}
         self._places = asyncio.Semaphore(settings.TOOL_CALLS_AT_ONCE)
         self._exclusive = asyncio.Lock()  # first come, first served: call order, because tasks start in it
-        self._room = results.Room(len(calls))
+        self._room = room
         self._asking = next((call.call_id for call in calls if self._asks(call)), None)
 
     async def run(self, call: ToolCall) -> CallOutcome:

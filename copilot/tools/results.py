@@ -16,10 +16,9 @@ from copilot.errors import StorageUnavailable
 from copilot.providers.base import ImagePart, ToolCall
 from copilot.redaction import redact
 from copilot.tags import escape_server_tags
-from copilot.tools.base import CallOutcome, ToolOutput
+from copilot.tools.base import LEAST_CHARACTERS, CallOutcome, ToolOutput
 from copilot.workspace import files, sniffing
 
-LEAST_CHARACTERS = 8_200  # every call keeps 8,000 characters of its output, and the marker
 PREVIEW_CHARACTERS = 4_000
 CHUNK_CHARACTERS = 1_000_000  # cleaned at a time, so that other threads get their turn in between
 LARGE_CHARACTERS = 100_000  # above this, cleaning is too slow for the loop
@@ -42,11 +41,14 @@ class Result:
 
 
 class Room:
-    """The characters one group may give the model; each call still out has its least part set aside."""
+    """The characters one group may give the model; each call still out has its least part set aside.
 
-    def __init__(self, calls: int) -> None:
+    `taken` of them belong to calls of the group that ran before these, or run after them.
+    """
+
+    def __init__(self, calls: int, *, taken: int = 0) -> None:
         self._waiting = calls
-        self._left = settings.TOOL_GROUP_CHARACTERS
+        self._left = max(settings.TOOL_GROUP_CHARACTERS - taken, LEAST_CHARACTERS * calls)
         self._least = min(LEAST_CHARACTERS, self._left // max(calls, 1))
 
     def take(self, text: str, call_id: str) -> tuple[str, bool]:
@@ -88,7 +90,7 @@ async def conclude(
 ) -> CallOutcome:
     """The outcome of a call; what the model or the preview lacks is kept whole before anybody hears of it."""
     text = await _clean(result.text)
-    shown = redact(result.short) if result.short is not None else text
+    shown = clean(result.short) if result.short is not None else text
     content, truncated = room.take(shown, call.call_id)
     file_id = None
     if truncated or result.abridged or len(text) > PREVIEW_CHARACTERS:
