@@ -84,7 +84,7 @@ def _agent(owner_id: int, asked: Asked) -> AgentVersion | None:
         raise InvalidRequest("An agent runs in conversations of its own.", code="invalid_session")
     version = presets.version(owner_id, asked.agent_id)
     presets.request(version, asked.inputs)
-    if "\\u0000" in schemas.written(asked.inputs):
+    if not schemas.keepable(asked.inputs):
         raise InvalidRequest("The inputs hold a character that cannot be kept.", code="inputs_invalid")
     return version
 
@@ -178,8 +178,9 @@ def claim(schedule: Schedule, now: datetime) -> ScheduleRun | None:
 
 
 def going() -> list[ScheduleRun]:
-    """Runs whose end is not known yet."""
-    rows = ScheduleRun.objects.filter(outcome=GOING).select_related("schedule", "turn")
+    """Runs whose end is to be written down: those that wait for a person must not stand in the others' way."""
+    over = Q(turn=None) | Q(turn__ended_at__isnull=False)
+    rows = ScheduleRun.objects.filter(over, outcome=GOING).select_related("schedule", "turn")
     return list(rows.order_by("pk")[: 5 * AT_ONCE])
 
 

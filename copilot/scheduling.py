@@ -35,8 +35,18 @@ def tick(now: datetime | None = None) -> int:
     now = now or datetime.now(UTC)
     for run in schedules.going():
         _look_after(run, now)
-    claimed = [(schedule, schedules.claim(schedule, now)) for schedule in schedules.due(now)]
-    return sum(_start(schedule, run) for schedule, run in claimed if run is not None)
+    return sum(_run(schedule, now) for schedule in schedules.due(now))
+
+
+def _run(schedule: Schedule, now: datetime) -> bool:
+    """Taken only when it is its turn: should this one break, the others stay due."""
+    try:
+        run = schedules.claim(schedule, now)
+    except Refused as refusal:  # its line or its zone means nothing any more
+        if schedules.switch_off(schedule.pk, refusal.message):
+            tell_off(schedule, None)
+        return False
+    return run is not None and _start(schedule, run)
 
 
 def _start(schedule: Schedule, run: ScheduleRun) -> bool:

@@ -34,6 +34,8 @@ def problems(schema: Mapping[str, JSON]) -> list[str]:
     try:
         if len(written(schema)) > MAX_CHARACTERS:
             return [f"inputs_schema: at most {MAX_CHARACTERS:,} characters."]
+        if not keepable(schema):
+            return ["inputs_schema: holds a character that cannot be kept."]
         found = [
             f"inputs_schema{at}: {REFUSED[name]}." for at, name in _keywords(schema, "") if name in REFUSED
         ]
@@ -74,6 +76,14 @@ def named(schema: Mapping[str, JSON]) -> list[str]:
 
 def written(value: Mapping[str, JSON]) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
+
+
+def keepable(value: Mapping[str, JSON]) -> bool:
+    """No NUL and no half of a surrogate pair: the database takes neither."""
+    try:
+        return b"\\u0000" not in written(value).encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _keywords(schema: Mapping[str, JSON], at: str) -> Iterator[tuple[str, str]]:

@@ -114,6 +114,8 @@ def test_every_problem_is_told_at_once(db):
         {"type": "object", "$id": "http://elsewhere/"},
         {"type": 7},
         {"type": "object", "properties": {"a": {"description": "x" * 33_000}}},
+        {"type": "object", "description": "a\0b"},
+        {"type": "object", "properties": {"a\ud800": {}}},
     ],
 )
 def test_a_schema_that_fetches_recurs_or_is_none_is_refused(schema, db):

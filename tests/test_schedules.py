@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+import msgspec
 import pytest
 from django.db import connection
 from pydantic import ValidationError
@@ -295,6 +296,41 @@ def test_a_limit_is_recorded_and_is_not_the_tasks_fault(rig, session, monkeypatc
     task.refresh_from_db()
     assert outcomes(task)[0][0] == "refused"
     assert task.failures == 0
+
+
+def test_a_task_that_cannot_be_read_any_more_is_switched_off_and_holds_up_no_other(rig, session):
+    """A26.3: a zone may be renamed, a smallest interval may grow"""
+    broken = daily(timezone="Mars/Olympus", next_run=datetime.now(UTC) - timedelta(hours=2))
+    Schedule.objects.filter(pk=broken.pk).update(next_run=datetime.now(UTC) - timedelta(hours=2))
+    sound = daily(session)
+    assert scheduling.tick() == 1
+    broken.refresh_from_db()
+    assert (broken.next_run, "time zone" in broken.disabled_reason) == (None, True)
+    assert outcomes(sound)[0][0] == "started"
+
+
+def test_a_task_that_breaks_costs_no_other_its_run(rig, session):
+    """A26.3"""
+    broken = daily(arrival={"reply": 7})
+    Schedule.objects.filter(pk=broken.pk).update(next_run=datetime.now(UTC) - timedelta(hours=2))
+    sound = daily(session)
+    with pytest.raises(msgspec.ValidationError):
+        scheduling.tick()
+    assert scheduling.tick() == 1
+    assert outcomes(sound)[0][0] == "started"
+
+
+@pytest.mark.django_db
+def test_runs_that_wait_for_a_person_are_not_looked_at_every_minute():
+    """A26.3: a thousand of them would hide those that have ended"""
+    waits, ends, unsaid = daily(), daily(), daily()
+    runs = [
+        ScheduleRun.objects.create(schedule=one, due_at=datetime.now(UTC), outcome="started")
+        for one in (waits, ends, unsaid)
+    ]
+    schedules.belongs(runs[0], make.turn(make.session(), Turn.Status.WAITING).pk)
+    schedules.belongs(runs[1], make.turn(make.session(), Turn.Status.SUCCEEDED).pk)
+    assert schedules.going() == runs[1:]
 
 
 def test_a_cancelled_task_does_not_run(rig, session):
