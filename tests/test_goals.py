@@ -104,6 +104,15 @@ def test_a_judgement_that_cannot_be_read_pauses_with_a_reason(rig, judge, sessio
     assert told(session.pk, "goal.judged")[-1].state == "paused"
 
 
+def test_a_judgement_with_what_no_row_can_hold_is_a_judgement(rig, model, judge, session):
+    """A30.4"""
+    judge.will(verdict(False, "Go\0 on", reason="not\0 yet"))
+    pursue(session)
+    rig.run_errands()
+    quiet(session)
+    assert goal(session) == ("active", "not yet", 1)
+
+
 def test_when_nobody_can_judge_it_is_paused(rig, model, judge, session):
     """A30.4: it never loops on errors"""
     judge.always(Fail("overloaded"))

@@ -15,7 +15,11 @@ from copilot import questions
 from copilot.awaited import open_questions, question_view
 from copilot.errors import Conflict, FenceLost, InvalidRequest, NotFound
 from copilot.models import Question, Turn
+from copilot.providers.scripted import Call, Text
 from tests import make
+from tests.engine import Model, Rig, ended, queue, start, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
 
 
 def running_turn() -> Turn:
@@ -139,6 +143,22 @@ def test_closing_a_turns_questions_closes_only_open_ones() -> None:
     assert questions.close_for_turn(turn.id, "superseded") == [still_open.id]
     assert questions.close_for_turn(turn.id, "cancelled") == []
     assert open_questions(turn.session_id) == []
+
+
+def test_what_has_a_turn_of_its_own_does_not_stand_for_an_answer(rig: Rig, model: Model) -> None:
+    """A12.3: an ordinary message follows the question, this one would not"""
+    session = make.session()
+    model.will(Call("ask_user", {"question": "Which?"}))
+    model.will(Text("Blue, then."))
+    turn_id = start(session)
+    until(lambda: Question.objects.filter(turn=turn_id).exists())
+    queue(session, "Count the ships", run_id="own-turn")
+    assert Question.objects.get().outcome == Question.Outcome.OPEN
+    queue(session, "And this behind it")
+    assert Question.objects.get().outcome == Question.Outcome.OPEN
+    questions.answer(session.owner_id, Question.objects.get().pk, text="Blue", choice=None)
+    ended(turn_id)
+    assert "The user answered: Blue" in model.said_to(1)
 
 
 @pytest.mark.django_db

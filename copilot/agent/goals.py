@@ -21,6 +21,7 @@ from copilot.models import Message, Session, Turn
 from copilot.permissions import Permissions
 from copilot.ports import Said, say
 from copilot.providers.base import ProviderFailure
+from copilot.rows import storable
 from copilot.tags import escape_server_tags
 
 log = logging.getLogger(__name__)
@@ -87,9 +88,10 @@ def _answer(turn: Turn) -> str:
 def _read(reply: str) -> Judgement | str:
     """Models put words or fences around what they were asked for."""
     try:
-        return msgspec.json.decode(reply[reply.index("{") : reply.rindex("}") + 1], type=Judgement)
+        said = msgspec.json.decode(reply[reply.index("{") : reply.rindex("}") + 1], type=Judgement)
     except (ValueError, msgspec.DecodeError):
         return UNREADABLE
+    return Judgement(said.achieved, storable(said.reason), storable(said.next_step))
 
 
 @cache

@@ -279,7 +279,7 @@ def _queue(
         raise TooMany("Too many messages in a short time.", retry_after_seconds=wait)
     settle()
     running = UUID(waiting.turn_id)
-    if opening.of_owner:  # another member of a channel does not answer for the one who was asked (L14)
+    if _follows(opening):
         questions.close_for_turn(running, "superseded")
     cursor = publish(opening.session_id, user_id, [(queries.queue_now(opening.session_id), None)])
     return Queued(
@@ -290,6 +290,11 @@ def _queue(
         cursor=cursor,
         ignored_attachments=ignored,
     )
+
+
+def _follows(opening: turns.Opening) -> bool:
+    """Whether it can stand for an answer: its owner's, and delivered at the next boundary (A12.3, L14)."""
+    return opening.of_owner and not any(one.run_id for one in history.pending(opening.session_id))
 
 
 def _refuse_full(opening: turns.Opening, ignored: list[str]) -> Started:
