@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import threading
+import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -118,6 +120,31 @@ async def test_a_name_that_changes_is_asked_once_and_the_checked_address_is_used
         assert b"hello a.example" in (await way_out.fetch(f"http://a.example:{port}/")).body
         assert names.asked == ["a.example"]
         assert await refused(way_out, f"http://a.example:{port}/") == "address_refused"
+
+
+async def test_names_that_take_for_ever_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A24.1: their owners decide how long they take, and everybody's threads would wait for them"""
+    real, answering = socket.getaddrinfo, threading.Event()
+
+    def slow(host: str, *args: object, **options: object) -> object:
+        if host.endswith(".example"):
+            answering.wait(PATIENCE_SECONDS)
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return real(host, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    fetches = [asyncio.create_task(refused(net.Client(), f"http://n{n}.example/")) for n in range(40)]
+    try:
+        await asyncio.wait_for(asyncio.to_thread(time.monotonic), PATIENCE_SECONDS / 2)
+    finally:
+        answering.set()
+    assert set(await asyncio.gather(*fetches)) == {"unreachable"}
+
+
+@pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..example", ".example"])
+async def test_what_can_be_no_name_is_the_name_of_no_host(host: str) -> None:
+    """A24.1"""
+    assert await refused(net.Client(), f"http://{host}/") == "unreachable"
 
 
 async def test_the_socket_itself_refuses_what_a_resolver_let_through() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from copilot import addresses
+
+NAME_THREADS = 16  # what is slow to resolve holds up others of its kind, and no model's request
+_threads = ThreadPoolExecutor(NAME_THREADS, thread_name_prefix="names")
 
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
@@ -22,12 +27,36 @@ class ResolverFactory(Protocol):
     def __call__(self) -> AbstractResolver: ...
 
 
+class Names(AbstractResolver):
+    """The system's resolver, on threads that nobody else needs: whoever owns a name decides how long it takes."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await asyncio.get_running_loop().run_in_executor(_threads, _looked_up, host, port, family)
+        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return [
+            ResolveResult(
+                hostname=host, host=str(address[0]), port=port, family=kind, proto=protocol, flags=flags
+            )
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        return None
+
+
+def _looked_up(host: str, port: int, family: socket.AddressFamily) -> Sequence[AddressInfo]:
+    try:
+        return socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    except UnicodeError as problem:  # a part that is empty, or longer than the parts of names may be
+        raise socket.gaierror(socket.EAI_NONAME, "no such name") from problem
+
+
 class WayOut:
     """`unchecked` addresses and `resolver` exist for tests; no setting leads to them."""
 
-    def __init__(
-        self, *, unchecked: Collection[str] = (), resolver: ResolverFactory = aiohttp.ThreadedResolver
-    ) -> None:
+    def __init__(self, *, unchecked: Collection[str] = (), resolver: ResolverFactory = Names) -> None:
         self._unchecked = frozenset(unchecked)
         self._resolver = resolver
 

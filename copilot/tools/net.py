@@ -12,7 +12,7 @@ import aiohttp
 from yarl import URL
 
 from copilot import addresses
-from copilot.addresses.connecting import NotPublic, ResolverFactory, WayOut
+from copilot.addresses.connecting import Names, NotPublic, ResolverFactory, WayOut
 from copilot.tools.base import ToolFailed
 
 MAX_BYTES = 5 * 1024 * 1024  # of the body, after decompression
@@ -47,7 +47,7 @@ class Client:
         *,
         ports: Collection[int] = PORTS,
         unchecked: Collection[str] = (),
-        resolver: ResolverFactory = aiohttp.ThreadedResolver,
+        resolver: ResolverFactory = Names,
         total_seconds: float = TOTAL_SECONDS,
     ) -> None:
         self._ports = frozenset(ports)

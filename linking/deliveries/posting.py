@@ -12,7 +12,7 @@ from django.conf import settings
 from yarl import URL
 
 from copilot import addresses
-from copilot.addresses.connecting import NotPublic, ResolverFactory, WayOut
+from copilot.addresses.connecting import Names, NotPublic, ResolverFactory, WayOut
 from copilot.errors import InvalidRequest
 
 PORTS = frozenset({443, 8443})
@@ -35,7 +35,7 @@ class Poster:
         *,
         ports: Collection[int] = PORTS,
         unchecked: Collection[str] = (),
-        resolver: ResolverFactory = aiohttp.ThreadedResolver,
+        resolver: ResolverFactory = Names,
         trusts: ssl.SSLContext | None = None,
     ) -> None:
         self._ports = frozenset(ports)
