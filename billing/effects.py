@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 
-from billing import accounts, alerts, gateway, inbox, metrics, notices, payments, subscriptions
+from billing import alerts, gateway, inbox, metrics, notices, payments, subscriptions
 from billing.errors import Refused
 from billing.inbox import Claimed, ClaimLost
 from billing.models import Account
@@ -172,16 +172,27 @@ def _renewal_failed(event: Claimed, deadline: gateway.Deadline) -> bool:
     invoice = gateway.get_invoice(deadline, event.id_in("id")) if account else None
     if account is None or invoice is None:
         return False
-    subscriptions.renewal_failed(account.pk, invoice, attempted_at=_happened_at(event))
+    subscriptions.renewal_failed(
+        account.pk, invoice, attempt=_attempt_of(event, invoice), attempted_at=_happened_at(event)
+    )
     return True
+
+
+def _attempt_of(event: Claimed, invoice: gateway.Invoice) -> int:
+    """Which one it tells of: the invoice counts on while the event waits."""
+    counted = event.object.get("attempt_count")
+    return (
+        counted
+        if isinstance(counted, int) and 0 < counted <= invoice.attempt_count
+        else invoice.attempt_count
+    )
 
 
 def _customer_deleted(event: Claimed, deadline: gateway.Deadline) -> bool:
     account = _account_of(event.id_in("id"))
     if account is None:
         return False
-    accounts.forget_customer(account.pk, event.id_in("id"))
-    subscriptions.sync(account.pk)
+    subscriptions.customer_gone(account.pk, event.id_in("id"))
     return True
 
 

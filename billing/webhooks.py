@@ -25,8 +25,10 @@ MOST_BYTES = 512 * 1024
 @require_POST
 def stripe_webhook(request: HttpRequest) -> HttpResponse:
     """No call of Stripe's and no business here: that is the task's."""
-    if not settings.STRIPE_WEBHOOK_SECRETS:
-        return _refused(503, "payments_off", "There is no secret to check a signature with.")
+    if not settings.STRIPE_WEBHOOK_SECRETS or not settings.STRIPE_SECRET_KEY:
+        return _refused(
+            503, "payments_off", "Payments are not set up: what Stripe says could not be looked up."
+        )
     body = _body(request)
     if body is None:
         return _refused(413, "too_large", f"More than {MOST_BYTES} bytes.")

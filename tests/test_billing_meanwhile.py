@@ -192,7 +192,7 @@ def test_a_failed_attempt_heard_of_after_the_end_says_nothing(shop: Shop) -> Non
     assert invoice is not None
     gateway.cancel_subscription(gateway.in_task(), shop.mirror.stripe_id, key="by staff at Stripe")
     attempted_at = shop.mirror.synced_at
-    subscriptions.renewal_failed(shop.account.pk, invoice, attempted_at=attempted_at)
+    subscriptions.renewal_failed(shop.account.pk, invoice, attempt=1, attempted_at=attempted_at)
     assert (shop.tier, shop.mirror.grace_until) == ("FREE", None)
 
 

@@ -254,7 +254,9 @@ def failed(shop):
     """What the webhook of a failed attempt does."""
     shop.sync()
     found = gateway.get_invoice(gateway.in_task(), shop.fake.all("invoice")[0]["id"])
-    subscriptions.renewal_failed(shop.account.pk, found, attempted_at=timezone.now())
+    subscriptions.renewal_failed(
+        shop.account.pk, found, attempt=found.attempt_count, attempted_at=timezone.now()
+    )
 
 
 def test_a_renewal_that_fails_b15_c1(shop, django_capture_on_commit_callbacks):

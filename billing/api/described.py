@@ -29,7 +29,7 @@ def with_webhook(result: dict[str, Any], generator: object, request: object, pub
                 "400": _answer("Not signed by one of the secrets, too old, or not readable.", _ERROR),
                 "405": {"description": "Method not allowed."},
                 "413": _answer("More than 512 KiB.", _ERROR),
-                "503": _answer("No secret is set up.", _ERROR),
+                "503": _answer("Payments are not set up here.", _ERROR),
             },
         }
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -106,18 +106,20 @@ def top_up_if_low(account_id: int) -> None:
 
 
 def _begun(account: Account, cents: int) -> TopUp | None:
-    """None when one is open, or the day has seen enough of them. Under the account's lock, so that none is counted late."""
+    """None when one is open, or the day has seen enough of them. Under the account's lock, so that none is counted late.
+
+    Whether one is open is read, not left to the constraint: that would wait for whoever credits the last one, who
+    waits for the account.
+    """
     most = policies.rules().policy.auto_top_up_max_per_day
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
-    try:
-        with transaction.atomic():
-            Account.objects.select_for_update(no_key=True).get(pk=account.pk)
-            mine = TopUp.objects.filter(account=account, kind=TopUp.Kind.AUTO)
-            if mine.filter(created_at__gte=today).count() >= most:
-                return None
-            return TopUp.objects.create(account=account, kind=TopUp.Kind.AUTO, amount_cents=cents)
-    except IntegrityError:  # one_open_auto_top_up_per_account
-        return None
+    with transaction.atomic():
+        Account.objects.select_for_update(no_key=True).get(pk=account.pk)
+        mine = TopUp.objects.filter(account=account, kind=TopUp.Kind.AUTO)
+        is_open = mine.filter(state__in=TopUp.UNFINISHED).exists()
+        if is_open or mine.filter(created_at__gte=today).count() >= most:
+            return None
+        return TopUp.objects.create(account=account, kind=TopUp.Kind.AUTO, amount_cents=cents)
 
 
 def charge(top_up: TopUp) -> None:
@@ -182,7 +184,9 @@ def retry_stuck() -> int:
     stuck = TopUp.objects.filter(kind=TopUp.Kind.AUTO, state=states.State.CREATED, created_at__lt=before)
     tried = list(stuck.select_related("account"))
     for top_up in tried:
-        if top_up.created_at < timezone.now() - GIVEN_UP_AFTER:
+        if not AutoTopUp.objects.filter(account=top_up.account_id, enabled=True).exists():
+            states.move(top_up.pk, states.State.FAILED)  # nobody wants it now; if it was paid, Stripe says so
+        elif top_up.created_at < timezone.now() - GIVEN_UP_AFTER:
             fail(top_up, "refused")
         else:
             charge(top_up)

@@ -21,10 +21,9 @@ def follow_refunds(intent_id: str, deadline: gateway.Deadline) -> bool:
     top_up = _bought_by(intent_id, deadline)
     if top_up is None:
         return False
-    refunds = gateway.list_refunds(deadline, intent_id)
     with transaction.atomic():
-        book = _Book(top_up)
-        for refund in reversed(refunds):  # Stripe lists the newest first
+        book = _Book(top_up)  # before Stripe is asked: what was heard first must not be written last (B14.4)
+        for refund in reversed(gateway.list_refunds(deadline, intent_id)):  # Stripe lists the newest first
             if refund.takes_money:
                 book.reverse(f"refund:{refund.id}", refund.amount_cents, "Refund")
             elif refund.status in ("failed", "canceled"):
@@ -39,28 +38,29 @@ def follow_dispute(dispute: gateway.Dispute, deadline: gateway.Deadline, *, rein
     top_up = _bought_by(intent_id, deadline) if intent_id else None
     if top_up is None:
         return False
-    won = reinstated or dispute.status == "won"
     with transaction.atomic():
         book = _Book(top_up)
-        if won:
+        dispute = gateway.get_dispute(deadline, dispute.id) or dispute  # nobody else follows it now (B14.4)
+        if reinstated or dispute.status == "won":
             book.reinstate(f"dispute:{dispute.id}", f"dispute-won:{dispute.id}", "Dispute won")
-        elif not dispute.is_warning and book.reverse(
-            f"dispute:{dispute.id}", dispute.amount_cents, "Disputed payment"
-        ):
+        elif not dispute.is_warning:
+            book.reverse(f"dispute:{dispute.id}", dispute.amount_cents, "Disputed payment")
             _stop_charging(top_up, dispute.id)
         book.close()
     return True
 
 
 def _stop_charging(top_up: TopUp, dispute_id: str) -> None:
-    automatic.switch_off(top_up.account_id, "dispute")
-    notices.post(
+    """At the first word of it: what its owner switches on again afterwards stays on."""
+    is_news = notices.post(
         top_up.account.user_id,
         "payment_disputed",
         dedupe_key=f"dispute:{dispute_id}",
         data={"amount_cents": top_up.amount_cents},
         mail=True,
     )
+    if is_news:
+        automatic.switch_off(top_up.account_id, "dispute")
 
 
 def _bought_by(intent_id: str, deadline: gateway.Deadline) -> TopUp | None:
@@ -92,15 +92,13 @@ class _Book:
             for entry in self._entries.values()
         )
 
-    def reverse(self, key: str, cents: int, reason: str) -> bool:
+    def reverse(self, key: str, cents: int, reason: str) -> None:
         """At most what is left of the top-up; nothing was credited for one under review."""
         cents = min(cents, self._top_up.amount_cents - self._reversed_cents())
-        if key in self._entries or cents <= 0 or self._top_up.state == states.State.REVIEW:
-            return False
-        self._entries[key] = ledger.reverse(
-            self._top_up.account.user_id, cents, key=key, reason=reason, reference=str(self._top_up.pk)
-        )
-        return True
+        if key not in self._entries and cents > 0 and self._top_up.state != states.State.REVIEW:
+            self._entries[key] = ledger.reverse(
+                self._top_up.account.user_id, cents, key=key, reason=reason, reference=str(self._top_up.pk)
+            )
 
     def reinstate(self, reversal: str, key: str, reason: str) -> None:
         """Only what was taken."""

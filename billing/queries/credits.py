@@ -168,7 +168,7 @@ def _entries(user_id: int, filters: Filters) -> QuerySet[LedgerEntry]:
         rows = rows.filter(kind=filters.kind)
     if filters.since:
         rows = rows.filter(created_at__gte=_midnight(filters.since))
-    if filters.until:
+    if filters.until and filters.until < date.max:  # nothing comes after that one
         rows = rows.filter(created_at__lt=_midnight(filters.until) + timedelta(days=1))
     return rows
 

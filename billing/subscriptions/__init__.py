@@ -7,7 +7,7 @@ from billing.subscriptions.grace import lapse_overdue, renewal_failed
 from billing.subscriptions.granting import check_drift, set_tier
 from billing.subscriptions.portals import portal
 from billing.subscriptions.previews import Price, preview
-from billing.subscriptions.syncing import ENDED, reconcile, sync
+from billing.subscriptions.syncing import ENDED, customer_gone, reconcile, sync
 
 __all__ = [
     "ENDED",
@@ -17,6 +17,7 @@ __all__ = [
     "change",
     "check_drift",
     "checkout_ended",
+    "customer_gone",
     "erase",
     "lapse_overdue",
     "portal",

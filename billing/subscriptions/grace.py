@@ -19,7 +19,9 @@ from billing.subscriptions.syncing import sync, tell_lapsed
 logger = logging.getLogger(__name__)
 
 
-def renewal_failed(account_id: int, invoice: gateway.Invoice, *, attempted_at: datetime) -> None:
+def renewal_failed(
+    account_id: int, invoice: gateway.Invoice, *, attempt: int, attempted_at: datetime
+) -> None:
     """An attempt to collect it came to nothing. A first or an upgrade invoice starts no grace.
 
     What Stripe says now decides: if it was paid meanwhile there is nothing to tell.
@@ -31,22 +33,22 @@ def renewal_failed(account_id: int, invoice: gateway.Invoice, *, attempted_at: d
     if mirror is None:
         return
     until = attempted_at + timedelta(days=policies.rules().policy.grace_days)
-    if invoice.attempt_count <= 1:  # later ones do not extend it
+    if attempt <= 1:  # later ones do not extend it
         Subscription.objects.filter(pk=mirror.pk).update(
             grace_until=Least("grace_until", Value(until, DateTimeField()))
         )
-    _tell(account_id, invoice, mirror)
+    _tell(account_id, invoice, attempt, mirror)
 
 
-def _tell(account_id: int, invoice: gateway.Invoice, mirror: Subscription) -> None:
+def _tell(account_id: int, invoice: gateway.Invoice, attempt: int, mirror: Subscription) -> None:
     mirror.refresh_from_db(fields=["grace_until"])
     user_id = Account.objects.values_list("user_id", flat=True).get(pk=account_id)
     notices.post(
         user_id,
         "payment_failed",
-        dedupe_key=f"payment_failed:{invoice.id}:{invoice.attempt_count}",
+        dedupe_key=f"payment_failed:{invoice.id}:{attempt}",
         data={
-            "attempt": invoice.attempt_count,
+            "attempt": attempt,
             "last_attempt": invoice.next_attempt_at is None,
             "invoice_url": invoice.hosted_url,
             "portal_url": redirects.portal(),

@@ -42,6 +42,7 @@ class Present:
         return (
             self.one is None
             and mirror is not None
+            and mirror.status in HEALTHS
             and (bool(mirror.schedule_id) or mirror.cancel_at_period_end)
         )
 

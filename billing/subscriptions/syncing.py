@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
-from billing import alerts, gateway, notices, plans, policies
+from billing import accounts, alerts, gateway, notices, plans, policies
 from billing.errors import GatewayError
 from billing.models import Account, PlanChange, Subscription, TierPolicy
 from billing.subscriptions import tiers
@@ -36,6 +36,14 @@ def sync(account_id: int, *, deadline: gateway.Deadline | None = None) -> gatewa
         account = tiers.locked(account_id)
         _follow(account, one, known)
         return one
+
+
+def customer_gone(account_id: int, customer_id: str) -> None:
+    """Stripe has deleted him. The lock before the row, as in every sync: two that meet must not wait in a circle."""
+    with transaction.atomic():
+        _alone(account_id)
+        accounts.forget_customer(account_id, customer_id)
+        sync(account_id)
 
 
 def reconcile() -> int:

@@ -1,0 +1,136 @@
+"""Two workers who need the same row: who fetched first never writes last, and neither waits for the other in a circle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from django.db import connection, transaction
+
+from billing import accounts, effects, gateway, ledger, payments
+from billing.models import Account, AutoTopUp, LedgerEntry, StripeEvent, TopUp
+from billing.payments import states
+from billing.subscriptions import syncing, tiers
+from tests import make
+from tests.engine import until
+from tests.paying import settle, stripe
+from tests.stripe_fake import Fake
+
+__all__ = ["stripe"]
+pytestmark = pytest.mark.django_db(transaction=True)
+PURCHASE = payments.Purchase(amount_cents=1_000, success_url="https://x", cancel_url="https://x")
+
+
+class Beside(threading.Thread):
+    """Another worker; the test goes on when it waits for a lock of ours, or is done."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._act = act
+        self.raised: Exception | None = None
+        self.start()
+        until(lambda: not self.is_alive() or somebody_waits())
+
+    def run(self) -> None:
+        try:
+            self._act()
+        except Exception as problem:
+            self.raised = problem
+        finally:
+            connection.close()
+
+    def ends_well(self) -> None:
+        self.join()
+        assert self.raised is None
+
+
+def somebody_waits() -> bool:
+    """For this very connection: other tests have locks of their own."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))"
+        )
+        return bool(cursor.fetchone()[0])
+
+
+def bought(stripe: Fake) -> TopUp:
+    top_up = payments.buy(make.ada().pk, PURCHASE, key=None)
+    stripe.pay(top_up.checkout_session_id)
+    settle(stripe)
+    top_up.refresh_from_db()
+    assert top_up.payment_intent_id
+    return top_up
+
+
+def apply_told(stripe: Fake, kind: str) -> Callable[[], object]:
+    """What a worker does with the one event of this kind that waits at Stripe's."""
+    (event,) = [one for one in stripe.webhooks.take() if one["type"] == kind]
+    stripe.webhooks.deliver([event])
+    return partial(effects.apply, StripeEvent.objects.get(event_id=event["id"]).pk)
+
+
+def test_a_worker_that_was_slow_takes_nothing_for_a_refund_that_failed_meanwhile(stripe: Fake) -> None:
+    """B10.5, B14.4: he looked while it was pending; the end is known to another before he writes."""
+    top_up = bought(stripe)
+    refund_id = stripe.refund(top_up.payment_intent_id, 1_000, status="pending")
+    heard = apply_told(stripe, "refund.created")
+    with transaction.atomic():
+        TopUp.objects.select_for_update().get(pk=top_up.pk)
+        slow = Beside(heard)
+        stripe.end_refund(refund_id, "failed")
+        payments.follow_refunds(top_up.payment_intent_id, gateway.in_task())
+    slow.ends_well()
+    assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
+    assert list(LedgerEntry.objects.values_list("kind", flat=True)) == ["TOP_UP"]
+
+
+def test_a_worker_that_was_slow_takes_nothing_for_a_dispute_that_was_won_meanwhile(stripe: Fake) -> None:
+    """B10.6, B14.4: the same of a dispute, which the bank has decided since."""
+    top_up = bought(stripe)
+    dispute_id = stripe.dispute(top_up.payment_intent_id, 1_000)
+    heard = apply_told(stripe, "charge.dispute.created")
+    with transaction.atomic():
+        TopUp.objects.select_for_update().get(pk=top_up.pk)
+        slow = Beside(heard)
+        stripe.close_dispute(dispute_id, won=True)
+    slow.ends_well()
+    assert Account.objects.get(user=make.ada()).credit_balance_cents == 1_000
+    assert list(LedgerEntry.objects.values_list("kind", flat=True)) == ["TOP_UP"]
+
+
+def test_a_customer_is_forgotten_while_his_subscription_is_synced(stripe: Fake) -> None:
+    """B14.5, B14.4: Stripe tells of both ends at once; neither worker waits for the other in a circle."""
+    account = accounts.get_or_create(make.ada().pk)
+    customer_id = accounts.ensure_customer(account, gateway.in_task())
+    stripe.webhooks.take()
+    stripe.world.emit("customer.deleted", stripe.world.objects[customer_id])
+    heard = apply_told(stripe, "customer.deleted")
+    with transaction.atomic():
+        syncing._alone(account.pk)  # as another sync does, before it asks Stripe
+        forgetting = Beside(heard)
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '5s'")
+        tiers.locked(account.pk)  # and after it
+    forgetting.ends_well()
+    assert set(StripeEvent.objects.values_list("state", "attempts")) == {("DONE", 1)}
+    assert Account.objects.get(pk=account.pk).stripe_customer_id is None
+
+
+def test_credit_runs_low_while_the_last_purchase_is_credited(stripe: Fake) -> None:
+    """B10.4, B10.c4: it still counts as open then; neither waits for the other in a circle, and nothing is bought twice."""
+    account = accounts.get_or_create(make.ada().pk)
+    stripe.save_card(accounts.ensure_customer(account, gateway.in_task()))
+    AutoTopUp.objects.create(account=account, enabled=True, threshold_cents=500, amount_cents=1_000)
+    payments.top_up_if_low(account.pk)
+    top_up = TopUp.objects.get()
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '5s'")
+        states.move(top_up.pk, states.State.PAID)  # the first half of its credit …
+        low = Beside(partial(payments.top_up_if_low, account.pk))
+        ledger.top_up(account.user_id, 1_000, key=f"topup:{top_up.pk}")  # … and the second
+    low.ends_well()
+    assert (TopUp.objects.count(), len(stripe.all("payment_intent"))) == (1, 1)
+    assert Account.objects.get(pk=account.pk).credit_balance_cents == 1_000
