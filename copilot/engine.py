@@ -239,7 +239,7 @@ class Engine:
             await self._end_broken(run)
         finally:
             run.recorder.abandon()
-            if run.over and billing_usage.holds_money():
+            if run.closed and billing_usage.holds_money():
                 self._keep(in_thread(billing_usage.settle, run.turn.user_id, str(run.turn.turn_id)))
             if self._runs.get(str(run.turn.turn_id)) is run:  # else taken over, and by this very process
                 del self._runs[str(run.turn.turn_id)]

@@ -10,14 +10,14 @@ import pytest
 from billing import counters, ledger, queries, usage
 from billing.models import BillingNotice, LedgerEntry, LimitPolicy
 from copilot import dispatch, history
-from copilot.errors import TooMany
+from copilot.errors import NotFound, TooMany
 from copilot.models import Message, Turn
 from copilot.providers.base import ToolCall
 from copilot.providers.scripted import Text
 from copilot.tools import execution
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput
 from tests import make
-from tests.engine import cue, ended, lease_of, queue, say, start, told, until
+from tests.engine import command, cue, ended, lease_of, queue, say, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.test_billing_counters import _pool_of, record
@@ -130,6 +130,34 @@ def test_a_running_turn_holds_money_until_it_ends(session, model):
     until(lambda: not counters.client().hgetall(counters.holds_key(session.owner_id)))
     model.will(Text("Now"))
     assert ended(start(other)).status == "succeeded"
+
+
+def test_a_turn_that_is_handed_over_keeps_what_is_held_for_it(session, model, rig):
+    """B6.7: only an end or a pause settles it; the worker that leaves has neither seen."""
+    LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
+    queries.forget_policy()
+    model.otherwise = lambda request: (
+        [Text(" on."), cue(2)] if "Going" in repr(request.messages[-2:]) else [Text("Going"), cue(1)]
+    )
+    turn_id = start(session)
+    model.reaches(1)
+    old = rig.worker
+    rig.start_worker()
+    old.leave(grace_seconds=0)
+    model.reaches(2)
+    assert list(counters.client().hgetall(counters.holds_key(session.owner_id))) == [str(turn_id)]
+    model.give(2)
+    assert ended(turn_id).status == "succeeded"
+    until(lambda: not counters.client().hgetall(counters.holds_key(session.owner_id)))
+
+
+def test_a_conversation_of_somebody_else_is_not_there_whatever_the_limit_says(session):
+    """B7.1: ownership before the check: a used-up limit tells nothing of it, with a run_id or without."""
+    bob = make.user("bob")
+    record(bob, 1_000_000)
+    for run_id in (None, "mine"):
+        with pytest.raises(NotFound):
+            dispatch.submit(command(session, "Hello", user_id=bob.pk, run_id=run_id))
 
 
 # --- priced tools ---------------------------------------------------------------------------------------

@@ -233,6 +233,21 @@ async def test_a_budget_spent_on_the_summary_ends_the_turn():
     assert parts[-1] == Failed(code="budget_reached")
 
 
+async def test_a_limit_that_a_forced_summary_reaches_ends_the_turn_before_the_next_call():
+    """B6.10, A10.6: asked before the call that is made again; what was said before makes it an answer"""
+    overflow = [ProviderFailure("context_overflow")]
+    for said, looks, ending in (
+        ([], 1, Failed(code="limit_reached", details="Reached.")),
+        ([calls(call("1", "look"), text="Looking.")], 2, Answered(limit_code="limit_reached")),
+    ):
+        reciter = Reciter(*said, overflow, say("Too much."))
+        budget = MemoryBudget(limit_after=looks)
+        compactor = MemoryCompactor(short())
+        parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, budget=budget))
+        assert (len(reciter.requests), parts[-1]) == (len(said) + 1, ending)
+        assert_well_ordered(parts)
+
+
 # --- the request for a summary -----------------------------------------------------------------------
 
 TALK = (

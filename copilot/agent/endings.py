@@ -162,7 +162,7 @@ async def _end(
             return ended
 
     ended = await decided(run, end)
-    run.over = True
+    run.close()
     return ended
 
 

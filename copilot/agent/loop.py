@@ -211,10 +211,10 @@ class Loop:
             async with closed(self._shorten(forced=False)) as parts:
                 async for part in parts:
                     yield part
-            if (limit := await self._purse.inside_round()) is not None:
-                async with closed(self._end_at(limit)) as parts:
-                    async for part in parts:
-                        yield part
+            async with closed(self._end_if_short()) as parts:
+                async for part in parts:
+                    yield part
+            if self._ending is not None:
                 return
         await self._take_follow_ups()
         if self._guards.is_last(self.rounds):
@@ -237,12 +237,18 @@ class Loop:
                 async with closed(self._shorten(forced=True)) as parts:
                     async for part in parts:
                         yield part
-            if not (shorten and self.shortening.succeeded):
-                larger = await self.asker.go_larger(self.messages, in_tool_loop=self._ran_tools)
-                for part in larger:
-                    yield part
-                if not larger:
+            if shorten and self.shortening.succeeded:
+                async with closed(self._end_if_short()) as parts:
+                    async for part in parts:
+                        yield part
+                if self._ending is not None:
                     return
+                continue
+            larger = await self.asker.go_larger(self.messages, in_tool_loop=self._ran_tools)
+            for part in larger:
+                yield part
+            if not larger:
+                return
 
     async def _shorten(self, *, forced: bool) -> AsyncIterator[Produced]:
         """Only at a complete tool group: that is where rounds begin (A17.2)."""
@@ -257,6 +263,13 @@ class Loop:
             yield left
         if self._ran_tools:
             yield self._note(SHORTENED)
+
+    async def _end_if_short(self) -> AsyncIterator[Produced]:
+        """A summary may have cost what was left (A10.4, B6.10)."""
+        if (limit := await self._purse.inside_round()) is not None:
+            async with closed(self._end_at(limit)) as parts:
+                async for part in parts:
+                    yield part
 
     async def _take_follow_ups(self) -> None:
         """At a tool boundary alone, and only when the turn goes on (A13.7)."""

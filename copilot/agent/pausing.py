@@ -25,7 +25,7 @@ async def pause(run: Run, paused: Paused) -> None:
             raise FenceLost(f"turn {run.turn.turn_id} was ended by somebody else") from conflict
         run.interruption = "stop"
         raise asyncio.CancelledError from None
-    run.over = True
+    run.close()
     await run.recorder.calls.settle()
     await _tell(run, views)
     await in_thread(lease.give_back, str(run.turn.session_id), str(run.turn.token))

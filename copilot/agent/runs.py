@@ -37,6 +37,10 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self.deciding = False  # whether it ends is being decided in Postgres: nothing may cut that short
         self.over = False
+        self.closed = False  # the turn ended or paused here: nothing is held for it any more (B6.7)
+
+    def close(self) -> None:
+        self.over = self.closed = True
 
     def leave(self) -> None:
         log.warning("turn %s belongs to another worker now", self.turn.turn_id)

@@ -46,6 +46,9 @@ def _submit(command: SendMessage) -> Started | Queued:
     try:
         check_limit(command.user_id)
     except TooMany:
+        queries.session_of(
+            command.user_id, command.session_id
+        )  # a foreign one is not there, limit or not (B7.1)
         if command.run_id is None or (first := first_outcome(command)) is None:
             raise
         return first  # it was accepted before the limit was reached
