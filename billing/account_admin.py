@@ -27,6 +27,7 @@ else:
 
 SYNC_SECONDS = 10.0  # for each account; staff wait for it
 LONGEST_ID = 9  # digits
+MOST_LIMIT = 2**53  # microdollars: nine billion dollars, and exact in the scripts of Redis
 LAST = 10  # of each kind of row on an account's page
 
 
@@ -37,10 +38,10 @@ class TierForm(Reasoned):
 
 class OverridesForm(Reasoned):
     daily_limit_microdollars = forms.IntegerField(
-        min_value=0, required=False, help_text="Empty = by tier, 0 = unlimited."
+        min_value=0, max_value=MOST_LIMIT, required=False, help_text="Empty = by tier, 0 = unlimited."
     )
     weekly_limit_microdollars = forms.IntegerField(
-        min_value=0, required=False, help_text="Empty = by tier, 0 = unlimited."
+        min_value=0, max_value=MOST_LIMIT, required=False, help_text="Empty = by tier, 0 = unlimited."
     )
     field_order = ["daily_limit_microdollars", "weekly_limit_microdollars", "reason"]
 

@@ -12,7 +12,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from billing.errors import Refused
+from billing.errors import Conflict, Refused
 
 if TYPE_CHECKING:  # Django's own classes take no parameter when they run
     RowAdmin = admin.ModelAdmin[Any]
@@ -47,8 +47,8 @@ class Asking(RowAdmin):
     def _done(self, request: HttpRequest, row: Model, act: Act, given: dict[str, Any]) -> bool:
         try:
             said = act(row, given)
-        except Refused as problem:
-            self.message_user(request, f"{getattr(row, 'user', row)}: {problem.message}", messages.ERROR)
+        except (Refused, Conflict) as problem:
+            self.message_user(request, f"{getattr(row, 'user', row)}: {problem}", messages.ERROR)
             return False
         self.log_change(request, row, f"{said} {given['reason']}")
         return True

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 
 from billing import payments, redirects
 from billing.errors import Refused
-from billing.visitors import user_id_of
+from billing.visitors import key_of, user_id_of
 
 AMOUNT = re.compile(r"[0-9]{1,9}(?:[.,][0-9]{1,4})?")  # no exponents: `1e99999` has a hundred thousand digits
 
@@ -31,7 +31,7 @@ def buy(request: HttpRequest) -> HttpResponse:
         cancel_url=page,
         save_card="save_card" in request.POST,
     )
-    key = request.POST.get("key", "")[:64]
+    key = key_of(request)
     try:
         top_up = payments.buy(
             user_id_of(request), purchase, key=f"page:{key}:{purchase.amount_cents}" if key else None

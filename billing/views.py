@@ -21,7 +21,7 @@ from billing import queries, usage
 from billing.errors import RESET_REFUSALS, Refused
 from billing.models import LedgerEntry
 from billing.queries import Filters, Standing, WindowView
-from billing.visitors import user_id_of
+from billing.visitors import key_of, user_id_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +70,8 @@ def _why_not(refusal: str, stands: Standing) -> str:
 @require_POST
 def reset(request: HttpRequest) -> HttpResponse:
     """The button of the usage page, for those without a script."""
-    key = request.POST.get("key", "")[:128] or None
     try:
-        usage.reset(user_id_of(request), key=key)
+        usage.reset(user_id_of(request), key=key_of(request) or None)
     except Refused as refusal:
         messages.error(request, refusal.message)
     else:

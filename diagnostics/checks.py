@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_network
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -54,3 +55,20 @@ def ages_and_numbers_agree(app_configs: Sequence[AppConfig] | None, **kwargs: ob
                 )
             )
     return found
+
+
+@register
+def networks_can_be_read(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
+    return [
+        Error(f"METRICS_ALLOWED_CIDRS: {network!r} is no network like 10.0.0.0/8.", id="diagnostics.E005")
+        for network in settings.METRICS_ALLOWED_CIDRS
+        if not _is_network(network)
+    ]
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True

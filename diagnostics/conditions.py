@@ -34,6 +34,13 @@ class Moment:
             return "dead"
         return "unknown" if execution_id in self.unknown else "live"
 
+    def evidence(self, execution_id: UUID, started_at: datetime | None) -> str | None:
+        """Why a running one is orphaned; None when it is not."""
+        age = self.now - (started_at or self.now)
+        if execution_id in self.dead:
+            return "beat" if age > ORPHANED_AFTER else None
+        return "age" if execution_id in self.unknown and age > _orphan_age() else None
+
 
 def judged(now: datetime, *, one: UUID | None = None) -> Moment:
     """All running executions, or one of them, by the evidence of D2."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.db.models import (
@@ -24,7 +24,6 @@ from diagnostics import conditions
 from diagnostics.conditions import Moment
 
 HOUR, DAY = timedelta(hours=1), timedelta(hours=24)
-MOST_OWNERS = 50  # whose limits are asked about; more stranded sessions are a fault of ours, not of limits
 Figures = dict[str, int | float | None]
 
 
@@ -147,10 +146,6 @@ def stranded_sessions() -> list[UUID]:
     """Without those whose messages wait for their owner's limit, which is nobody's fault (B7.3)."""
     found = executions.stranded_sessions(seconds=conditions.STRANDED_SECONDS)
     owners = executions.owners_of(found)
-    kept = {owner for owner in sorted(set(owners.values()))[:MOST_OWNERS] if _is_at_a_limit(owner)}
+    stand = billing.standings(set(owners.values()), datetime.now(UTC)) if owners else ()
+    kept = {one.user_id for one in stand if one.exhausted is not None}
     return [session_id for session_id in found if owners.get(session_id) not in kept]
-
-
-def _is_at_a_limit(user_id: int) -> bool:
-    use = billing.usage(user_id)
-    return any(window is not None and window.percent_used >= 100 for window in (use.daily, use.weekly))

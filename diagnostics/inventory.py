@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from celery import current_app
 from django.conf import settings
@@ -14,9 +14,10 @@ from kombu.exceptions import KombuError
 
 from copilot.queries import executions, inventory
 from diagnostics.findings import Worker, WorkerStatus
-from diagnostics.shared import Shared
+from diagnostics.shared import Question, Shared, answered
 
 INSPECT_SECONDS = 1.0
+LAST_SECONDS = 0.5  # for the way there and back; a broker that hangs would take for ever
 LATE_SECONDS = 60.0
 BUDGET_SECONDS = 2.0
 CACHE_SECONDS = 5.0
@@ -87,27 +88,26 @@ def _beating(view: inventory.WorkerView, answered: Answered | None) -> Worker:
 
 def ask_celery() -> list[Answered]:
     """Three questions at once, a second in all: nobody knows how many will answer. Silence is no answer, not an error."""
-    asked = {name: _asked(name) for name in ("stats", "active_queues", "reserved")}
-    stats, queues, reserved = (future.result() for future in asked.values())
+    asked = [question.asked() for question in _QUESTIONS]
+    until = time.monotonic() + INSPECT_SECONDS + LAST_SECONDS
+    stats, queues, reserved = (answered(one, seconds=until - time.monotonic()) or {} for one in asked)
     return [
         _answered(name, stats.get(name), queues.get(name), reserved.get(name))
         for name in sorted({*stats, *queues, *reserved})
     ]
 
 
-def _asked(question: str) -> Future[Answers]:
-    future: Future[Answers] = Future()
+def _inspect(question: str) -> Answers:
+    method: Callable[[], Answers | None] = getattr(
+        current_app.control.inspect(timeout=INSPECT_SECONDS), question
+    )
+    return method() or {}
 
-    def ask() -> None:
-        try:
-            inspect = current_app.control.inspect(timeout=INSPECT_SECONDS)
-            method: Callable[[], Answers | None] = getattr(inspect, question)
-            future.set_result(method() or {})
-        except (OSError, KombuError):
-            future.set_result({})
 
-    threading.Thread(target=ask, name=f"celery {question}", daemon=True).start()
-    return future
+_QUESTIONS = tuple(
+    Question(f"celery {name}", partial(_inspect, name), away=(OSError, KombuError))
+    for name in ("stats", "active_queues", "reserved")
+)
 
 
 def _answered(name: str, stats: object, queues: object, reserved: object) -> Answered:

@@ -277,7 +277,7 @@ def _shown(row: executions.Described, seen: _Seen) -> Execution:
         lease=LeaseShown(holder=lease.turn_id, ttl_ms=lease.ttl_ms) if lease else None,
         last_beat_seconds=round(silent, 1) if runs and silent is not None else None,
         liveness=liveness,
-        evidence={"dead": "beat", "unknown": "age"}.get(liveness or ""),  # D3
+        evidence=seen.moment.evidence(row.id, row.started_at) if runs else None,
         stop_requested_at=row.stop_requested_at,
         dispatch_count=row.dispatch_count,
         failure_code=row.failure_code,

@@ -1,10 +1,12 @@
-"""A value that is made once for all who want it at about the same time (D4)."""
+"""Values that are made once for all who want them, and questions that may never be answered (D4, D6)."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from django.db import connection
@@ -53,3 +55,38 @@ class Shared(Generic[T]):
     def forget(self) -> None:
         with self._lock:
             self._values = []
+
+
+class Question(Generic[T]):
+    """Asked on a thread that nobody waits for longer than he wants to; one at a time, or those who hang would gather."""
+
+    def __init__(self, name: str, ask: Callable[[], T], *, away: tuple[type[Exception], ...]) -> None:
+        self._name, self._ask, self._away = name, ask, away
+        self._lock = threading.Lock()
+        self._asked: Future[T | None] | None = None
+
+    def asked(self) -> Future[T | None]:
+        """The one that is under way, or another."""
+        with self._lock:
+            if self._asked is None or self._asked.done():
+                self._asked = Future()
+                threading.Thread(
+                    target=self._answer, args=[self._asked], name=self._name, daemon=True
+                ).start()
+            return self._asked
+
+    def _answer(self, asked: Future[T | None]) -> None:
+        answer: T | None = None
+        try:
+            with suppress(*self._away):
+                answer = self._ask()
+        finally:
+            asked.set_result(answer)
+
+
+def answered(asked: Future[T | None], *, seconds: float) -> T | None:
+    """None also when nobody has answered in time."""
+    try:
+        return asked.result(timeout=max(0.0, seconds))
+    except TimeoutError:
+        return None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -18,7 +16,7 @@ from diagnostics import inventory as present
 from diagnostics.conditions import Moment
 from diagnostics.findings import MOST_IDS, Snapshot, Summary
 from diagnostics.reading import one_moment, takes_writes
-from diagnostics.shared import Shared
+from diagnostics.shared import Question, Shared, answered
 from diagnostics.ticks import last_tick_at
 from linking import queries as linking
 
@@ -41,7 +39,7 @@ T = TypeVar("T")
 
 def compute() -> Summary:
     """Now, whatever is remembered; a source that fails leaves its figures out and its name behind."""
-    queues = _on_thread(broker.depths)
+    queues = _queues.asked()
     degraded: list[str] = []
     figures: counting.Figures = {}
     now = datetime.now(UTC)
@@ -54,7 +52,7 @@ def compute() -> Summary:
     waking = _or_none(inventory.wakeups_waiting)
     if waking is None:
         degraded.append("redis")
-    depths = _awaited(queues)
+    depths = answered(queues, seconds=BROKER_SECONDS)
     if depths is None:
         degraded.append("broker")
     return Summary(
@@ -74,27 +72,6 @@ def _depth(depths: broker.Depths | None, waking: int | None) -> Mapping[str, int
     return {**by_queue, "total": sum(by_queue.values())}
 
 
-def _on_thread(ask: Callable[[], T]) -> Future[T]:
-    """On a thread that nobody waits for longer than he wants to."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(ask())
-        except broker.UNREACHABLE as problem:
-            future.set_exception(problem)
-
-    threading.Thread(target=run, name="broker depths", daemon=True).start()
-    return future
-
-
-def _awaited(future: Future[T]) -> T | None:
-    try:
-        return future.result(timeout=BROKER_SECONDS)
-    except (TimeoutError, *broker.UNREACHABLE):
-        return None
-
-
 def _or_none(ask: Callable[[], T]) -> T | None:
     try:
         return ask()
@@ -102,6 +79,7 @@ def _or_none(ask: Callable[[], T]) -> T | None:
         return None
 
 
+_queues = Question("broker depths", broker.depths, away=broker.UNREACHABLE)
 _summary = Shared(compute, CACHE_SECONDS)
 
 

@@ -157,7 +157,11 @@ class Stop(OnExecutions):
         reasons = dict(self.against(batch))
         ours: set[UUID] = set()  # whose stop was asked for here first, so that one call alone counts it
         for one in batch.ids:
-            if one not in reasons and (reason := tried(self._ask(ours), one, batch)) is not None:
+            if one in reasons:
+                continue
+            if time.monotonic() > batch.deadline:
+                reasons[one] = "error:timeout"
+            elif (reason := tried(self._ask(ours), one, batch)) is not None:
                 reasons[one] = "stop_pending" if reason == "error:database" else reason
         asked = [one for one in batch.ids if one not in reasons]
         deadline = min(batch.deadline, time.monotonic() + settings.DIAG_STOP_WAIT_SECONDS)
