@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from celery import current_app
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import Error as AnyDatabaseError
+from django.db import IntegrityError, connection, transaction
 from django.db.models import F, Sum
 from django.utils import timezone
 from kombu.exceptions import OperationalError
@@ -77,7 +78,7 @@ def charge_delivered(user_id: int, cents: int, *, key: str, reason: str = "", re
         spend(user_id, cents, key=key, reason=reason, reference=reference)
     except InsufficientCredits:
         return _leaked("insufficient_balance", user_id, cents, key)
-    except (BillingError, DatabaseError):
+    except (BillingError, AnyDatabaseError):
         return _leaked("unexpected_error", user_id, cents, key)
     return True
 
@@ -93,7 +94,7 @@ def _account_if_known(user_id: int) -> int | None:
     """What failed may be the database itself; the line in the log must be written all the same."""
     try:
         return Account.objects.filter(user_id=user_id).values_list("pk", flat=True).first()
-    except DatabaseError:
+    except AnyDatabaseError:
         return None
 
 

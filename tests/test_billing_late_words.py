@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
 from billing import accounts, gateway, payments
-from billing.models import AutoTopUp, BillingNotice, StripeEvent, TopUp
+from billing.models import Account, AutoTopUp, BillingNotice, StripeEvent, TopUp
 from billing.payments import automatic
 from tests import make, stripe_fake
 from tests.paying import WEBHOOK, apply_received, settle, stripe
@@ -82,6 +83,15 @@ def test_a_plan_that_has_ended_can_be_kept_without_keys(shop: Shop, settings: py
     assert shop.tier == "FREE"
     settings.STRIPE_SECRET_KEY = ""
     assert shop.ask("FREE").status_code == 200
+
+
+def test_a_lease_that_a_dead_process_left_costs_no_look_up(shop: Shop) -> None:
+    """B12.4, B11.4: whoever held the right to change the plan is gone; what is pending is kept as ever."""
+    shop.subscribe("PRO")
+    over = timezone.now() - timedelta(seconds=1)
+    Account.objects.update(change_token=uuid4(), change_lease_until=over)
+    _, made = shop.calls(lambda: [shop.status() for _ in range(3)])
+    assert made == ["get"]
 
 
 @pytest.mark.parametrize("day", ["9999-12-31", "0001-01-01"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 from kombu.exceptions import OperationalError
 
 from billing import accounts, counters, gateway, ledger, payments, queries, subscriptions, tasks, usage
@@ -234,14 +234,21 @@ def test_a_charge_that_fails_for_whatever_reason_is_written_down(
     monkeypatch.setattr(ledger, "spend", _database_away)
     monkeypatch.setattr(Account.objects, "filter", _database_away)
     assert not ledger.charge_delivered(ada.pk, 5, key="tool:2")
+    monkeypatch.setattr(ledger, "spend", _connection_gone)
+    assert not ledger.charge_delivered(ada.pk, 5, key="tool:3")
     assert [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR] == [
         f"billing_leak leak_type=unexpected_error account={account.pk} cents=5 key=tool:1",
         "billing_leak leak_type=unexpected_error account=None cents=5 key=tool:2",
+        "billing_leak leak_type=unexpected_error account=None cents=5 key=tool:3",
     ]
 
 
 def _database_away(*args: object, **kwargs: object) -> None:
     raise DatabaseError
+
+
+def _connection_gone(*args: object, **kwargs: object) -> None:
+    raise InterfaceError
 
 
 def test_the_database_has_the_last_word_on_a_balance(monkeypatch: Patch) -> None:

@@ -10,14 +10,15 @@ import pytest
 from billing import counters, ledger, queries, usage
 from billing.models import BillingNotice, LedgerEntry, LimitPolicy
 from copilot import dispatch, history
+from copilot.commands import Decide
 from copilot.errors import NotFound, TooMany
-from copilot.models import Message, Turn
+from copilot.models import Approval, Message, Turn
 from copilot.providers.base import ToolCall
-from copilot.providers.scripted import Text
+from copilot.providers.scripted import Call, Text
 from copilot.tools import execution
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput
 from tests import make
-from tests.engine import command, cue, ended, lease_of, queue, say, start, told, until
+from tests.engine import Errand, add_tools, command, cue, ended, lease_of, queue, say, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.test_billing_counters import _pool_of, record
@@ -149,6 +150,25 @@ def test_a_turn_that_is_handed_over_keeps_what_is_held_for_it(session, model, ri
     model.give(2)
     assert ended(turn_id).status == "succeeded"
     until(lambda: not counters.client().hgetall(counters.holds_key(session.owner_id)))
+
+
+def test_decisions_that_are_refused_together_hold_nothing(session, model, monkeypatch):
+    """B7, A11.4, B6.7: one of two turns would still be admitted; neither goes on, and nothing stays held."""
+    add_tools(monkeypatch, Errand("pay", approval="ask"))
+    asked = []
+    for one in (session, make.session()):
+        model.will(Call("pay", {}))
+        start(one)
+        until(lambda one=one: Approval.objects.filter(session=one).exists() and not lease_of(one))
+        asked.append(Approval.objects.get(session=one))
+    LimitPolicy.objects.update_or_create(pk=1, defaults={"turn_hold_microdollars": 600_000})
+    queries.forget_policy()
+    record(session.owner, 500_000)
+    decisions = [Decide(approval_id=one.pk, decision="approve") for one in asked]
+    with pytest.raises(TooMany):
+        dispatch.decide(session.owner_id, decisions)
+    assert set(Approval.objects.values_list("state", flat=True)) == {"requested"}
+    assert counters.client().hgetall(counters.holds_key(session.owner_id)) == {}
 
 
 def test_a_conversation_of_somebody_else_is_not_there_whatever_the_limit_says(session):

@@ -113,6 +113,10 @@ def test_messages_cache_writes_without_breakdown_are_short_lived() -> None:
         ([], None),
     ],
 )
-def test_only_a_believable_cost_is_taken(cost: JSON, expected: str | None) -> None:
-    """A19.4, A19.c1"""
+def test_only_a_believable_cost_is_taken(
+    cost: JSON, expected: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A19.4, A19.c1, B4.3: what is there and no amount is an error in the log, what is negative a warning"""
     assert tokens.reported_cost({"cost": cost}) == expected
+    told = "" if cost is None or expected is not None else "WARNING" if cost == -1 else "ERROR"
+    assert [one.levelname for one in caplog.records] == ([told] if told else [])

@@ -85,7 +85,7 @@ def plan_state(user_id: int, *, action: Action = "none", url: str = "") -> PlanS
     tier = account.tier if account else "FREE"
     policies_by_tier = {policy.tier: policy for policy in TierPolicy.objects.all()}
     costs = {name: policy.monthly_cents for name, policy in policies_by_tier.items()}
-    to_come = _to_come(account, mirror)
+    to_come = _to_come(account, mirror, now)
     known = to_come or NOTHING
     status = Status(
         tier=tier,
@@ -152,11 +152,12 @@ def _word(account: Account | None, mirror: Subscription | None) -> Word:
     return "granted" if account and account.tier != "FREE" else "none"
 
 
-def _to_come(account: Account | None, mirror: Subscription | None) -> Pending | None:
+def _to_come(account: Account | None, mirror: Subscription | None, now: datetime) -> Pending | None:
     """None: Stripe could not be asked. Nobody is asked about somebody who has no running subscription (B12.c3)."""
     if account is None or mirror is None or not account.stripe_customer_id:
         return NOTHING
     if mirror.status not in pending.LIVE or account.tier == "ENTERPRISE":
         return NOTHING
     age = f"{account.newest_change}:{mirror.synced_at.timestamp()}"  # type: ignore[attr-defined]
-    return pending.of(mirror.stripe_id, user_id=account.user_id, age=age, keep=account.change_token is None)
+    changing = account.change_lease_until is not None and account.change_lease_until >= now
+    return pending.of(mirror.stripe_id, user_id=account.user_id, age=age, keep=not changing)

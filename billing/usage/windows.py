@@ -172,7 +172,9 @@ def repair(one: Broken) -> None:
     """Rewrite the row from what was recorded; nothing is recorded in it meanwhile, for we hold it."""
     key = {"account_id": one.account_id, "kind": one.kind, "starts_on": one.starts_on}
     with transaction.atomic():
-        UsageWindow.objects.select_for_update().filter(**key).first()
+        empty = UsageWindow(**key, used_microdollars=0, version=0, updated_at=timezone.now())
+        UsageWindow.objects.bulk_create([empty], ignore_conflicts=True)  # one that is missing cannot be held
+        UsageWindow.objects.select_for_update().get(**key)
         with connection.cursor() as cursor:
             cursor.execute(
                 _REPAIR,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from copilot import approvals, queries, tasks, turns
 from copilot.approvals import Decision, Resumed
 from copilot.commands import Decide, clean_text
-from copilot.dispatch.limits import admit, check_account, check_limit
+from copilot.dispatch.limits import admit, check_account, check_limit, let_go
 from copilot.dispatch.telling import publish
 from copilot.errors import InvalidRequest
 from copilot.events import JSON, ApprovalDecided, Event, TurnQueued
@@ -48,7 +49,9 @@ def decide(user_id: int, decisions: Sequence[Decide]) -> Decided:
     check_account(user_id)
     rows = approvals.of_owner(user_id, ids)
     checked = [_checked(one, rows[one.approval_id]) for one in decisions]
-    resumed = approvals.decide(user_id, checked, may_resume=partial(_readmit, user_id))
+    with ExitStack() as admitted:  # a refusal of one is a refusal of all: nothing stays held
+        resumed = approvals.decide(user_id, checked, may_resume=partial(_readmit, user_id, admitted))
+        admitted.pop_all()
     told = [_told(one) for one in checked]
     _tell(user_id, rows, told, resumed)
     for one in resumed:
@@ -56,10 +59,11 @@ def decide(user_id: int, decisions: Sequence[Decide]) -> Decided:
     return Decided(approvals=told, resumed=[one.turn_id for one in resumed])
 
 
-def _readmit(user_id: int, turn_id: UUID) -> None:
+def _readmit(user_id: int, admitted: ExitStack, turn_id: UUID) -> None:
     """A pause has let go of what was held for the turn (B6.7)."""
     check_limit(user_id)
     admit(user_id, turn_id)
+    admitted.callback(let_go, user_id, turn_id)
 
 
 # --- what was given ----------------------------------------------------------------------------------

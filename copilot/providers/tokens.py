@@ -97,7 +97,8 @@ def reported_cost(usage: dict[str, JSON]) -> str | None:
     except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        _log.warning("a provider reported a cost that is no amount; it is ignored")
+        level = logging.WARNING if value < 0 else logging.ERROR  # B4.3
+        _log.log(level, "a provider reported a cost that is no amount; it is ignored")
         return None
     return str(cost).strip()
 

@@ -9,14 +9,15 @@ from functools import partial
 import pytest
 from django.db import connection, transaction
 
-from billing import accounts, effects, gateway, ledger, payments
-from billing.models import Account, AutoTopUp, LedgerEntry, StripeEvent, TopUp
+from billing import accounts, effects, gateway, ledger, payments, usage
+from billing.models import Account, AutoTopUp, LedgerEntry, StripeEvent, TopUp, UsageWindow
 from billing.payments import states
 from billing.subscriptions import syncing, tiers
 from tests import make
 from tests.engine import until
 from tests.paying import settle, stripe
 from tests.stripe_fake import Fake
+from tests.test_billing_counters import record
 
 __all__ = ["stripe"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -116,6 +117,25 @@ def test_a_customer_is_forgotten_while_his_subscription_is_synced(stripe: Fake) 
     forgetting.ends_well()
     assert set(StripeEvent.objects.values_list("state", "attempts")) == {("DONE", 1)}
     assert Account.objects.get(pk=account.pk).stripe_customer_id is None
+
+
+def test_a_window_is_made_anew_while_a_call_is_recorded_in_it(stripe: Fake) -> None:
+    """B5.7: its row was lost; whoever repairs it waits for the call, and counts it."""
+    ada = make.ada()
+    record(ada, 400)
+    UsageWindow.objects.all().delete()
+    day, week = usage.broken()
+
+    def repair() -> None:
+        usage.repair(day)
+        usage.repair(week)
+
+    with transaction.atomic():
+        record(ada, 70)
+        repairing = Beside(repair)
+    repairing.ends_well()
+    assert list(UsageWindow.objects.values_list("used_microdollars", flat=True)) == [470, 470]
+    assert list(usage.broken()) == []
 
 
 def test_credit_runs_low_while_the_last_purchase_is_credited(stripe: Fake) -> None:
