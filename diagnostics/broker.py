@@ -10,6 +10,7 @@ from kombu.exceptions import KombuError
 
 QUEUES = ("turns", "default", "chats", "maintenance")
 CONNECT_SECONDS = 1
+ANSWER_SECONDS = 1.0
 UNREACHABLE = (OSError, KombuError)
 
 
@@ -20,10 +21,14 @@ class Depths:
 
 
 def depths() -> Depths:
-    """Raises one of UNREACHABLE."""
-    with current_app.connection_for_read(connect_timeout=CONNECT_SECONDS) as link:
-        link.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
-        return Depths({queue: depth(link, queue) for queue in QUEUES}, _unacked(link))
+    """Raises one of UNREACHABLE; one that takes the connection and says nothing is unreachable too."""
+    how = {"socket_timeout": ANSWER_SECONDS}
+    with current_app.connection_for_read(connect_timeout=CONNECT_SECONDS, transport_options=how) as link:
+        try:
+            link.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+            return Depths({queue: depth(link, queue) for queue in QUEUES}, _unacked(link))
+        except link.connection_errors as problem:
+            raise OSError(type(problem).__name__) from problem
 
 
 def depth(link: Connection, queue: str) -> int:

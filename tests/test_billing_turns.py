@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import pytest
@@ -15,7 +16,7 @@ from copilot.errors import NotFound, TooMany
 from copilot.models import Approval, Message, Turn
 from copilot.providers.base import ToolCall
 from copilot.providers.scripted import Call, Text
-from copilot.tools import execution
+from copilot.tools import charging, execution
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput
 from tests import make
 from tests.engine import Errand, add_tools, command, cue, ended, lease_of, queue, say, start, told, until
@@ -211,7 +212,7 @@ async def slow(arguments: Nothing, invocation: Invocation) -> ToolOutput:
     raise AssertionError
 
 
-def consult(session, turn, run, seconds=60, call_id="call_1"):
+async def consulting(session, turn, run, seconds=60, call_id="call_1"):
     from copilot.context import CHANNELS, TurnContext
     from copilot.permissions import UNRESTRICTED
 
@@ -219,15 +220,15 @@ def consult(session, turn, run, seconds=60, call_id="call_1"):
         session_id=str(session.pk), turn_id=str(turn.pk), user_id=session.owner_id, fence=turn.fence, origin="web",
         permissions=UNRESTRICTED, channel=CHANNELS["web"],
     )  # fmt: skip
+    call = ToolCall(call_id=call_id, tool="oracle", arguments={})
+    group = execution.run_group(
+        [call], context=context, emit=lambda event: None, outside=[priced(run, seconds)]
+    )
+    return [outcome async for outcome in group]
 
-    async def go():
-        call = ToolCall(call_id=call_id, tool="oracle", arguments={})
-        group = execution.run_group(
-            [call], context=context, emit=lambda event: None, outside=[priced(run, seconds)]
-        )
-        return [outcome async for outcome in group]
 
-    [outcome] = asyncio.run(go())
+def consult(*asked, **more):
+    [outcome] = asyncio.run(consulting(*asked, **more))
     return outcome
 
 
@@ -264,3 +265,36 @@ def test_what_cannot_be_charged_any_more_is_kept_and_written_down(monkeypatch, c
     assert "leak_type=insufficient_balance" in leaks[0].getMessage()
     refused = consult(session, make.turn(make.session(), "running"), answer, call_id="call_2")
     assert "insufficient_credits" in refused.content
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_delivered_is_charged_however_often_its_turn_is_cut_off():
+    """B9.8: stopped, and then lost to another worker while the tool still clings to its work."""
+    session = make.session()
+    ledger.grant(session.owner_id, 100, key="grant:1")
+    turn = make.turn(session, "running")
+
+    async def cut_off_twice():
+        delivered, stopped, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def stubborn(arguments: Nothing, invocation: Invocation) -> ToolOutput:
+            invocation.delivered()
+            delivered.set()
+            try:
+                await never.wait()
+            except asyncio.CancelledError:
+                stopped.set()
+            await never.wait()
+            raise AssertionError
+
+        asked = asyncio.ensure_future(consulting(session, turn, stubborn))
+        await delivered.wait()
+        asked.cancel()
+        await stopped.wait()
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+        await asyncio.gather(*charging._charging)
+
+    asyncio.run(cut_off_twice())
+    assert [entry.amount_cents for entry in LedgerEntry.objects.filter(kind="SPEND")] == [-5]

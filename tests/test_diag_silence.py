@@ -18,8 +18,10 @@ from config.celery import app
 from copilot.models import Message, Session, Turn
 from copilot.queries import executions
 from diagnostics import checks, conditions, counting, inventory, lists, snapshot
+from diagnostics.probes import running, servers
 from diagnostics.repairs import performing
 from tests import make
+from tests.engine import until
 from tests.test_billing_counters import record
 from tests.test_diag_repairs import ask, reasons, row
 
@@ -33,7 +35,7 @@ def silent_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"redis://127.0.0.1:{hole.getsockname()[1]}/0"
         for name in ("connection_for_read", "connection_for_write"):
-            monkeypatch.setattr(app, name, lambda *_, **__: Connection(address))
+            monkeypatch.setattr(app, name, lambda *_, **how: Connection(address, **how))
         monkeypatch.setattr(app, "_pool", None)
         yield
     snapshot.forget()
@@ -41,7 +43,7 @@ def silent_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def askers() -> list[str]:
     names = [thread.name for thread in threading.enumerate()]
-    return sorted(name for name in names if name.startswith(("celery ", "broker ")))
+    return sorted(name for name in names if name.startswith(("celery ", "broker ", "probe ")))
 
 
 def test_a_broker_that_says_nothing_keeps_no_page_waiting(silent_broker: None) -> None:
@@ -50,7 +52,9 @@ def test_a_broker_that_says_nothing_keeps_no_page_waiting(silent_broker: None) -
         snapshot.forget()
         assert snapshot.look().summary.degraded == ("broker",)
         assert inventory.look_for_workers() == ()
-    assert askers() == ["broker depths", "celery active_queues", "celery reserved", "celery stats"]
+        [probed] = running.run({"broker": servers.broker})
+        assert not probed.ok
+    until(lambda: askers() == ["celery active_queues", "celery reserved", "celery stats"])
 
 
 def test_a_stop_that_has_no_time_left_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,11 +153,13 @@ class _Group:
             await asyncio.wait({work}, timeout=limit)
         finally:
             finished = work.done()
-            if not finished:
-                await _let_go(work)
-            elif _has_delivered(work):
-                charge.delivered()
-            await charge.settle()
+            try:
+                if not finished:
+                    await _let_go(work)
+                elif _has_delivered(work):
+                    charge.delivered()
+            finally:  # whoever is stopped twice pays for what he has
+                await charge.settle()
         if not finished:
             return results.failure(_too_slow(limit))
         return _judged(call, work)
