@@ -20,6 +20,7 @@ def jobs(*, sweep_seconds: float) -> dict[str, Job]:
         "send lost scans": _job("copilot.tasks.send_lost_scans", 600.0, expires=600),
         "tend storage": _daily("copilot.tasks.tend_storage", 4, 20, expires=HOUR),
         "jobs": _job("copilot.tasks.look_after_jobs", MINUTE, expires=55),
+        "settle calls": _job("copilot.tasks.settle_calls", HOUR, expires=HOUR),
         "purge sessions": _job("copilot.tasks.purge_sessions", HOUR, expires=HOUR),
         "purge files": _job("copilot.tasks.purge_files", HOUR, expires=HOUR),
         "purge shares": _job("copilot.tasks.purge_shares", HOUR, expires=HOUR),

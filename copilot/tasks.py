@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from typing import assert_never
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from copilot.live.client import RedisDown
 log = logging.getLogger(__name__)
 
 PURGE_BATCH = 500
+CALLS_LOOKED_BACK = timedelta(days=1)
 SCAN_AGAIN_SECONDS = 30  # doubled with every failure
 ASIDE_SECONDS = 30  # after which nobody waits for a worker to begin
 
@@ -122,6 +124,15 @@ def tick() -> None:
     from copilot import scheduling
 
     scheduling.tick()
+
+
+@shared_task(name="copilot.tasks.settle_calls", ignore_result=True)
+def settle_calls() -> None:
+    """Once an hour: calls of the last day that are still open, whenever they were made; the sweep looks at the latest (B4.1)."""
+    from copilot import usage
+
+    while usage.settle_forgotten(turns_of=CALLS_LOOKED_BACK):
+        pass
 
 
 @shared_task(name="copilot.tasks.run_errand", ignore_result=True)

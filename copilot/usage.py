@@ -289,7 +289,7 @@ def settle_lost(turn_id: UUID) -> None:
 def settle_forgotten(*, turns_of: timedelta) -> int:
     """The same for calls that nobody comes back to: of turns that ended a while ago, and questions aside (B4.1).
 
-    `turns_of`: how far back is looked; a turn's calls that outlive its recent past are few and were looked at before.
+    `turns_of`: how far back is looked. Often at turns that ended just now, and now and then at a whole day of them.
     """
     over = Now() - FORGOTTEN_AFTER
     of_turns = Q(turn__ended_at__lt=over, turn__ended_at__gt=Now() - FORGOTTEN_AFTER - turns_of)

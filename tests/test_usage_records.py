@@ -13,7 +13,8 @@ from django.db import OperationalError
 from django.db.models.functions import Now
 
 from billing.models import UsageRecord
-from copilot import dispatch, metrics, recovery, usage
+from config import timetable
+from copilot import dispatch, metrics, recovery, tasks, usage
 from copilot.agent import spending
 from copilot.agent.callbook import CallBook
 from copilot.agent.ports import ManualClock
@@ -108,6 +109,19 @@ def test_a_record_that_fails_for_an_hour_is_left_to_the_sweep(session, monkeypat
     ModelCall.objects.filter(pk=call_id).update(created_at=Now() - timedelta(minutes=70))
     assert recovery.settle_forgotten_calls(looked_before=True) == 1
     assert UsageRecord.objects.get().call_id == call_id
+
+
+def test_a_call_that_was_made_long_after_its_turn_is_counted_within_the_hour(session):
+    """B4.1: its errand waited, or the database was away when the sweep would have looked"""
+    turn = make.turn(session, Turn.Status.SUCCEEDED)
+    title = usage.begin_afterwards(turn.pk, "title", "scripted", "demo")
+    Turn.objects.filter(pk=turn.pk).update(ended_at=Now() - timedelta(hours=3))
+    ModelCall.objects.filter(pk=title).update(created_at=Now() - timedelta(minutes=12))
+    assert recovery.settle_forgotten_calls(looked_before=True) == 0
+    assert "copilot.tasks.settle_calls" in {job["task"] for job in timetable.jobs(sweep_seconds=2).values()}
+    tasks.settle_calls()
+    assert UsageRecord.objects.get(pk=title).purpose == "title"
+    assert not ModelCall.objects.filter(ended_at=None).exists()
 
 
 def test_calls_that_nobody_comes_back_to_are_counted_by_the_sweep(session):
