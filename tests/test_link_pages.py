@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from html import unescape
 from io import StringIO
@@ -239,6 +240,28 @@ def test_bots_that_are_set_up_are_shown_with_their_codes(ada, settings):
     assert "https://t.me/quay_bot" in page
     assert "client_id=42" in page
     assert ada.get("/settings/chats/telegram/qr.svg")["Content-Type"] == "image/svg+xml"
+
+
+def test_long_lists_of_links_come_in_pages(ada):
+    """W3: each list keeps its place while the other is turned, and every link is shown once"""
+    for number in range(30):
+        chats.server_link(server_id=f"s{number}")
+        chats.user_link(person=f"p{number}")
+    servers, people = r"chats/servers/([0-9a-f-]+)/unlink/", r"chats/people/([0-9a-f-]+)/unlink/"
+    first = text_of(ada.get("/settings/chats/"))
+    turned = text_of(ada.get(f"/settings/chats/{_older(first, 'people')}"))
+    assert re.findall(servers, turned) == re.findall(servers, first)
+    last = text_of(ada.get(f"/settings/chats/{_older(turned, 'servers')}"))
+    assert re.findall(people, last) == re.findall(people, turned)
+    for kind in (servers, people):
+        shown = re.findall(kind, first), re.findall(kind, last)
+        assert [len(one) for one in shown] == [25, 5]
+        assert len({*shown[0], *shown[1]}) == 30
+    assert ada.get("/settings/chats/?servers=nonsense").status_code == 404
+
+
+def _older(page: str, name: str) -> str:
+    return re.findall(rf'href="(\?[^"]*{name}=[^"]*)#{name}">Older<', page)[0]
 
 
 # --- staff -------------------------------------------------------------------------------------------

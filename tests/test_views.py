@@ -12,6 +12,7 @@ import pytest
 from django.contrib.staticfiles import finders
 from django.test import Client
 
+from copilot import api_keys
 from copilot.models import Message, Session
 from tests import make
 
@@ -177,6 +178,17 @@ def test_a_key_is_made_shown_once_and_revoked(ada: Client) -> None:
     key = make.ada().api_keys.get()
     assert ada.post(f"/settings/keys/{key.pk}/revoke/").status_code == 302
     assert "No keys yet" in ada.get("/settings/keys/").content.decode()
+
+
+def test_many_keys_come_in_pages(ada: Client) -> None:
+    """W3"""
+    for number in range(26):
+        api_keys.create(make.ada(), name=f"program {number}")
+    first, second = (ada.get(f"/settings/keys/{place}").content.decode() for place in ("", "?offset=25"))
+    assert (first.count("/revoke/"), second.count("/revoke/")) == (25, 1)
+    assert 'href="?offset=25"' in first
+    assert "program 25" in first
+    assert "program 0" in second
 
 
 def test_a_key_without_a_scope_or_of_somebody_else_is_refused(ada: Client) -> None:

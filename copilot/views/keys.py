@@ -14,7 +14,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from copilot import api_keys, words
 from copilot.errors import Refused
-from copilot.views.acting import done, user_of
+from copilot.views.acting import done, offset_of, user_of
+
+PAGE = 25
 
 
 @login_required
@@ -34,8 +36,12 @@ def keys(request: HttpRequest) -> HttpResponse:
             secret = made.token
         except Refused as problem:
             messages.error(request, words.of_refusal(problem))
+    offset = offset_of(request)
+    found = api_keys.of_user(user.pk)[offset : offset + PAGE + 1]
     context = {
-        "keys": api_keys.of_user(user.pk),
+        "keys": found[:PAGE],
+        "newer": max(offset - PAGE, 0) if offset else None,
+        "older": offset + PAGE if len(found) > PAGE else None,
         "secret": secret,
         "scopes": [(name, said) for name, said in _scopes() if name != "staff" or user.is_staff],
         "usual": api_keys.USUAL_SCOPES,

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from copilot.errors import NotFound, Refused
+from copilot.errors import InvalidRequest, NotFound, Refused
 from linking import caps, links, queries
 from linking.bots import bots_on_offer
 from linking.forms import settings_chosen
@@ -22,22 +22,29 @@ from linking.models import Platform, PlatformLink
 from linking.names import clean_name
 from linking.views.claims import picture
 
-MOST_SHOWN = 200
+PAGE = 25
 
 
 @login_required
 @never_cache
 @require_safe
 def chats(request: HttpRequest) -> HttpResponse:
-    user_id = _user(request).pk
-    servers = queries.server_links(user_id, limit=MOST_SHOWN).items
-    people = queries.user_links(user_id, limit=MOST_SHOWN).items
+    """Two lists, each with a page of its own in the address: the last link of the page before it."""
+    user_id, seen = _user(request).pk, {name: request.GET.get(name, "") for name in ("people", "servers")}
+    try:
+        people = queries.user_links(user_id, cursor=seen["people"], limit=PAGE)
+        servers = queries.server_links(user_id, cursor=seen["servers"], limit=PAGE)
+    except InvalidRequest as problem:
+        raise Http404 from problem
     context = {
-        "servers": [_shown(link) for link in servers],
         "people": [
             {"row": row, "platform": Platform(row.platform).label, "name": clean_name(row.display_name)}
-            for row in people
+            for row in people.items
         ],
+        "servers": [_shown(link) for link in servers.items],
+        "more_people": people.next_cursor,
+        "more_servers": servers.next_cursor,
+        "seen": seen,
         "bots": bots_on_offer(),
     }
     return render(request, "linking/chats.html", context)
