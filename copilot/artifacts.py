@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from uuid import UUID
 
 from django.db.models import QuerySet
 
 from copilot.errors import NotFound
-from copilot.events import ArtifactAdded, ArtifactView, instant
+from copilot.events import ArtifactAdded, ArtifactRemoved, ArtifactView, instant
+from copilot.live import stream
+from copilot.live.client import RedisDown
 from copilot.models import Message, WorkspaceFile
+
+_log = logging.getLogger(__name__)
 
 MOST = 200  # the newest of a session; older ones are on the page of files
 
@@ -44,6 +49,17 @@ def added(file: WorkspaceFile) -> ArtifactAdded:
         created_at=view.created_at,
         call_id=view.call_id,
     )
+
+
+def tell(file: WorkspaceFile) -> None:
+    """That a file went into the trash, or came back, wherever its chat is open; its row says so already."""
+    if file.source != WorkspaceFile.Source.AGENT or file.session_id is None:
+        return
+    news = added(file) if file.deleted_at is None else ArtifactRemoved(file_id=str(file.pk))
+    try:
+        stream.publish_now(str(file.session_id), [(news, None)], user_id=file.owner_id)
+    except RedisDown:
+        _log.warning("the event log is unreachable; clients will catch up from the rows")
 
 
 def answer(owner_id: int, session_id: UUID, message_id: UUID) -> str:

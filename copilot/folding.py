@@ -10,6 +10,7 @@ from copilot.events import (
     ApprovalRequested,
     ApprovalView,
     ArtifactAdded,
+    ArtifactRemoved,
     ArtifactView,
     AutoApproveView,
     ContextCompacted,
@@ -261,9 +262,14 @@ def _changed(state: Transcript, event: Event, turn_id: str | None) -> Transcript
             open_ones = tuple(view for view in state.approvals if view.id != event.approval_id)
             return replace(state, approvals=open_ones)
         case ArtifactAdded():
-            if any(known.file_id == event.file_id for known in state.artifacts):
+            if any(one.file_id == event.file_id for one in state.artifacts):
                 return state  # its bytes never change, so neither does its place
-            return replace(state, artifacts=(*state.artifacts, _artifact(event)))
+            known = (*state.artifacts, _artifact(event))  # one that was brought back is not the newest
+            return replace(state, artifacts=tuple(sorted(known, key=lambda one: one.created_at)))
+        case ArtifactRemoved():
+            return replace(
+                state, artifacts=tuple(one for one in state.artifacts if one.file_id != event.file_id)
+            )
         case GoalJudged() | GoalContinued():
             return replace(state, goal=_goal(state.goal, event))
         case _:

@@ -19,10 +19,12 @@ from django.utils import timezone
 
 from copilot import sessions
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable, TooLarge
+from copilot.events import ArtifactAdded, ArtifactRemoved
 from copilot.models import StorageUse, WorkspaceFile
 from copilot.workspace import files, pictures, quotas
 from copilot.workspace.quotas import MB, Quota
 from tests import make
+from tests.engine import told
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
 
@@ -177,6 +179,23 @@ def test_parallel_uploads_fill_the_quota_exactly(
             assert used() == (50 * unit, 5)
             assert WorkspaceFile.objects.filter(owner_id=owner).count() == 5
         list(threads.map(leave, range(uploads)))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_chat_is_told_that_what_was_made_in_it_went_and_came_back() -> None:
+    """S14: whoever deletes it; of files that nobody made there nothing is told"""
+    session = make.session()
+    made, sent = (
+        files.store(session.owner_id, name="a.md", content=b"a", source=source, session_id=session.pk)
+        for source in ("agent", "upload")
+    )
+    for file in (made, sent):
+        files.delete(file.owner_id, file.pk)
+        files.restore(file.owner_id, file.pk)
+    gone, back = told(session.pk)
+    assert isinstance(gone, ArtifactRemoved)
+    assert isinstance(back, ArtifactAdded)
+    assert gone.file_id == back.file_id == str(made.pk)
 
 
 @pytest.mark.django_db(transaction=True)

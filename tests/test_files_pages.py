@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
-from copilot.models import WorkspaceFile
-from copilot.workspace import files
+from copilot.models import Share, WorkspaceFile
+from copilot.workspace import files, shares
 from tests import make, rest
 
 pytestmark = pytest.mark.django_db
@@ -43,6 +44,18 @@ def test_every_act_leads_back_to_what_was_looked_at() -> None:
     assert b"Undo" in ada.get(deleted.url).content
     assert ada.post(f"/files/{file.pk}/restore/", {}).url == "/files/"
     assert files.get(file.owner_id, file.pk).name == "new.md"
+
+
+def test_deleting_what_is_shared_says_first_that_the_sharing_ends() -> None:
+    """S3, W3: alone or with a conversation; what nobody can open any more is deleted without a word"""
+    ada, file = rest.person(make.ada()), stored()
+    assert b"data-confirm" not in ada.get("/files/").content
+    share = shares.publish_file(file.owner_id, file.pk, shares.Terms())
+    page = ada.get("/files/").content.decode()
+    assert "shared by a link" in page
+    assert page.count("Deleting it ends that") == 1
+    Share.objects.filter(pk=share.pk).update(expires_at=timezone.now())
+    assert b"data-confirm" not in ada.get("/files/").content
 
 
 def test_a_scan_that_was_given_up_can_be_asked_for_again() -> None:

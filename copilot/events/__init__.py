@@ -31,6 +31,7 @@ from copilot.events.model import (
 from copilot.events.session import (
     AccountClosed,
     ArtifactAdded,
+    ArtifactRemoved,
     ExportFinished,
     LimitReached,
     MessageAdded,
@@ -110,6 +111,7 @@ __all__ = [
     "ApprovalRequested",
     "ApprovalView",
     "ArtifactAdded",
+    "ArtifactRemoved",
     "ArtifactView",
     "AttachmentView",
     "AutoApproveView",
@@ -197,6 +199,7 @@ Event = (
     | MessageAdded
     | QueueChanged
     | ArtifactAdded
+    | ArtifactRemoved
     | LimitReached
     | ExportFinished
     | AccountClosed

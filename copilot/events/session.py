@@ -80,6 +80,14 @@ class ArtifactAdded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArtifactRemoved:
+    """The file was deleted; should it be brought back, it is added again."""
+
+    file_id: str
+    kind: Literal["artifact.removed"] = "artifact.removed"
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitReached:
     """Queued messages wait for a cost limit (B7.2)."""
 

@@ -21,7 +21,7 @@ from copilot import words
 from copilot.commands import as_uuid
 from copilot.errors import Refused
 from copilot.views.acting import found, user_of
-from copilot.workspace import files, quotas, zips
+from copilot.workspace import files, quotas, shares, zips
 
 PAGE_FILES = 25
 KINDS = (
@@ -50,6 +50,7 @@ def listing(request: HttpRequest) -> HttpResponse:
     deleted = as_uuid(request.GET.get("deleted", ""))
     context = {
         "page": page,
+        "public": shares.public_among(file.pk for file in page.items),
         "use": quotas.usage(owner_id),
         "kinds": [{"value": value, "label": label} for value, label in KINDS],
         "q": asked.get("q", ""),

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
-from copilot import metrics, ports
+from copilot import artifacts, metrics, ports
 from copilot.commands import as_uuid
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from copilot.events import AttachmentView
@@ -206,6 +206,7 @@ def delete(owner_id: int, file_id: UUID) -> None:
     """Into the trash, where it still counts."""
     if not _listed(owner_id, None).filter(pk=file_id).update(deleted_at=Now()):
         raise NotFound
+    _tell(file_id)
 
 
 def restore(owner_id: int, file_id: UUID) -> WorkspaceFile:
@@ -218,7 +219,12 @@ def restore(owner_id: int, file_id: UUID) -> WorkspaceFile:
     )
     if not trashed.update(deleted_at=None):
         raise NotFound
+    _tell(file_id)
     return get(owner_id, file_id)
+
+
+def _tell(file_id: UUID) -> None:
+    transaction.on_commit(lambda: artifacts.tell(WorkspaceFile.objects.get(pk=file_id)))
 
 
 def usage(owner_id: int) -> quotas.Use:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypedDict
@@ -328,6 +329,13 @@ def page(
         found = found.filter(file=file_id)
     rows = list(found.order_by("-created_at", "pk")[offset : offset + limit + 1])
     return Page(items=rows[:limit], offset=offset, has_more=len(rows) > limit)
+
+
+def public_among(file_ids: Iterable[UUID]) -> set[UUID]:
+    """Those of the files that a link opens now, alone or with a conversation: deleting them ends that."""
+    listed = SharedFile.objects.filter(file__in=list(file_ids), share__revoked_at=None)
+    lasting = Q(share__expires_at=None) | Q(share__expires_at__gt=Now())
+    return set(listed.filter(lasting).values_list("file_id", flat=True))
 
 
 def state(share: Share) -> State:

@@ -71,7 +71,11 @@ const STEPS = {
   },
   "artifact.added": (state, { file_id, name, type, size, created_at, call_id }) => {
     if (state.artifacts.some((known) => known.file_id === file_id)) return; // its bytes never change, so neither does its place
-    state.artifacts = [...state.artifacts, { file_id, name, type, size, created_at, call_id }];
+    const all = [...state.artifacts, { file_id, name, type, size, created_at, call_id }];
+    state.artifacts = all.sort((one, other) => (one.created_at < other.created_at ? -1 : Number(one.created_at > other.created_at))); // one that was brought back is not the newest
+  },
+  "artifact.removed": (state, { file_id }) => {
+    state.artifacts = state.artifacts.filter((one) => one.file_id !== file_id);
   },
   "limit.reached": (state, event) => {
     state.limit = event;

@@ -38,10 +38,13 @@ export class Panel {
     return !this.box.hidden;
   }
 
-  /** `pieces`: all there is, oldest first. What is shown stays as it is. */
+  /** `pieces`: all there is, oldest first. What is shown stays as it is; should it no longer be among them, it is asked for anew. */
   update(pieces) {
+    const isShown = ({ key }) => key === this.shown?.piece.key;
+    const isGone = this.pieces.some(isShown) && !pieces.some(isShown);
     this.pieces = pieces;
     if (!this.isOpen) return;
+    if (isGone) this.viewer.again();
     if (this.shown) this.#paintVersions();
     else this.#paintList();
   }

@@ -36,6 +36,11 @@ export class Viewer {
     this.#load();
   }
 
+  again() {
+    this.retry += 1;
+    this.#load();
+  }
+
   /** Leaves nothing behind: no frame, no request, no text. */
   clear() {
     this.abort?.abort();
@@ -77,11 +82,7 @@ export class Viewer {
 
   #fail(problem) {
     this.abort.abort();
-    const retry = () => {
-      this.retry += 1;
-      this.#load();
-    };
-    this.box.replaceChildren(failureCard(this.source, problem, retry));
+    this.box.replaceChildren(failureCard(this.source, problem, () => this.again()));
   }
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from threading import Thread
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, Request, Route, expect
 
 from tests.flows.artifact_rig import Reader, png, reading
@@ -306,26 +307,49 @@ def test_trying_again_shows_the_skeleton_at_once_and_asks_anew(reader: Reader) -
     ("change", "words"), [("deleted", "was deleted or is not available"), ("pending", "is being scanned")]
 )
 def test_what_is_gone_or_being_scanned_says_so(reader: Reader, change: str, words: str) -> None:
-    """S14: 404 and 409 have words of their own, for a text and for a picture"""
+    """S14: 404 and 409 have words of their own, for a text and for a picture; here the page has missed the news"""
     names = (f"{change}.md", f"{change}.png")
     ids = [reader.makes(name, content) for name, content in zip(names, ("# A", png()), strict=True)]
     reader.load()
 
     def act() -> None:
         from copilot.models import WorkspaceFile
-        from copilot.workspace import files
 
-        for file in WorkspaceFile.objects.filter(pk__in=ids):
-            if change == "deleted":
-                files.delete(file.owner_id, file.pk)
-            else:
-                WorkspaceFile.objects.filter(pk=file.pk).update(scan="pending")
+        values = {"deleted_at": timezone.now()} if change == "deleted" else {"scan": "pending"}
+        WorkspaceFile.objects.filter(pk__in=ids).update(**values)
 
     reader.stored(act)
     for file_id, name in zip(ids, names, strict=True):
         reader.page.locator(f'.made [data-file="{file_id}"]').click()
         expect(reader.panel.locator("[data-slot=name]")).to_have_text(name)  # not the card of the one before
         expect(reader.panel.locator(".failure")).to_contain_text(words)
+    reader.forgives()
+
+
+@pytest.mark.parametrize(("name", "content"), [("old.md", "# Old"), ("old.png", png())])
+def test_what_is_deleted_elsewhere_leaves_the_panel_and_comes_back(
+    reader: Reader, name: str, content: str | bytes
+) -> None:
+    """S14: in another tab, or by the agent; the file that is looked at says so, and its card goes"""
+    file_id = reader.makes(name, content)
+    reader.opens(file_id)
+    expect(reader.stage).to_be_visible()
+
+    def act(name: str) -> None:
+        from copilot.models import WorkspaceFile
+        from copilot.workspace import files
+
+        file = WorkspaceFile.objects.get(pk=file_id)
+        getattr(files, name)(file.owner_id, file.pk)
+
+    reader.stored(lambda: act("delete"))
+    expect(reader.panel.locator(".failure")).to_contain_text("was deleted or is not available")
+    card = reader.page.locator(f'.made [data-file="{file_id}"]')
+    expect(card).to_have_count(0)
+    reader.stored(lambda: act("restore"))
+    expect(card).to_be_visible()
+    reader.panel.get_by_role("button", name="Try again").click()
+    expect(reader.stage).to_be_visible()
     reader.forgives()
 
 

@@ -158,6 +158,8 @@ def what_is_decided() -> list[Event]:
         artifact("one"),
         artifact("two"),
         artifact("one"),
+        artifact("three"),
+        events.ArtifactRemoved(file_id="three"),
         events.TitleChanged(title="Waves", origin="auto"),
         events.GoalJudged(state="active", reason="", text="Calm sea"),
         events.GoalContinued(state="active", reason="still wavy", number=1, most=10),

@@ -55,6 +55,7 @@ CARRIES = {
     "turn.queued": "origin run_ids",
     "turn.recovering": "attempt",
     "artifact.added": "file_id name type size",
+    "artifact.removed": "file_id",
     "limit.reached": "window resets_at queued",
 }
 
