@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import tracemalloc
@@ -215,6 +216,51 @@ def test_an_export_that_fails_says_why_and_is_tried_again(
     assert packed.namelist() == ["conversation.json", "SKIPPED.txt"]
     assert file.name in packed.read("SKIPPED.txt").decode()
     assert "path" not in json.loads(packed.read("conversation.json"))["files"][0]
+
+
+def test_a_file_that_breaks_off_is_named_and_the_rest_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S13, S15: whether it breaks at the first look or while it is packed, no half of it is in the archive"""
+    session, file = conversation(make.ada())
+    whole = storage.read
+    for good_reads in (0, 1, 2):
+
+        class Breaking(io.BytesIO):
+            left = good_reads
+
+            def read(self, size: int | None = -1, /) -> bytes:
+                if self.left == 0:
+                    raise OSError("the bucket failed")
+                self.left -= 1
+                return super().read(size)
+
+        monkeypatch.setattr(
+            storage,
+            "read",
+            lambda key, kind=Breaking: kind(b"calm seas") if key == file.storage_key else whole(key),
+        )
+        archive = zipfile.ZipFile(io.BytesIO(archived(session)))
+        ExportJob.objects.all().delete()
+        assert archive.namelist() == ["conversation.json", "SKIPPED.txt"]
+        assert archive.read("SKIPPED.txt") == b"log.txt: could not be read\n"
+        assert archive.testzip() is None
+
+
+def test_an_export_that_finds_no_room_on_disk_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S15: it does not look as if somebody were at it for half an hour"""
+    session, _ = conversation(make.ada())
+    job = exports.request(session.owner_id, session.pk, EVERYTHING)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage, "measure", full)
+    exports.run(job.pk)
+    job.refresh_from_db()
+    assert (job.state, job.error) == ("queued", "storage_unavailable")
+    monkeypatch.undo()
+    exports.run(job.pk)
+    job.refresh_from_db()
+    assert job.state == "ready"
 
 
 def test_a_job_whose_worker_was_lost_is_done_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

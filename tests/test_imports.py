@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import tracemalloc
 import zipfile
 from datetime import UTC, datetime
 from functools import partial
@@ -11,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from copilot import queries
+from copilot import queries, sessions
 from copilot.errors import Conflict, NotFound
 from copilot.models import Approval, ImportRecord, Message, Session, StorageUse, Turn, WorkspaceFile
-from copilot.workspace import files, quotas
+from copilot.workspace import files, imports, quotas
 from copilot.workspace.incoming import InvalidDocument
 from tests import make, rest
 from tests.engine import Model, Rig, ended, start, together
@@ -216,6 +218,27 @@ def test_hostile_archives_are_refused_and_leave_nothing() -> None:
     assert objects_of(make.ada().pk) == []
 
 
+def test_an_archive_of_countless_names_is_refused_before_they_are_read() -> None:
+    """A-S16.3: every name costs ten times its bytes once it is an object; a directory of millions would fill a worker"""
+    one = io.BytesIO()
+    with zipfile.ZipFile(one, "w") as archive:
+        archive.writestr("a", b"")
+    whole = one.getvalue()
+    begins, ends = whole.index(b"PK\x01\x02"), whole.index(b"PK\x05\x06")
+    names = whole[begins:ends] * 200_000
+    end = bytearray(whole[ends:])
+    end[12:16] = struct.pack("<L", len(names))
+    content = io.BytesIO(whole[:begins] + names + bytes(end))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidDocument):
+            imports.bring_in(make.ada().pk, content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(names)
+
+
 def test_a_file_that_finds_no_room_stops_the_whole_import() -> None:
     """S16, S4: all or nothing; the quota is asked, and given back."""
     original, _ = conversation(make.ada())
@@ -244,6 +267,19 @@ def test_of_two_imports_at_once_one_wins(rounds: int) -> None:
         [refusal] = [one for one in outcomes if isinstance(one, Conflict)]
         assert (refusal.code, refusal.details["session_id"]) == ("already_imported", str(made.pk))
         assert Session.objects.count() == round_number + 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_imports_of_what_was_deleted_one_wins() -> None:
+    """A-S16.4: a record of a session that is gone is taken over once"""
+    ada = make.ada()
+    for _ in range(5):
+        sessions.delete(ada.pk, imported(ada, document({})).pk)
+        outcomes = together(*[partial(imported, ada, document({}))] * 2)
+        [made] = [one for one in outcomes if isinstance(one, Session)]
+        [refusal] = [one for one in outcomes if isinstance(one, Conflict)]
+        assert refusal.details["session_id"] == str(made.pk)
+        sessions.delete(ada.pk, made.pk)
 
 
 def test_the_same_document_again_needs_force() -> None:
@@ -317,3 +353,13 @@ def test_our_own_archive_of_a_file_that_shrinks_far_comes_in_again() -> None:
     brought = imported(make.bob(), archived(session))
     with files.open(WorkspaceFile.objects.get(session=brought)) as content:
         assert content.read() == log
+
+
+def test_our_own_archive_of_a_conversation_that_shrinks_far_comes_in_again() -> None:
+    """A-S15.1, S16: a tool that said one line a thousand times, again and again"""
+    session = make.session(make.ada())
+    turn = make.turn(session, "succeeded")
+    make.message(session, content="Watch the sea.", turn=turn)
+    for _ in range(20):
+        make.message(session, "assistant", content="calm seas\n" * 6_000, turn=turn)
+    assert imported(make.bob(), archived(session)).owner == make.bob()

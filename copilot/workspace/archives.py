@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -35,10 +36,13 @@ def write(target: IO[bytes], conversation: Conversation, kind: Format) -> None:
 
 def pack(target: IO[bytes], name: str, wanted: Sequence[WorkspaceFile], pieces: Pieces) -> None:
     """Files first: the document names only those that are in the archive."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+    with (
+        zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,
+        tempfile.TemporaryFile(prefix="pilothouse-export-") as document,
+    ):
         paths, skipped = _pack(archive, wanted)
-        with archive.open(_entry(name), "w") as document:
-            document.writelines(pieces(paths))
+        document.writelines(pieces(paths))
+        _copy(archive, name, document)
         if skipped:
             archive.writestr(_entry(SKIPPED), "".join(f"{line}\n" for line in skipped))
 
@@ -83,14 +87,28 @@ def _pack(archive: zipfile.ZipFile, wanted: Sequence[WorkspaceFile]) -> tuple[di
 
 def _add(archive: zipfile.ZipFile, path: str, file: WorkspaceFile) -> None:
     with files.open(file) as source:
-        stored = _shrinks_too_far(source)
-        source.seek(0)
-        with archive.open(_entry(path, stored=stored), "w") as entry:
-            shutil.copyfileobj(source, entry)
+        try:
+            _copy(archive, path, source)
+        except OSError as problem:
+            raise StorageUnavailable from problem
+
+
+def _copy(archive: zipfile.ZipFile, path: str, source: IO[bytes]) -> None:
+    """What breaks off on its way stays out of the archive's directory, where readers look."""
+    entry = _entry(path, stored=_shrinks_too_far(source))
+    source.seek(0)
+    try:
+        with archive.open(entry, "w") as packing:
+            shutil.copyfileobj(source, packing)
+    except OSError:
+        archive.filelist.remove(entry)
+        del archive.NameToInfo[entry.filename]
+        raise
 
 
 def _shrinks_too_far(source: IO[bytes]) -> bool:
     """Tried quickly: our own archive must come in again (A-S15.1)."""
+    source.seek(0)
     packer, size, packed = zlib.compressobj(1), 0, 0
     while chunk := source.read(CHUNK_BYTES):
         size += len(chunk)

@@ -17,7 +17,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from copilot import metrics, ports, queries
-from copilot.errors import NotFound, Refused
+from copilot.errors import NotFound, Refused, StorageUnavailable
 from copilot.events import ExportFinished
 from copilot.live import stream
 from copilot.live.client import RedisDown
@@ -139,6 +139,9 @@ def run(job_id: UUID) -> None:
         _make(job)
     except Refused as refusal:
         _fail(job, refusal.code, again=refusal.retryable)
+    except OSError as problem:  # our own disk: what is wrong with the storage comes as a refusal
+        log.warning("an export found no place to be written: %s", type(problem).__name__)
+        _fail(job, StorageUnavailable.default_code, again=True)
 
 
 def _claimed(job_id: UUID) -> ExportJob | None:

@@ -9,7 +9,7 @@ from typing import IO
 from uuid import UUID
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import transaction
 
 from copilot import history, metrics, sessions, turns
 from copilot.errors import Conflict, Refused
@@ -78,18 +78,15 @@ def _already(session_id: UUID) -> Conflict:
 
 def _record(owner_id: int, digest: str, session: Session, *, force: bool) -> None:
     """One standing record a document: a second import at the same moment waits here, and is told of the first."""
-    known = ImportRecord.objects.filter(owner=owner_id, sha256=digest)
-    again = known if force else known.exclude(session__deleted_at=None)
-    if again.update(session=session):
+    mine = {"owner_id": owner_id, "sha256": digest}
+    _, made = ImportRecord.objects.get_or_create(**mine, defaults={"session": session})
+    if made:
         return
-    try:
-        with transaction.atomic():
-            ImportRecord.objects.create(owner_id=owner_id, sha256=digest, session=session)
-    except IntegrityError:
-        if force:
-            known.update(session=session)
-        else:
-            raise _already(known.values_list("session_id", flat=True).get()) from None
+    known = ImportRecord.objects.select_for_update().get(**mine)
+    if not force and known.session.deleted_at is None:
+        raise _already(known.session_id)
+    known.session = session
+    known.save(update_fields=["session"])
 
 
 # --- all or nothing ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import stat
 import tempfile
 import zipfile
@@ -19,6 +20,7 @@ from copilot.workspace.incoming import InvalidDocument
 MAX_ENTRIES = 1_000
 MAX_RATIO = 100  # no text people write shrinks further; a bomb does
 CHUNK_BYTES = 64 * 1024
+MOST_AT_ONCE = 2**20  # read of an archive: its names come whole, and as objects they take ten times the room
 SUPPORTED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError)
 
@@ -80,11 +82,31 @@ def _check_growth(path: str, count: int, most: int, entry: zipfile.ZipInfo) -> N
         raise InvalidDocument([f"{path[:200]}: grows more than {MAX_RATIO} times"])
 
 
+class _Sparing:
+    """An archive on disk of which nothing long is read at once."""
+
+    def __init__(self, content: IO[bytes]) -> None:
+        self._content = content
+        self._size = content.seek(0, io.SEEK_END)
+        self.seek, self.tell, self.seekable, self.close = (
+            content.seek,
+            content.tell,
+            content.seekable,
+            content.close,
+        )
+
+    def read(self, size: int = -1, /) -> bytes:
+        left = self._size - self._content.tell()
+        if (left if size < 0 else min(size, left)) > MOST_AT_ONCE:
+            raise ValueError("the directory is longer than that of any archive taken here")
+        return self._content.read(size)
+
+
 @contextmanager
 def opened(content: IO[bytes]) -> Iterator[Archive]:
     """Refused as a whole when any of its names or its claims is hostile; nothing is unpacked before it is asked for."""
     try:
-        archive = zipfile.ZipFile(content)
+        archive = zipfile.ZipFile(_Sparing(content))
     except BROKEN as problem:
         raise InvalidDocument(["$: is not an archive"]) from problem
     with archive:
