@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asgiref.sync import sync_to_async
@@ -37,6 +37,8 @@ class Room(Protocol):
     def limit_bytes(self) -> int: ...
     @property
     def code(self) -> str: ...
+    @property
+    def figures(self) -> Mapping[str, object]: ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Cap:
 
     limit_bytes: int
     code: str = "too_large"
+    figures: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def status(self) -> int:
@@ -54,7 +57,7 @@ class Cap:
         _, message = SENTENCES.get(
             self.code, (413, f"The request body may have {self.limit_bytes // MEGABYTE} MB.")
         )
-        error = {"code": self.code, "message": message, "limit_bytes": self.limit_bytes}
+        error = {"code": self.code, "message": message, "limit_bytes": self.limit_bytes, **self.figures}
         return json.dumps({"error": error}).encode()
 
 
@@ -86,7 +89,8 @@ class CappedBodies:
         if not _is_upload(scope) or 0 < claimed <= short or claimed > cap.limit_bytes:
             return cap
         room = await self._room_for(scope)
-        return Cap(min(cap.limit_bytes, max(room.limit_bytes + FORM_BYTES, short)), code=room.code)
+        limit = min(cap.limit_bytes, max(room.limit_bytes + FORM_BYTES, short))
+        return Cap(limit, code=room.code, figures=room.figures)
 
 
 def _is_upload(scope: HTTPScope) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from django.core.files.uploadedfile import UploadedFile
@@ -21,6 +21,7 @@ class Room:
 
     limit_bytes: int
     code: Literal["unauthenticated", "quota_exceeded", "file_too_large"]
+    figures: Mapping[str, object] = field(default_factory=dict)  # of a workspace that is full
 
 
 def room_for(scope: Mapping[str, Any]) -> Room:
@@ -34,7 +35,7 @@ def room_for(scope: Mapping[str, Any]) -> Room:
     use = quotas.usage(visitor.user_id)
     left = use.quota.total_bytes - use.used_bytes
     if left <= 0 or use.used_files >= use.quota.files:
-        return Room(0, "quota_exceeded")
+        return Room(0, "quota_exceeded", quotas.figures(use))
     return Room(min(FILES_PER_REQUEST * use.quota.file_bytes, left + use.quota.file_bytes), "file_too_large")
 
 

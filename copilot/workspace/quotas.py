@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from django.db.models import F
 
@@ -49,6 +50,24 @@ def usage(owner_id: int) -> Use:
     )
 
 
+class Figures(TypedDict):
+    """What somebody whose workspace is full is told of it."""
+
+    used_bytes: int
+    quota_bytes: int
+    used_files: int
+    quota_files: int
+
+
+def figures(use: Use) -> Figures:
+    return {
+        "used_bytes": use.used_bytes,
+        "quota_bytes": use.quota.total_bytes,
+        "used_files": use.used_files,
+        "quota_files": use.quota.files,
+    }
+
+
 def check_size(quota: Quota, size: int) -> None:
     if size > quota.file_bytes:
         raise TooLarge(
@@ -65,16 +84,9 @@ def take(owner_id: int, quota: Quota, size: int) -> None:
         return
     StorageUse.objects.bulk_create([StorageUse(owner_id=owner_id)], ignore_conflicts=True)
     if not _taken(owner_id, quota, size):
-        use = StorageUse.objects.get(owner_id=owner_id)
-        raise Conflict(
-            "The workspace is full.",
-            code="quota_exceeded",
-            used_bytes=use.used_bytes,
-            quota_bytes=quota.total_bytes,
-            used_files=use.used_files,
-            quota_files=quota.files,
-            size_bytes=size,
-        )
+        row = StorageUse.objects.get(owner_id=owner_id)
+        use = Use(used_bytes=row.used_bytes, used_files=row.used_files, quota=quota)
+        raise Conflict("The workspace is full.", code="quota_exceeded", size_bytes=size, **figures(use))
 
 
 def _taken(owner_id: int, quota: Quota, size: int) -> bool:
