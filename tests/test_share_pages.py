@@ -247,6 +247,13 @@ def test_pictures_and_cards_lead_to_the_public_route():
     assert f"files/{gone.pk}" not in html
 
 
+def test_tries_at_made_up_tokens_are_limited_per_address(monkeypatch):
+    """S11, S9: each costs a slow hash, so that it must not be had for the asking"""
+    monkeypatch.setitem(visiting.PER_MINUTE, "page", 3)
+    tries = [stranger().post(f"/share/{uuid4()}/unlock", {"password": "x" * 8}).status_code for _ in range(4)]
+    assert tries == [404] * 3 + [429]
+
+
 def test_looks_are_limited_per_address(monkeypatch):
     """S11"""
     assert visiting.PER_MINUTE == {"page": 60, "file": 300, "zip": 6}

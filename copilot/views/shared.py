@@ -187,6 +187,7 @@ def share_continue(request: HttpRequest, token: UUID) -> HttpResponse:
 
 @for_strangers("POST")
 def unlock(request: HttpRequest, token: UUID) -> HttpResponse:
+    visiting.admit(_address(request), "page")  # each try costs a hash, whatever tokens are made up for it
     try:
         key = visiting.unlock(token, request.POST.get("password", ""), _address(request))
     except TooMany as problem:
