@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from allauth.account.adapter import get_adapter
@@ -22,7 +22,7 @@ from django.db import IntegrityError, connection, models, transaction
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
-from copilot import api_keys, memories, preferences, presets, queries, sessions
+from copilot import api_keys, memories, ports, preferences, presets, queries, sessions
 from copilot.bridge import in_thread
 from copilot.checks import erasures_reach_every_app
 from copilot.errors import NotFound, StorageUnavailable
@@ -50,6 +50,7 @@ from copilot.models import (
     WorkspaceFile,
 )
 from copilot.permissions import UNRESTRICTED
+from copilot.tasks import look_after_jobs
 from copilot.workspace import clearing, erasure, exports, files, storage
 from tests import make, rest
 from tests.engine import Model, Rig, cue, ended, start, together
@@ -253,6 +254,60 @@ def test_everything_of_an_account_is_shut_at_the_request(
     job.refresh_from_db()
     assert job.started_at is None
     assert Message.objects.filter(session=session).count() > 5
+
+
+def test_what_could_not_be_closed_at_the_request_is_closed_in_the_next_minutes(
+    django_capture_on_commit_callbacks: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: LazySettings,
+) -> None:
+    """S17: a subscription must not run on for the days of grace because nobody answered just then; nor after a crash"""
+    asked: list[int] = []
+
+    def close(user_id: int) -> int:
+        asked.append(user_id)
+        if len(asked) < 3:
+            raise OSError("unreachable")
+        return 0
+
+    settings.ERASURE_CLOSINGS = ["tests.make.close"]
+    monkeypatch.setattr(make, "close", close, raising=False)
+    sent: list[UUID] = []
+    monkeypatch.setattr(ports, "send_job", lambda _job, job_id: sent.append(job_id))
+    ada = make.ada()
+    with django_capture_on_commit_callbacks(execute=True):
+        job = erasure.request(ada, password=make.PASSWORD)
+    for _ in range(4):
+        erasure.look_after()
+        while sent:
+            erasure.run(sent.pop())
+    assert asked == [ada.pk] * 3  # at the request, again in vain, at last; and then no more
+    job.refresh_from_db()
+    assert job.started_at is None
+    assert len(mail.outbox) == 1
+
+
+def test_a_storage_that_is_away_keeps_no_other_job_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S17, S15: an export that cannot be removed yet is removed later"""
+    export = ExportJob.objects.create(
+        owner=make.bob(),
+        format="json",
+        state="ready",
+        storage_key="ws/x",
+        expires_at=timezone.now() - timedelta(hours=1),
+    )
+    job = _requested(make.ada())
+    sent: list[UUID] = []
+    monkeypatch.setattr(ports, "send_job", lambda _job, job_id: sent.append(job_id))
+
+    def away(key: str) -> None:
+        raise StorageUnavailable
+
+    monkeypatch.setattr(storage, "remove", away)
+    look_after_jobs()
+    assert sent == [job.pk]
+    export.refresh_from_db()
+    assert export.state == "ready"
 
 
 def test_a_turn_that_ends_during_an_erasure_writes_nothing(rig: Rig, model: Model) -> None:

@@ -30,6 +30,7 @@ STORAGE_DAYS = 7  # retried so long; then staff must look, and it is tried once 
 LONGEST_PAUSE = timedelta(hours=1)
 ROUNDS = 3  # what was written while the steps ran is found by going through them again
 SHUT = "The account is being erased."
+CLOSED = "closed"  # the phase of a job that has only its grace to wait for
 
 Step = Callable[[int], int | None]
 
@@ -63,15 +64,24 @@ def request(user: User, *, password: str = "") -> ErasureJob:
 
 
 def _shut(job: ErasureJob, user: User) -> None:
-    """What is not in our rows; each is done again when the erasure begins."""
-    _halt_all(user.pk)
-    _close_elsewhere(user.pk)
+    _close(job)
     try:
         stream.publish_now(str(job.pk), [(AccountClosed(), None)], user_id=user.pk)
     except RedisDown:
         log.warning("open sockets of a shut account could not be told; they can write nothing")
     farewells.say_requested(user.email, job.due_at)
     metrics.erasures.labels("requested").inc()
+
+
+def _close(job: ErasureJob) -> None:
+    """What is not in our rows. Until all of it is closed somebody comes back every minute, and once more at the erasure."""
+    _halt_all(job.user_id)
+    if _is_closed_elsewhere(job.user_id):
+        _unclosed().filter(pk=job.pk).update(phase=CLOSED)
+
+
+def _unclosed() -> QuerySet[ErasureJob]:
+    return ErasureJob.objects.filter(phase="", started_at=None, cancelled_at=None, finished_at=None)
 
 
 def _halt_all(user_id: int) -> None:
@@ -82,13 +92,19 @@ def _halt_all(user_id: int) -> None:
         ports.halt(session_id)
 
 
-def _close_elsewhere(user_id: int) -> None:
-    """Links, bots and subscriptions of the apps above and below (ERASURE_CLOSINGS)."""
-    for name in settings.ERASURE_CLOSINGS:
-        try:
-            import_string(name)(user_id)
-        except Exception:
-            log.exception("%s failed; it is called again when the erasure begins", name)
+def _is_closed_elsewhere(user_id: int) -> bool:
+    """Links, bots and subscriptions of the apps above and below (ERASURE_CLOSINGS); one that fails stops no other."""
+    called = [_is_called(name, user_id) for name in settings.ERASURE_CLOSINGS]
+    return all(called)
+
+
+def _is_called(name: str, user_id: int) -> bool:
+    try:
+        import_string(name)(user_id)
+    except Exception:
+        log.exception("%s failed; it is called again in a minute", name)
+        return False
+    return True
 
 
 def cancel(user: User) -> bool:
@@ -120,9 +136,10 @@ def _standing(user_id: int) -> QuerySet[ErasureJob]:
 
 
 def look_after(limit: int = 50) -> None:
-    """Once a minute: what is due, what a worker left, and what waited for the storage."""
-    for job_id in _due().order_by("due_at").values_list("pk", flat=True)[:limit]:
-        ports.send_job("erasure", job_id)
+    """Once a minute: what is due, what a worker left, what waited for the storage, and what is not closed yet."""
+    for jobs in (_due(), _unclosed().filter(due_at__gt=Now())):
+        for job_id in jobs.order_by("due_at").values_list("pk", flat=True)[:limit]:
+            ports.send_job("erasure", job_id)
 
 
 def _due() -> QuerySet[ErasureJob]:
@@ -144,6 +161,8 @@ def run(job_id: UUID) -> None:
         )
     )
     if not claimed:
+        for job in _unclosed().filter(pk=job_id):
+            _close(job)
         return
     job = ErasureJob.objects.select_related("user").get(pk=job_id)
     try:

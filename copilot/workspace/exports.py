@@ -226,7 +226,11 @@ def look_after(limit: int = 200) -> None:
         else:
             ports.send_job("export", job.pk)
     for job in ExportJob.objects.filter(state=STATES.READY, expires_at__lte=Now())[:limit]:
-        storage.remove(job.storage_key)
+        try:
+            storage.remove(job.storage_key)
+        except StorageUnavailable:
+            log.warning("the storage does not answer; exports that have expired are removed later")
+            return
         ExportJob.objects.filter(pk=job.pk).update(state=STATES.EXPIRED, storage_key="")
 
 
