@@ -65,7 +65,7 @@ def cancel_schedule(request: HttpRequest, schedule_id: UUID) -> HttpResponse:
     return done(
         request,
         lambda: tasks.cancel(user_of(request).pk, schedule_id),
-        _("The task was cancelled."),
+        _("The task was removed."),
         then="schedules",
     )
 

@@ -16,7 +16,7 @@ def test_a_server_is_added_tried_and_removed(ada: Visitor) -> None:
     """A28.1, A28.3: what is wrong is said where it is managed, and no secret comes back"""
     ada.log_in()
     page = ada.tab("/settings/tools/")
-    expect(page.get_by_role("row", name="write_file")).to_contain_text("Yes")
+    expect(page.get_by_role("listitem").filter(has_text="write_file").first).to_contain_text("available")
     page.locator("#main").get_by_role("link", name="MCP servers").click()
     page.get_by_label("Name").fill("files")
     page.get_by_label("Address").fill(NOBODY)

@@ -199,9 +199,9 @@ def test_a_task_is_put_on_the_clock_and_cancelled(ada: Visitor) -> None:
     page.get_by_label("What to do").fill("Water the plants")
     page.get_by_label("When").fill("0 8 * * *")
     page.get_by_role("button", name="Put it on the clock").click()
-    expect(page.get_by_role("cell", name="Plants")).to_be_visible()
+    expect(page.get_by_role("heading", name="Plants")).to_be_visible()
     page.once("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Remove").click()
     expect(page.get_by_text("No tasks yet.")).to_be_visible()
 
 

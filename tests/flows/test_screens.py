@@ -75,6 +75,41 @@ def rich_chat(email: str) -> str:
     return str(session.pk)
 
 
+def belongings(email: str) -> str:
+    """One of everything that the pages around the chat list, with words that are long for it."""
+    from django.contrib.auth.models import User
+    from django.utils import timezone
+
+    from copilot import api_keys, memories, presets
+    from copilot.models import ExportJob, McpServer, Schedule
+    from copilot.permissions import UNRESTRICTED
+    from copilot.workspace import files, shares
+    from tests import chats
+
+    ada, long = User.objects.get(email=email), "https://harbour.example/" + "very-long-path/" * 12
+    for text in ("Likes ships.", f"Looks at {long} every morning."):
+        memories.add(ada.pk, text)
+    presets.create(ada.pk, presets.Draft(name="Harbour mate " * 6, instructions="Help.", description=long))
+    given = {
+        "owner": ada,
+        "timezone": "America/Argentina/ComodRivadavia",
+        "permissions": UNRESTRICTED.to_json(),
+    }
+    Schedule.objects.create(name="Tides", prompt=long, cron="0 9 * * *", next_run=timezone.now(), **given)
+    off = f"It failed 5 times in a row, at last with: {long}"[:200]
+    Schedule.objects.create(prompt="Sail.", cron="*/15 8-18 * * 1-5", disabled_reason=off, **given)
+    McpServer.objects.create(owner=ada, name="tides", transport="http", url=long, last_error="No answer.")
+    api_keys.create(
+        ada, name="A program of the harbour master's", scopes=("read", "chat", "manage", "billing")
+    )
+    chats.server_link(ada, server_name="The Quay " * 9, state="paused")
+    chats.user_link(ada)
+    file = files.store(ada.pk, name=f"{'report-' * 20}.txt", content=b"calm", source="upload")
+    shares.publish_file(ada.pk, file.pk, shares.Terms(password="open sesame"))
+    ExportJob.objects.create(owner=ada, format="json", state="failed", error="zip_too_large")
+    return ""
+
+
 def look(page: Page, name: str) -> list[str]:
     """What is wrong with the page as it stands, in one theme and the other; its pictures are kept."""
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -110,6 +145,7 @@ def test_every_page_is_sound_in_both_themes(
         page.goto(ada.site.url + path)
         wrong += look(page, name)
     page = ada.log_in()
+    stored(lambda: belongings(ada.email))
     for name, path in FOR_ADA.items():
         page.goto(ada.site.url + path)
         wrong += look(page, name)
