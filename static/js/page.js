@@ -15,6 +15,13 @@ for (const time of document.querySelectorAll("time[datetime]")) {
   const then = new Date(time.dateTime);
   if (!Number.isNaN(then.getTime())) time.textContent = then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 }
+for (const form of document.querySelectorAll("form[data-busy]")) {
+  form.addEventListener("submit", ({ submitter }) => {
+    const words = submitter.textContent;
+    Object.assign(submitter, { disabled: true, textContent: form.dataset.busy });
+    addEventListener("pagehide", () => Object.assign(submitter, { disabled: false, textContent: words }), { once: true }); // for who comes back
+  });
+}
 for (const form of document.querySelectorAll("form[data-confirm]")) {
   form.addEventListener("submit", async (event) => {
     const { confirm: text, confirmTitle: title } = form.dataset;

@@ -13,7 +13,7 @@ NOBODY = "https://203.0.114.1/mcp"  # a public number behind which nobody answer
 
 
 def test_a_server_is_added_tried_and_removed(ada: Visitor) -> None:
-    """A28.1, A28.3: what is wrong is said where it is managed, and no secret comes back"""
+    """A28.1, A28.3, W3: what takes long says so, what is wrong is said where it is managed, and no secret comes back"""
     ada.log_in()
     page = ada.tab("/settings/tools/")
     expect(page.get_by_role("listitem").filter(has_text="write_file").first).to_contain_text("available")
@@ -26,8 +26,12 @@ def test_a_server_is_added_tried_and_removed(ada: Visitor) -> None:
     expect(server).to_contain_text("Not reached yet")
     expect(server.get_by_text("Authorization", exact=True)).to_be_visible()
     assert "canary" not in page.content()
+    server.locator("form[data-busy]").evaluate(
+        "form => form.addEventListener('submit', (event) => sessionStorage.setItem('said', event.submitter.textContent))"
+    )
     server.get_by_role("button", name="Test").click()
     expect(server).to_contain_text("Last error:", timeout=40_000)
+    assert page.evaluate("sessionStorage.getItem('said')") == "Testing…"
     page.once("dialog", lambda dialog: dialog.accept())
     server.get_by_role("button", name="Remove").click()
     expect(page.get_by_text("You have no servers of your own.")).to_be_visible()
