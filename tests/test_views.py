@@ -180,6 +180,21 @@ def test_a_key_is_made_shown_once_and_revoked(ada: Client) -> None:
     assert "No keys yet" in ada.get("/settings/keys/").content.decode()
 
 
+@pytest.mark.parametrize(
+    ("path", "label", "how"),
+    [
+        ("/agents/", "Agents", "page"),
+        ("/agents/new/", "Agents", "true"),
+        ("/settings/account/delete/", "Your data", "true"),
+        ("/settings/keys/", "API keys", "page"),
+    ],
+)
+def test_one_tab_says_where_one_is(ada: Client, path: str, label: str, how: str) -> None:
+    """W4.2: also on the pages below it"""
+    tabs = ada.get(path).content.decode().partition('class="tabs"')[2].partition("</nav>")[0]
+    assert re.findall(r'aria-current="(\w+)">([^<]+)<', tabs) == [(how, label)]
+
+
 def test_many_keys_come_in_pages(ada: Client) -> None:
     """W3"""
     for number in range(26):
