@@ -11,7 +11,7 @@ from django.conf import settings as site
 from django.core.files.storage import storages
 
 from copilot import checks
-from copilot.models import ExportJob, WorkspaceFile
+from copilot.models import ExportJob, StorageUse, WorkspaceFile
 from copilot.workspace import files, storage, tending
 from tests import make
 
@@ -71,6 +71,30 @@ def test_an_empty_storage_with_rows_is_reported_row_by_row() -> None:
     for file in few:
         storage.remove(file.storage_key)
     assert tending.look() == tending.Found(orphans=0, missing=3)
+
+
+@pytest.mark.django_db
+def test_room_that_a_killed_process_took_is_given_back_by_a_later_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S4: what is the same a day later is nobody's upload on its way; one that is leaves another number"""
+    file = stored()
+    use = StorageUse.objects.get(owner=file.owner)
+
+    def looked(taken: int) -> tuple[int, int]:
+        StorageUse.objects.update(used_bytes=file.size_bytes + taken, used_files=2)
+        tending.look()
+        use.refresh_from_db()
+        return use.used_bytes, use.used_files
+
+    assert looked(500) == (file.size_bytes + 500, 2)
+    assert looked(500) == (file.size_bytes + 500, 2)  # too soon after
+    monkeypatch.setattr(tending, "DRIFT_SECONDS", -1)
+    assert looked(300) == (file.size_bytes + 300, 2)
+    assert looked(300) == (file.size_bytes, 1)
+    tending.look()
+    use.refresh_from_db()
+    assert (use.used_bytes, use.used_files) == (file.size_bytes, 1)
 
 
 # --- settings ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from django.db import connection
 from django.db.models import F
 
 from billing import queries as billing
@@ -99,6 +100,39 @@ def _taken(owner_id: int, quota: Quota, size: int) -> bool:
 def give_back(owner_id: int, size: int) -> None:
     StorageUse.objects.filter(owner_id=owner_id).update(
         used_bytes=F("used_bytes") - size, used_files=F("used_files") - 1
+    )
+
+
+_DRIFTS = """
+SELECT u.owner_id, u.used_bytes - coalesce(sum(f.size_bytes), 0), u.used_files - count(f.id)
+FROM copilot_storageuse u
+LEFT JOIN copilot_workspacefile f
+    ON f.owner_id = u.owner_id AND f.purged_at IS NULL AND f.source <> 'tool_output'
+GROUP BY u.owner_id, u.used_bytes, u.used_files
+HAVING u.used_bytes <> coalesce(sum(f.size_bytes), 0) OR u.used_files <> count(f.id)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """Bytes and files that are taken and not there: of an upload on its way, or of one whose process was killed."""
+
+    owner_id: int
+    size: int
+    files: int
+
+
+def drifts() -> list[Drift]:
+    with connection.cursor() as cursor:
+        cursor.execute(_DRIFTS)
+        return [
+            Drift(owner_id=owner, size=int(size), files=count) for owner, size, count in cursor.fetchall()
+        ]
+
+
+def settle(drift: Drift) -> None:
+    StorageUse.objects.filter(owner_id=drift.owner_id).update(
+        used_bytes=F("used_bytes") - drift.size, used_files=F("used_files") - drift.files
     )
 
 

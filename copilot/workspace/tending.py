@@ -8,16 +8,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.core.cache import caches
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from copilot import metrics
 from copilot.models import ExportJob, WorkspaceFile
-from copilot.workspace import storage
+from copilot.workspace import quotas, storage
 
 _log = logging.getLogger(__name__)
 
 BATCH = 1000
+DRIFT_SECONDS = 3600  # longer than any file is on its way to the storage
 ORPHAN_HOURS = 24  # an object is written before its row: a young one may be waiting for it
 
 
@@ -42,6 +44,7 @@ def look() -> Found:
         missing += _report(_rows(after).filter(storage_key__lte=last), batch)
         after = max(after, last)
     missing += _report(_rows(after), {})
+    _settle_drifts()
     return Found(orphans=orphans, missing=missing)
 
 
@@ -71,6 +74,20 @@ def _report(rows: QuerySet[WorkspaceFile], there: Iterable[str]) -> int:
     if missing:
         metrics.stray_objects.labels("missing").inc(missing)
     return missing
+
+
+def _settle_drifts() -> None:
+    """Room that is taken for nothing is given back when a later look finds the same: an upload is over by then."""
+    seen, now = caches["shared"], timezone.now().timestamp()
+    for drift in quotas.drifts():
+        name = f"storage-drift:{drift.owner_id}"
+        amount, since = seen.get(name) or ((0, 0), now)
+        if amount != (drift.size, drift.files):
+            seen.set(name, ((drift.size, drift.files), now), timeout=2 * 24 * 3600)
+        elif now - since > DRIFT_SECONDS:
+            quotas.settle(drift)
+            seen.delete(name)
+            _log.warning("%d bytes and %d files were taken for nothing", drift.size, drift.files)
 
 
 def _is_gone(file: WorkspaceFile) -> bool:
