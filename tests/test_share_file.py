@@ -10,6 +10,7 @@ from copilot import dispatch
 from copilot.commands import Decide
 from copilot.models import Approval, Message, Session, Share
 from copilot.providers.scripted import Call
+from copilot.workspace import shares
 from tests import make
 from tests.engine import ended, start, until
 from tests.engine import model_fixture as model_fixture
@@ -41,3 +42,25 @@ def test_a_file_is_published_only_after_a_person_agreed(rig, model):
     assert status(path) == status(f"{path}/files/{file.pk}") == 200
     assert person(make.ada()).delete(f"{V1}/files/{file.pk}/share").status_code == 204
     assert status(path) == 404
+
+
+def test_who_is_asked_about_a_deletion_is_told_that_it_ends_a_sharing(rig, model):
+    """S3, A22.3: of a file that nobody else can open it is asked as of any"""
+    session = make.session()
+    reasons = []
+    for name in ("shared.txt", "own.txt"):
+        file = stored(name, b"hello")
+        if name == "shared.txt":
+            shares.publish_file(file.owner_id, file.pk, shares.Terms())
+        model.will(Call("delete_file", {"file": name}))
+        turn = start(session, "Away with it")
+        until(lambda turn=turn: status_of(turn) == "waiting")
+        asked = Approval.objects.get(turn=turn)
+        reasons.append(asked.reason)
+        dispatch.decide(session.owner_id, [Decide(approval_id=asked.pk, decision="approve")])
+        assert ended(turn).status == "succeeded"
+    assert reasons == [
+        "A link shares this file; deleting it ends that for good.",
+        "This tool always asks first.",
+    ]
+    assert Share.objects.get().revoke_reason == "file_deleted"

@@ -128,7 +128,7 @@ async def test_a_deleted_file_is_gone_and_can_be_brought_back(context: TurnConte
     assert (again.success, again.content.split(":")[0]) == (False, "Error not_found")
     await in_thread(files.restore, context.user_id, UUID(made["file_id"]))
     assert (await use(context, "read_file", file="old.txt")).success
-    assert delete_file.TOOL.weigh({"file": "old.txt"}, context).reason
+    assert (await in_thread(delete_file.TOOL.weigh, {"file": "old.txt"}, context)).reason
 
 
 async def test_text_is_read_in_parts(context: TurnContext) -> None:

@@ -6,10 +6,14 @@ from django.conf import settings
 from pydantic import Field
 
 from copilot.bridge import in_thread
+from copilot.context import TurnContext
+from copilot.errors import NotFound
 from copilot.models import WorkspaceFile
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 from copilot.tools.scope import session_scope
-from copilot.workspace import files
+from copilot.workspace import files, shares
+
+SHARED = "A link shares this file; deleting it ends that for good."
 
 
 class DeleteFile(Arguments):
@@ -30,6 +34,15 @@ def _delete(arguments: DeleteFile, invocation: Invocation) -> WorkspaceFile:
     return file
 
 
+def _asks(arguments: DeleteFile, context: TurnContext) -> str:
+    """What a person should know of this very file before it goes (S3)."""
+    try:
+        file = files.find(context.user_id, arguments.file, session_id=session_scope(context))
+    except NotFound:
+        return ""  # the call itself will say so
+    return SHARED if shares.public_among([file.pk]) else ""
+
+
 TOOL = Tool(
     name="delete_file",
     arguments=DeleteFile,
@@ -37,4 +50,5 @@ TOOL = Tool(
     description=prose(__file__, days=settings.WORKSPACE_TRASH_DAYS),
     timeout_seconds=30,
     approval="ask",
+    asks=_asks,
 )
