@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from django.utils import timezone
 
+from copilot import schedules
+from copilot.context import Arrival
 from copilot.models import Message, Turn
+from copilot.permissions import UNRESTRICTED
 from copilot.providers.scripted import Call, Text
 from linking import outbound, tasks
 from linking.models import OutboundMessage, PlatformConversation
@@ -24,6 +28,7 @@ from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.platform_chats import DiscordChat, ScriptedChat, chatting, close_courier
 from tests.platform_fakes import discord, recorded
+from tests.test_deliveries import start_due
 from tests.test_inbox import linked
 
 
@@ -182,10 +187,30 @@ def test_a_message_that_vanished_is_said_anew(chat: ScriptedChat, model):
     assert chat.texts() == ["First half, second half."]
 
 
+def test_an_answer_is_not_lost_because_a_step_on_the_way_was_refused(chat: ScriptedChat, model):
+    """L19: the platform takes neither of two steps, for good; the whole it takes"""
+    model.will(Text("One, "), cue(1), Text("two, "), cue(2), Text("three."))
+    scripted.WORLD.failures.append(CallRefused("bad"))
+    chat.say("Hello")
+    until(lambda: not scripted.WORLD.failures)
+    scripted.WORLD.failures.append(CallRefused("bad"))
+    model.give(1)
+    until(lambda: not scripted.WORLD.failures)
+    model.give(2)
+    until(given)
+    assert chat.texts() == ["One, two, three."]
+
+
 @pytest.mark.parametrize("problem", [Unreachable("blocked"), CallRefused("bad")], ids=["blocked", "refused"])
-def test_where_nobody_can_be_told_the_turn_goes_on_and_its_answer_is_kept(chat: ScriptedChat, problem):
+def test_where_nobody_can_be_told_the_turn_goes_on_and_its_answer_is_kept(
+    chat: ScriptedChat, problem, monkeypatch
+):
     """A-L19.5: nothing more is sent, and the sweep leaves it alone"""
-    scripted.WORLD.failures.append(problem)
+
+    async def refuse(*arguments: object) -> str:
+        raise problem
+
+    monkeypatch.setattr(Scripted, "send", refuse)
     chat.say("Hello")
     until(given)
     until(lambda: Message.objects.filter(kind="assistant", content="Aye.").exists())
@@ -211,6 +236,30 @@ def test_words_that_were_sent_in_a_crash_are_not_the_last(chat: ScriptedChat, mo
     model.give(1)
     until(given)
     assert chat.texts() == ["First half, second half."]
+
+
+def test_what_follows_later_stays_on_the_web_once_the_place_is_closed(chat: ScriptedChat, model):
+    """L16: a reminder comes into the chat it was asked for in; after `/new` or an unlink it does not"""
+    chat.say("Hello")
+    until(given)
+    turn = Turn.objects.get()
+    asked = schedules.Asked(
+        prompt="Remind me",
+        cron="0 9 * * *",
+        timezone="UTC",
+        session_id=turn.session_id,
+        arrival=msgspec.convert(turn.arrival, Arrival),
+    )
+    task = schedules.create(turn.session.owner_id, asked, UNRESTRICTED)
+    model.will(Text("Water the plants."))
+    start_due(task)
+    until(lambda: "Water the plants." in chat.texts())
+    PlatformConversation.objects.update(closed_at=timezone.now())
+    model.will(Text("Once more."))
+    late = start_due(task)
+    assert not records.is_owed(late, outbound.accounts())
+    assert outbound.owed() == []
+    assert "Once more." not in chat.texts()
 
 
 def test_a_very_long_answer_is_ten_messages_and_a_file(chat: ScriptedChat, model):

@@ -93,8 +93,9 @@ def payer_of(where: Where, platform_user_id: str) -> Payer:
 # --- the place's session -----------------------------------------------------------------------------
 
 # The owner is compared too: after another account has claimed the server, nothing goes into the old session (A-L8.2).
+# Where somebody writes to the bot it may be answered again: a refusal of long ago is no reason to stay silent for ever.
 _OPENED = f"""
-UPDATE linking_platformconversation c SET last_message_at = now()
+UPDATE linking_platformconversation c SET last_message_at = now(), unreachable_at = NULL
 FROM copilot_session s
 WHERE c.platform = %(platform)s AND c.bot_account = %(bot_account)s AND c.container_id = %(container)s
   AND c.thread_id = %(thread)s AND c.closed_at IS NULL AND s.id = c.session_id AND s.deleted_at IS NULL

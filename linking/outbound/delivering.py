@@ -91,10 +91,19 @@ class Delivery:
             self._count("away")
             self.pace.was_refused(FIRST_PAUSE_SECONDS)
             return False
+        except CallRefused:  # of this step: the whole may be taken
+            self._count("refused")
+            self.pace.was_refused(FIRST_PAUSE_SECONDS)
+            return False
         return True
 
     async def _surely(self, part: int, page: Page, message: Outgoing, wanted: str) -> None:
-        await self._patiently(lambda: self._once(part, page, message, wanted, keep=True))
+        try:
+            await self._patiently(lambda: self._once(part, page, message, wanted, keep=True))
+        except CallRefused as problem:
+            self._count("refused")
+            log.warning("turn %s: %s; its answer stays on the web", self.errand.turn_id, problem)
+            raise Ended from problem
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int | None = None) -> T:
         """Until the platform takes it; after so many `tries` in vain it is away indeed."""
@@ -131,10 +140,6 @@ class Delivery:
         except Unreachable as problem:
             self._count("unreachable")
             await readers.in_thread(conversations.mark_unreachable, self.errand.conversation_id)
-            raise Ended from problem
-        except CallRefused as problem:
-            self._count("refused")
-            log.warning("turn %s: %s; its answer stays on the web", self.errand.turn_id, problem)
             raise Ended from problem
         self.pace.went_out()
         card = page.card.call_id if page.card else ""

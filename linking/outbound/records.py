@@ -42,27 +42,30 @@ class Errand:
     sent: dict[int, Sent]
 
 
-_OWED = """
+# What follows later stays on the web once the place is closed; what was asked for there is answered there (L16).
+_BELONGS_THERE = "(c.closed_at IS NULL OR t.origin = c.platform)"
+_OWED = f"""
 SELECT c.platform, c.bot_account FROM copilot_turn t
 JOIN linking_platformconversation c ON c.id = (t.arrival->'reply'->>'conversation_id')::uuid
-WHERE t.id = %s AND c.unreachable_at IS NULL
+WHERE t.id = %s AND c.unreachable_at IS NULL AND {_BELONGS_THERE}
   AND NOT EXISTS (SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.final)
-"""
+"""  # noqa: S608 - both texts are ours
 
 
 # From the places where somebody spoke lately to their turns: each turn once, whatever else its session holds.
-_ALL_OWED = """
+_ALL_OWED = f"""
 SELECT t.id FROM linking_platformconversation c
 JOIN copilot_session s ON s.id = c.session_id AND s.deleted_at IS NULL
 JOIN copilot_turn t ON t.session_id = c.session_id AND t.created_at > statement_timestamp() - make_interval(secs => %(seconds)s)
     AND t.arrival->'reply'->>'conversation_id' = c.id::text
 WHERE (c.platform, c.bot_account) IN (SELECT * FROM unnest(%(platforms)s::text[], %(accounts)s::text[]))
-  AND c.unreachable_at IS NULL AND c.last_message_at > statement_timestamp() - make_interval(secs => %(seconds)s)
+  AND c.unreachable_at IS NULL AND {_BELONGS_THERE}
+  AND c.last_message_at > statement_timestamp() - make_interval(secs => %(seconds)s)
   AND NOT EXISTS (SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.final)
   AND NOT (t.status = 'waiting'
            AND EXISTS (SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.card > ''))
 ORDER BY t.created_at LIMIT %(limit)s
-"""
+"""  # noqa: S608 - both texts are ours
 
 
 def is_owed(turn_id: UUID, accounts: dict[str, str]) -> bool:
