@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from copilot.errors import Unavailable
-from copilot.models import Message, Session, Turn
-from copilot.providers.scripted import Text
+from copilot.models import Message, Question, Session, Turn
+from copilot.providers.scripted import Call, Text
 from linking import inbox, links, metrics, tasks
 from linking.links import TokenRequest
 from linking.models import PlatformUpdate
@@ -85,6 +85,40 @@ def test_a_worker_that_dies_before_it_marks_an_update_leaves_no_second_message(
     assert handled()
     assert only_turn() == turn
     assert Message.objects.filter(kind="user").count() == 1
+
+
+def dies_before_the_mark(chat: ScriptedChat, text: str, monkeypatch) -> int:
+    """The update, heard and not marked."""
+    with monkeypatch.context() as dying:
+        dying.setattr(inbox, "_finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            chat.say(text)
+    return PlatformUpdate.objects.get(done_at=None).pk
+
+
+def test_an_answer_that_comes_again_after_a_death_is_no_message(chat: ScriptedChat, model, monkeypatch):
+    """A-L18.2, L14: its question is closed by then; it was this answer that closed it"""
+    model.will(Call("ask_user", {"question": "Red or blue?"}))
+    model.will(Text("Blue it is."))
+    chat.say("Paint it")
+    until(lambda: Question.objects.filter(outcome="open").exists())
+    number = dies_before_the_mark(chat, "blue", monkeypatch)
+    only_turn()
+    tasks.handle_update(number)
+    assert PlatformUpdate.objects.get(pk=number).outcome == "answered"
+    assert (Turn.objects.count(), Message.objects.filter(kind="user").count()) == (1, 1)
+
+
+def test_a_message_that_comes_again_after_a_death_does_not_answer_what_it_led_to(
+    chat: ScriptedChat, model, monkeypatch
+):
+    """A-L18.2, L14: its own turn asks something meanwhile"""
+    model.will(Call("ask_user", {"question": "Red or blue?"}))
+    number = dies_before_the_mark(chat, "Paint it", monkeypatch)
+    until(lambda: Question.objects.filter(outcome="open").exists())
+    tasks.handle_update(number)
+    assert PlatformUpdate.objects.get(pk=number).outcome == "started"
+    assert Question.objects.get().outcome == "open"
 
 
 def test_an_update_is_handled_in_few_statements(

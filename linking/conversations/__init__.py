@@ -20,7 +20,15 @@ from linking.conversations.places import (
     sessions_at,
 )
 from linking.conversations.reaching import mark_unreachable, move_place, open_place, shut_place
-from linking.conversations.started import Claimed, Known, claim, keep, let_go, purge_started
+from linking.conversations.started import (
+    Claimed,
+    Known,
+    claim,
+    keep,
+    let_go,
+    purge_started,
+    take_back,
+)
 
 __all__ = [
     "Bot",
@@ -55,4 +63,5 @@ __all__ = [
     "session_at",
     "sessions_at",
     "shut_place",
+    "take_back",
 ]

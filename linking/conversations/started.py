@@ -87,6 +87,11 @@ def keep(mine: Claimed, answer: dict[str, JSON]) -> None:
         cursor.execute(_KEEP, [msgspec.json.encode(answer).decode(), mine.pk])
 
 
+def take_back(mine: Claimed) -> None:
+    """What was kept did not come true; the key is still ours."""
+    StartedTurn.objects.filter(pk=mine.pk).update(answer=None)
+
+
 def let_go(mine: Claimed) -> None:
     """Nothing came of it: the same request may be sent again."""
     StartedTurn.objects.filter(pk=mine.pk, answer__isnull=True).delete()

@@ -14,11 +14,11 @@ import msgspec
 from copilot import dispatch, queries, turns
 from copilot.commands import LIMITS, RUN_ID, SendMessage, checked_text, clean_text
 from copilot.context import Arrival, Channel, ReplyAddress
-from copilot.errors import InvalidRequest, OutcomeUnknown, Refused, TooMany
+from copilot.errors import Conflict, InvalidRequest, OutcomeUnknown, Refused, TooMany
 from copilot.events import JSON
 from copilot.permissions import UNRESTRICTED
 from linking import caps, conversations
-from linking.conversations import Open, Payer, Where
+from linking.conversations import Claimed, Known, Open, Payer, Where
 from linking.errors import MessageRefused
 from linking.models import PlatformLink
 from linking.names import clean_name
@@ -101,11 +101,23 @@ class Accepted:
 def start(message: IncomingMessage) -> Accepted:
     """A turn of its own, or a place in the queue; raises `Refused`, and then nothing stays of it."""
     message = checked(message)
-    claim = conversations.claim(
-        message.where.platform, message.where.bot_account, message.key, message.digest
-    )
-    if isinstance(claim, conversations.Known):
-        return msgspec.convert({**claim.answer, "replayed": True}, Accepted)
+    claim = claimed(message)
+    return start_claimed(message, claim) if isinstance(claim, Claimed) else accepted_before(claim)
+
+
+def claimed(message: IncomingMessage) -> Claimed | Known:
+    where = message.where
+    return conversations.claim(where.platform, where.bot_account, message.key, message.digest)
+
+
+def accepted_before(known: Known) -> Accepted:
+    try:
+        return msgspec.convert({**known.answer, "replayed": True}, Accepted)
+    except msgspec.ValidationError:  # it answered a question (`hearing`)
+        raise Conflict("This key was used with another request.", code="idempotency_conflict") from None
+
+
+def start_claimed(message: IncomingMessage, claim: Claimed) -> Accepted:
     try:
         accepted = _admit(message, abandoned=claim.abandoned)
     except OutcomeUnknown:
