@@ -18,11 +18,12 @@ from aiohttp.abc import AbstractResolver
 from django.core import mail
 from django.utils import timezone
 
-from copilot import scheduling
+from copilot import scheduling, turns
+from copilot.events import ApprovalView
 from copilot.models import Approval, Schedule, Session, Turn
 from copilot.providers.scripted import Call, Text
 from linking import deliveries, ports
-from linking.deliveries import endpoints, sending
+from linking.deliveries import endpoints, noting, sending
 from linking.deliveries.posting import Posted, Poster
 from linking.models import Delivery, DeliveryEndpoint, PlatformConversation
 from tests import make
@@ -158,6 +159,21 @@ def test_a_later_one_waits_for_an_earlier_one_in_its_first_tries(bot, secret, mo
     assert Delivery.objects.get(state="delivered", number=2).finished_at is not None
 
 
+def test_a_later_one_waits_while_an_earlier_ones_third_try_is_on_its_way(bot, secret, model):
+    """L17: nobody knows yet how it goes, so it is still in its first three"""
+    answered(bot, "k1")
+    answered(bot, "k2", text="Second")
+    for _ in range(2):
+        sending.send_due(Receiver(answers=[500]))
+        due_now()
+    [third] = sending._claim()
+    assert third.attempts == 3
+    assert sending._claim() == []
+    sending._mark(third, Posted(status=500))
+    [second] = sending._claim()
+    assert second.delivery_id == Delivery.objects.get(number=2).pk
+
+
 def test_a_refusal_is_final_and_gone_switches_the_endpoint_off(bot, secret, model):
     """A-L17.1: 404 is not tried again; 410 disables; `Retry-After` is honoured; its key's maker is told"""
     answered(bot)
@@ -251,6 +267,28 @@ def test_a_long_answer_is_cut_and_says_so(bot, secret, model):
     row = Delivery.objects.get()
     assert len(row.body.encode()) <= 64 * 1024
     assert msgspec.json.decode(row.body)["truncated"] is True
+
+
+def test_very_many_calls_that_wait_are_told_within_the_limit(bot, secret, model, monkeypatch):
+    """L17: 64 KiB; what each is about is said, and that something was left out"""
+    answer = answered(bot)
+    turn = Turn.objects.get(pk=answer["turn_id"])
+    asked = [
+        ApprovalView(
+            id=str(number),
+            turn_id=str(turn.pk),
+            call_id=f"c{number}",
+            tool="pay",
+            arguments={f"{letter * 100}": "\u20ac" * 500 for letter in "abcdef"},
+            reason="Costs money.",
+        )
+        for number in range(40)
+    ]
+    event = noting._Happened(key="approval:0", event="approval.requested", fields={"approvals": msgspec.to_builtins(asked)})
+    body = noting._body(Delivery.objects.get(), turns.standing(turn.pk), event)
+    told_of = msgspec.json.decode(body)
+    assert len(body.encode()) <= 64 * 1024
+    assert (len(told_of["approvals"]), told_of["truncated"]) == (40, True)
 
 
 # --- where it goes -----------------------------------------------------------------------------------

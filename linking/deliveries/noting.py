@@ -15,7 +15,7 @@ from copilot.events import JSON
 from copilot.turns import TurnStanding
 from linking import ports
 from linking.models import Delivery, DeliveryEndpoint
-from linking.reduction import reduced
+from linking.reduction import Told, reduced
 
 BODY_BYTES = 64 * 1024
 TEXT_BYTES = 48 * 1024  # of an answer, as JSON; what stands around it has the rest
@@ -122,7 +122,17 @@ def _body(row: Delivery, standing: TurnStanding, one: _Happened) -> str:
     if one.event == "turn.succeeded":
         text, cut = _shortened(turns.answer_text(standing.turn_id))
         told |= {"text": text, "truncated": cut}
-    return msgspec.json.encode(told).decode()
+    return _encoded(told).decode()
+
+
+def _encoded(told: Told) -> bytes:
+    """Within the limit: of very many calls only what each is about is said."""
+    body = msgspec.json.encode(told)
+    approvals = told.get("approvals")
+    if len(body) <= BODY_BYTES or not isinstance(approvals, list):
+        return body
+    shorter: list[JSON] = [one | {"shown": {}} for one in approvals if isinstance(one, dict)]
+    return msgspec.json.encode(told | {"approvals": shorter, "truncated": True})
 
 
 def _shortened(text: str) -> tuple[str, bool]:

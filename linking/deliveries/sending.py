@@ -42,15 +42,18 @@ class _Due:
     secrets: list[str]
 
 
+# On its way it has no status and no error: so an earlier one's last try in order is told from its failure.
 _CLAIM = """
-UPDATE linking_delivery d SET attempts = attempts + 1, next_try_at = now() + make_interval(secs => %(held)s)
+UPDATE linking_delivery d SET attempts = attempts + 1, next_try_at = now() + make_interval(secs => %(held)s),
+    last_status = NULL, last_error = ''
 WHERE d.id IN (
     SELECT w.id FROM linking_delivery w JOIN linking_deliveryendpoint e ON e.id = w.endpoint_id
     WHERE w.state = 'waiting' AND w.next_try_at <= now() AND e.disabled_at IS NULL
       AND NOT EXISTS (SELECT 1 FROM linking_delivery earlier
                       WHERE earlier.conversation_id = w.conversation_id AND earlier.number < w.number
                         AND earlier.endpoint_id = w.endpoint_id AND earlier.state = 'waiting'
-                        AND earlier.attempts < %(in_order)s)
+                        AND (earlier.attempts < %(in_order)s OR (earlier.attempts = %(in_order)s
+                             AND earlier.last_status IS NULL AND earlier.last_error = '')))
     ORDER BY w.next_try_at LIMIT %(batch)s FOR UPDATE OF w SKIP LOCKED)
 RETURNING d.id
 """
