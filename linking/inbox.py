@@ -33,6 +33,7 @@ LOCK_SEED = 77  # keeps these advisory locks apart from others
 TRIES = 3
 LEFT_BEHIND = timedelta(seconds=10)
 PURGED_AT_ONCE = 5_000
+LINKED = ("started", "queued", "answered", "pressed")  # outcomes that only a linked place has
 
 PASSING: tuple[type[Exception], ...] = (Unavailable, OutcomeUnknown, Conflict, Away, Busy)  # time may mend it
 
@@ -195,11 +196,18 @@ WHERE id = (
 ) AND {LATER}
 RETURNING id, attempts, payload::text
 """  # noqa: S608 - both texts are ours
-# Nothing but its keys and kind is kept of strangers (L25).
+# Where nobody is linked nothing but keys and kind is kept (L25); elsewhere the place, until its account goes.
+_KEPT = """
+%(linked)s OR EXISTS (
+    SELECT 1 FROM linking_platformconversation c
+    WHERE c.platform = %(platform)s AND c.bot_account = %(account)s AND c.container_id = %(container)s
+      AND c.closed_at IS NULL
+)
+"""
 _FINISH = f"""
 UPDATE linking_platformupdate SET done_at = statement_timestamp(), outcome = %(outcome)s, payload = NULL,
-    container_id = CASE WHEN %(stranger)s THEN '' ELSE container_id END,
-    thread_id = CASE WHEN %(stranger)s THEN '' ELSE thread_id END
+    container_id = CASE WHEN {_KEPT} THEN container_id ELSE '' END,
+    thread_id = CASE WHEN {_KEPT} THEN thread_id ELSE '' END
 WHERE id = %(id)s AND done_at IS NULL AND {LATER}
 RETURNING EXISTS (
     SELECT 1 FROM linking_platformupdate o
@@ -243,7 +251,7 @@ def _finish(place: _Place, update: _Update, outcome: str) -> Verdict:
             {
                 "id": update.id,
                 "outcome": outcome,
-                "stranger": outcome == "unlinked",
+                "linked": outcome in LINKED,
                 "platform": place.platform,
                 "account": place.bot_account,
                 "container": place.container_id,

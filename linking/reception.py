@@ -19,7 +19,7 @@ from linking.attaching import Attached
 from linking.conversations import Bot, Where
 from linking.errors import MessageRefused, NotLinked, NotServerAdmin
 from linking.inbound import Accepted, Asked, Decided, IncomingMessage
-from linking.inbound.commands import LinkOffered, Result
+from linking.inbound.commands import LinkOffered, Result, Status
 from linking.models import LinkToken
 from linking.platforms.base import Address, Button, Incoming, Moved, Opened, Place, Pressed, Removed, Said
 
@@ -150,7 +150,7 @@ class _Talk:
         if not self.said.mentioned or not self._may_greet():
             return "unlinked"
         if self.place.scope == "server":
-            self.whisper(wording.SERVER_UNLINKED)
+            self.hint(wording.SERVER_UNLINKED)
             return "unlinked"
         try:
             self._show("link", inbound.obey("link", self._asked()))
@@ -188,13 +188,29 @@ class _Talk:
             self._show(command, inbound.obey(command, self._asked(command)))
         except LATER:
             raise
-        except NotServerAdmin:
-            self.whisper(wording.ADMINS_ONLY)
         except NotLinked:
             return self._prompt()
         except Refused as refused:
-            self.whisper(refused.message)
-        return "command"
+            self._deny(refused)
+        return "unlinked" if command == "help" and self._greeted() else "command"
+
+    def _greeted(self) -> bool:
+        """Who asks for help in a chat of their own may be a stranger, and gets a link besides (L9)."""
+        if self.place.scope == "server":
+            return False
+        try:
+            conversations.payer_of(self.where, self.said.speaker.user_id)
+        except NotLinked:
+            self._prompt()
+            return True
+        return False
+
+    def _deny(self, refused: Refused) -> None:
+        """To who asked; where that cannot be, the channel is told as of every refusal (L8)."""
+        text = wording.ADMINS_ONLY if isinstance(refused, NotServerAdmin) else refused.message
+        bot, container = self.bot, self.place.container_id
+        if not self.whisper(text) and caps.may_tell(refused, bot.platform, bot.bot_account, container):
+            self.tell(text)
 
     def _asked(self, command: str = "link") -> Asked:
         return Asked(
@@ -223,8 +239,10 @@ class _Talk:
             button = Button(label=wording.CONNECT, url=result.link_url)
             if not self.whisper(text, (button,)):
                 self.tell(wording.NOT_IN_PUBLIC)
-        elif command in wording.PRIVATE:
+        elif isinstance(result, Status) and result.web_url:
             self.whisper(text)
+        elif command in wording.PRIVATE:
+            self.hint(text)
         else:
             self.tell(text)
 
@@ -233,6 +251,10 @@ class _Talk:
     def tell(self, text: str) -> bool:
         self._spoke = True
         return outbound.post(self.bot.platform, self.to, text)
+
+    def hint(self, text: str) -> bool:
+        """To who asked alone, or else to all: people whom the bot may not write to get an answer, too. Nothing secret."""
+        return self.whisper(text) or self.tell(text)
 
     def whisper(self, text: str, buttons: tuple[Button, ...] = ()) -> bool:
         self._spoke = True

@@ -284,7 +284,9 @@ def test_very_many_calls_that_wait_are_told_within_the_limit(bot, secret, model,
         )
         for number in range(40)
     ]
-    event = noting._Happened(key="approval:0", event="approval.requested", fields={"approvals": msgspec.to_builtins(asked)})
+    event = noting._Happened(
+        key="approval:0", event="approval.requested", fields={"approvals": msgspec.to_builtins(asked)}
+    )
     body = noting._body(Delivery.objects.get(), turns.standing(turn.pk), event)
     told_of = msgspec.json.decode(body)
     assert len(body.encode()) <= 64 * 1024

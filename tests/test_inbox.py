@@ -229,6 +229,21 @@ def test_keys_are_kept_for_a_week_and_payloads_only_until_they_are_handled(chat:
     assert inbox.purge() == 1
 
 
+@pytest.mark.parametrize("text", ["/help", "/link", "/start", "", "x" * 70_000], ids=lambda text: text[:6])
+def test_whatever_a_stranger_sends_nothing_but_its_keys_is_kept(chat: ScriptedChat, text):
+    """L25: also a command that is obeyed, and what is refused before anybody asks who sent it"""
+    stranger = ScriptedChat("elsewhere", user="77")
+    stranger.say(text)
+    until(handled)
+    row = PlatformUpdate.objects.get()
+    assert (row.payload, row.container_id, row.thread_id) == (None, "", "")
+    chat.say("Hello")
+    chat.say("/status")
+    until(handled)
+    kept = PlatformUpdate.objects.exclude(pk=row.pk).values_list("container_id", flat=True)
+    assert list(kept) == [chat.container] * 2
+
+
 def test_many_chats_at_once_lose_and_double_nothing(chat: ScriptedChat, model):
     """A-L27.1: in small: ten chats, three messages each"""
     users = [f"u{number}" for number in range(10)]

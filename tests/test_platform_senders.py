@@ -260,6 +260,16 @@ async def test_an_answer_finds_a_group_that_moved_meanwhile(fakes):
     assert [one.text for one in fake.shown("-100500")] == ["All of it", "Also all of it"]
 
 
+async def test_a_group_where_the_bot_may_not_speak_is_out_of_reach(fakes):
+    """L19: restricted there, it stops sending, as when it was removed"""
+    fake: telegram.Telegram = fakes["telegram"]
+    fake.silenced.add("-700")
+    adapter = build("telegram", fake, World())
+    with pytest.raises(Unreachable):
+        await adapter.send(Address(scope="server", container_id="-700"), words(adapter, "Hello"))
+    await adapter.aclose()
+
+
 async def test_telegram_gets_plain_words_where_it_cannot_read_ours(fakes):
     """A-L19.4: the same part, and nothing lost"""
     fake: telegram.Telegram = fakes["telegram"]

@@ -20,6 +20,7 @@ from linking.platforms.base import (
     Pressed,
     Removed,
     Said,
+    Speaker,
     Unreadable,
     undeclared,
 )
@@ -150,6 +151,52 @@ def test_slacks_events_commands_and_presses():
     assert (press.what.code, press.what.message_id, press.place.thread_id) == ("opaque", "200.1", "100.5")
     command = slack.hear(Knock(headers=form, body=urlencode(recorded.slack_command("new")).encode())).incoming
     assert (command.what.text, command.place.scope) == ("/new", "server")
+
+
+def test_a_button_of_slack_that_leads_to_a_page_is_no_press():
+    """L23: Slack tells of it too; whoever opens their link is not told that the button is out of use"""
+    pressed = recorded.slack_press("x")
+    pressed["actions"] = [{"type": "button", "action_id": "open:Connect", "action_ts": "301.1"}]
+    form = urlencode({"payload": json.dumps(pressed)}).encode()
+    knock = Knock(headers={"content-type": "application/x-www-form-urlencoded"}, body=form)
+    assert slack.hear(knock).incoming is None
+
+
+@pytest.mark.parametrize("missing", ["trigger_id", "user_id", "channel_id", "team_id"])
+def test_a_command_of_slack_without_its_fields_is_unreadable(missing):
+    """L18: no update, and no error of ours; the look at our certificate is answered"""
+    form = {name: value for name, value in recorded.slack_command("hello").items() if name != missing}
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    with pytest.raises(Unreadable):
+        slack.hear(Knock(headers=headers, body=urlencode(form).encode()))
+    assert slack.hear(Knock(headers=headers, body=b"ssl_check=1&token=x")).incoming is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("\u0130\u0130 @PilotBot hi", "\u0130\u0130  hi"),
+        ("@PilotBot2 and @pilotbot, hi", "@PilotBot2 and , hi"),
+    ],
+)
+def test_the_bots_name_is_taken_out_of_the_words_and_nothing_else(text, words):
+    """L21: also behind letters that grow when they are made small, and before a name that only begins like it"""
+    said = Said(
+        speaker=Speaker(user_id="1"),
+        message_id="1",
+        text=text,
+        mentioned=False,
+        names=("pilotbot2", "pilotbot"),
+    )
+    heard = telegram.recognise(said, Identity(account="1", name="PilotBot"))
+    assert (heard.mentioned, heard.text) == (True, words)
+
+
+@pytest.mark.parametrize("adapter", [telegram, slack], ids=["telegram", "slack"])
+def test_words_that_show_nothing_as_markdown_are_shown_as_they_stand(adapter):
+    """L19: the last part of an answer may hold only the addresses of its links; an empty message is refused"""
+    text = "[1]: https://example.com/one\n[2]: https://example.com/two"
+    assert "https://example.com/one" in adapter.render(text).markup
 
 
 @pytest.mark.parametrize(

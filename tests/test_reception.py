@@ -18,7 +18,7 @@ from linking.conversations import Bot, Where
 from linking.links import TokenRequest
 from linking.models import PlatformConversation, PlatformLink, PlatformUpdate
 from linking.platforms import scripted
-from linking.platforms.base import Incoming, Moved, Place, Removed, Said, SentFile, Speaker
+from linking.platforms.base import Incoming, Moved, Place, Removed, Said, SentFile, Speaker, Unreachable
 from tests import make
 from tests.engine import cue, until
 from tests.engine import model_fixture as model_fixture
@@ -88,6 +88,33 @@ def test_a_servers_link_is_whispered_to_who_administers_it(chat: ScriptedChat):
     refusal, offer = bob.shown()
     assert (refusal.only_for, refusal.buttons) == ("77", ())
     assert (offer.only_for, offer.buttons[0][0]) == ("77", "Connect")
+
+
+def test_a_stranger_who_asks_for_help_gets_a_link_besides(chat: ScriptedChat):
+    """L9: how everybody begins on Telegram, where opening the bot sends `/start`"""
+    chat.say("/help")
+    until(handled)
+    help_text, greeting = chat.shown()
+    assert "I understand" in help_text.text
+    assert greeting.buttons[0][0] == "Connect"
+    linked("scripted-ada")
+    chat.say("/help")
+    until(handled)
+    assert len(chat.shown()) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("Hello?", "not connected"), ("/link", "Only who administers"), ("/help", "I understand")],
+)
+def test_who_cannot_be_whispered_to_is_told_before_all(chat: ScriptedChat, text, words):
+    """A-L9.2: most members of a group of Telegram have no chat of their own with the bot; a link stays private"""
+    bob = Server()
+    scripted.WORLD.failures.extend([None] * (text == "/link") + [Unreachable("no chat")])
+    bob.say(text)
+    until(handled)
+    [told] = bob.shown()
+    assert (told.only_for, words in told.text, told.buttons) == ("", True, ())
 
 
 def test_who_is_linked_in_a_direct_message_is_asked_for_a_servers_link_there(chat: ScriptedChat):

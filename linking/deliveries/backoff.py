@@ -35,7 +35,11 @@ def _asked_for(retry_after: str, now: datetime) -> float:
         return float(min(int(retry_after), LONGEST_SECONDS))
     try:
         moment = parsedate_to_datetime(retry_after)
-    except (ValueError, TypeError, OverflowError):  # a stranger's words: a year or an offset beyond all numbers
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+    ):  # a stranger's words: a year or an offset beyond all numbers
         return 0.0
     seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()
     return min(max(0.0, seconds), float(LONGEST_SECONDS))

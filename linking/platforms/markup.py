@@ -37,7 +37,9 @@ def neutralise(text: str) -> str:
 
 
 def convert(text: str, style: Style) -> str:
-    return _Writer(style).blocks(_parser().parse(text)).strip("\n")
+    """What shows nothing as Markdown, such as a part that holds only the addresses of links, is shown as it stands."""
+    made = _Writer(style).blocks(_parser().parse(text)).strip("\n")
+    return made if made.strip() else style.escape(text)
 
 
 @cache

@@ -100,7 +100,7 @@ def read(body: bytes, content_type: str) -> Heard:
         if content_type.partition(";")[0].strip() == "application/x-www-form-urlencoded":
             return _read_form(body)
         return from_envelope(_envelopes.decode(body))
-    except (msgspec.MsgspecError, ValueError) as problem:
+    except (msgspec.MsgspecError, ValueError, KeyError) as problem:
         raise Unreadable from problem
 
 
@@ -108,6 +108,8 @@ def _read_form(body: bytes) -> Heard:
     form = {name: values[0] for name, values in parse_qs(body.decode(), strict_parsing=True).items()}
     if "payload" in form:
         return Heard(incoming=from_interaction(_interactions.decode(form["payload"])))
+    if "ssl_check" in form:
+        return Heard()  # Slack looks at the certificate, and wants to be answered
     if "command" in form:
         return Heard(incoming=from_command(form))
     raise Unreadable
@@ -212,8 +214,10 @@ def from_command(form: dict[str, str]) -> Incoming:
 
 
 def from_interaction(interaction: Interaction) -> Incoming | None:
+    """None also for a button that leads to a page: Slack tells of it too, and it means nothing to us."""
     channel, message = interaction.channel, interaction.message
-    if interaction.type != "block_actions" or channel is None or not interaction.actions:
+    action = next((one for one in interaction.actions if one.value), None)
+    if interaction.type != "block_actions" or channel is None or action is None:
         return None
     if channel.name == "directmessage":
         place = Place(scope="dm", container_id=channel.id)
@@ -224,7 +228,6 @@ def from_interaction(interaction: Interaction) -> Incoming | None:
             container_id=channel.id,
             thread_id=(message.thread_ts or message.ts) if message else "",
         )
-    action = interaction.actions[0]
     pressed = Pressed(
         speaker=Speaker(user_id=interaction.user.id, name=interaction.user.name or interaction.user.username),
         message_id=message.ts if message else "",

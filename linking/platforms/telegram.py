@@ -48,6 +48,10 @@ ALLOWED_UPDATES = ("message", "callback_query", "my_chat_member")
 OVERALL = Limit(calls=30, seconds=1.0, kept=10)
 IN_A_CHAT = Limit(calls=3, seconds=3.0, kept=1)  # about one a second
 IN_A_GROUP = Limit(calls=20, seconds=60.0, kept=8)
+NO_PLACE = (
+    *("chat not found", "user not found", "have no rights", "not enough rights", "chat_write_forbidden"),
+    *("topic_closed", "message thread not found"),
+)
 NOTE_CHARACTERS = 200  # what Telegram shows to who pressed a button
 _TAGS = re.compile(r"<[^>]+>")
 
@@ -351,7 +355,7 @@ def _refusal(problem: BadRequest) -> PlatformProblem:
         return FormatRefused("Telegram cannot read the markup")
     if "message to edit not found" in words or "message can't be edited" in words:
         return MessageGone("Telegram has no such message any more")
-    if "chat not found" in words or "have no rights" in words or "user not found" in words:
+    if any(one in words for one in NO_PLACE):
         return Unreachable("Telegram lets the bot say nothing there")
     return CallRefused("Telegram refused a call")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from linking.platforms.base import (
@@ -218,11 +220,9 @@ def _from_membership(update_id: int, change: _Membership) -> Incoming:
 def recognised(said: Said, me: Identity) -> Said:
     """Whether a name that is called is ours, and the words without it."""
     name = me.name.lower()
-    text = said.text
     if name and name in said.names:
-        at = text.lower().find(f"@{name}")
-        text = text[:at] + text[at + len(name) + 1 :]
-        said = msgspec.structs.replace(said, mentioned=True, text=text.strip())
+        called = re.compile(rf"@{re.escape(name)}(?!\w)", re.IGNORECASE)
+        said = msgspec.structs.replace(said, mentioned=True, text=called.sub("", said.text, count=1).strip())
     word, _, words = said.text.partition(" ")
     if word == "/start":  # what Telegram sends when somebody opens the bot
         said = msgspec.structs.replace(said, text="/help")

@@ -110,7 +110,7 @@ class Discord(Fake):
         if not 0 < len(content) <= FILE_BYTES:
             self.refuse("a file that is too large")
         self.files.append((file.filename, content))
-        return dict(json.loads(str(sent["payload_json"])))
+        return dict(json.loads(str(sent["payload_json"]))) | {"files": 1}
 
     async def _download(self, request: web.Request) -> web.Response:
         return web.Response(body=self.kept[request.match_info["name"]])
@@ -217,13 +217,23 @@ class Discord(Fake):
         if len(str(fields.get("content", ""))) > 2000:
             self.refuse("a message that is too long")
             return answer({"code": 50035, "message": "Invalid Form Body"}, status=400)
+        if (
+            not str(fields.get("content", "")).strip()
+            and not fields.get("components")
+            and "files" not in fields
+        ):
+            self.refuse("an empty message")
+            return answer({"code": 50006, "message": "Cannot send an empty message"}, status=400)
+        if len(str(fields.get("nonce", ""))) > 25 or len(fields.get("components") or []) > 5:
+            self.refuse("a nonce or rows of buttons that are too long")
+            return answer({"code": 50035, "message": "Invalid Form Body"}, status=400)
         if fields.get("allowed_mentions") != {"parse": []}:
             self.refuse("a message that may call people")
         for row in fields.get("components") or []:
             for button in row["components"]:
                 if (
                     len(row["components"]) > 5
-                    or len(button["label"]) > 80
+                    or not 1 <= len(button["label"]) <= 80
                     or len(button.get("custom_id", "")) > 100
                 ):
                     self.refuse("a row of buttons that is too long")

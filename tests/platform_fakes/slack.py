@@ -15,7 +15,8 @@ from tests.platform_fakes import recorded
 from tests.platform_fakes.serving import Fake, answer
 
 SECTION_CHARACTERS = 3000
-BUTTON_LABEL = 75
+MOST_BLOCKS, MOST_BUTTONS = 50, 25
+BUTTON_LABEL, BUTTON_VALUE, BUTTON_ID, BUTTON_URL = 75, 2000, 255, 3000
 
 
 @dataclass
@@ -123,11 +124,18 @@ class Slack(Fake):
             self.refuse("no text to fall back on")
             return _no("no_text")
         for block in _blocks(fields):
-            if block["type"] == "section" and len(block["text"]["text"]) > SECTION_CHARACTERS:
-                self.refuse("a section that is too long")
+            if block["type"] == "section" and not 1 <= len(block["text"]["text"]) <= SECTION_CHARACTERS:
+                self.refuse("a section that is empty or too long")
                 return _no("invalid_blocks")
-        if any(len(str(button["text"]["text"])) > BUTTON_LABEL for button in _buttons(fields)):
-            self.refuse("a label that is too long")
+        if len(_blocks(fields)) > MOST_BLOCKS or len(_buttons(fields)) > MOST_BUTTONS:
+            self.refuse("too many blocks or buttons")
+            return _no("invalid_blocks")
+        if not all(_is_sound(button) for button in _buttons(fields)):
+            self.refuse("a button that Slack does not take")
+            return _no("invalid_blocks")
+        ids = [button["action_id"] for button in _buttons(fields)]
+        if len(set(ids)) < len(ids):
+            self.refuse("two buttons of one name")
             return _no("invalid_blocks")
         return None
 
@@ -205,6 +213,15 @@ def _blocks(fields: dict[str, Any]) -> list[dict[str, Any]]:
 def _buttons(fields: dict[str, Any]) -> list[dict[str, Any]]:
     rows = [block["elements"] for block in _blocks(fields) if block["type"] == "actions"]
     return [element for row in rows for element in row]
+
+
+def _is_sound(button: dict[str, Any]) -> bool:
+    return (
+        1 <= len(button["text"]["text"]) <= BUTTON_LABEL
+        and len(button.get("value", "")) <= BUTTON_VALUE
+        and len(button.get("url", "")) <= BUTTON_URL
+        and 1 <= len(button["action_id"]) <= BUTTON_ID
+    )
 
 
 def _markup(fields: dict[str, Any]) -> str:

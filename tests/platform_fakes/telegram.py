@@ -89,6 +89,7 @@ class Telegram(Fake):
         self.kept: dict[str, bytes] = {}  # what people have sent, by its id
         self.admins: set[str] = set()
         self.blocked: set[str] = set()
+        self.silenced: set[str] = set()  # groups where the bot may not speak
         self.moved: dict[str, str] = {}  # groups that became supergroups
         self.failures: deque[web.Response | float] = deque()  # a response, or seconds to be slow
         self.edit_seconds = 0.0  # edits of one message faster than this are refused
@@ -189,7 +190,10 @@ class Telegram(Fake):
         if len(text.encode("utf-16-le")) // 2 > 4096:
             self.refuse("a message that is too long")
             return _error(400, "Bad Request: message is too long")
-        if any(len(button.get("callback_data", "").encode()) > 64 for button in _buttons(fields)):
+        if fields["chat_id"] in self.silenced:
+            return _error(400, "Bad Request: not enough rights to send text messages to the chat")
+        codes = [button["callback_data"] for button in _buttons(fields) if not button.get("url")]
+        if any(not 1 <= len(code.encode()) <= 64 for code in codes):
             self.refuse("a button that carries too much")
             return _error(400, "Bad Request: BUTTON_DATA_INVALID")
         return None
@@ -216,6 +220,9 @@ class Telegram(Fake):
         return _ok(True)
 
     def _on_answercallbackquery(self, fields: dict[str, str]) -> web.Response:
+        if len(fields.get("text", "")) > 200:
+            self.refuse("a note that is too long")
+            return _error(400, "Bad Request: MESSAGE_TOO_LONG")
         self.answered.append(fields)
         return _ok(True)
 
