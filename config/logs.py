@@ -19,6 +19,11 @@ _HARMLESS_NAMES = re.compile(r"_tokens$")  # counts of a model's tokens
 _IN_PATHS = re.compile(
     r"((?:^|/|%2F)(?:share|public/shares|link|linking/tokens|bot/v1/tokens|hooks/[a-z]+)(?:/|%2F))[^/?#&%\s\"'<>]+"
 )
+# Somebody's id in an address that is none of ours: below these, words and our own uuids are all there is.
+_BELOW_LINKING = re.compile(r"(?<=/bot/v1/)[^?#\s\"'<>]+|(?<=/v1/linking/)[^?#\s\"'<>]+")
+_OURS = re.compile(r"[a-z-]*|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+# What Postgres says of an error besides its name: rows and values, other people's ids among them.
+_ROWS = re.compile(r"(DETAIL:|CONTEXT:)(?:(?!\\n)[^\n])*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MULTILINE = frozenset({"exception", "stack"})  # written by us, for people
 
@@ -153,12 +158,25 @@ def _scrubbed(name: str, value: object) -> object:
     if _SECRET_NAMES.search(name) and not _HARMLESS_NAMES.search(name):
         return redaction.MASK
     if isinstance(value, str):
-        return _IN_PATHS.sub(rf"\1{redaction.MASK}", redaction.redact(value))
+        return _without_ids(_IN_PATHS.sub(rf"\1{redaction.MASK}", redaction.redact(value)))
     if isinstance(value, Mapping):
         return {key: _scrubbed(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_scrubbed(name, inner) for inner in value]
     return value
+
+
+def _without_ids(text: str) -> str:
+    """Most lines hold neither, and are only looked at."""
+    if "DETAIL:" in text or "CONTEXT:" in text:
+        text = _ROWS.sub(rf"\1 {redaction.MASK}", text)
+    if "/v1/" in text:
+        text = _BELOW_LINKING.sub(lambda path: "/".join(map(_segment, path[0].split("/"))), text)
+    return text
+
+
+def _segment(name: str) -> str:
+    return name if _OURS.fullmatch(name) else redaction.MASK
 
 
 def _escape(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 from collections.abc import Iterator
 from io import StringIO
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 from django.core.exceptions import ImproperlyConfigured
+from django.db import IntegrityError, transaction
 
 from config import jobs, logs
 from copilot import context
@@ -21,7 +23,7 @@ from copilot.models import Turn
 from copilot.permissions import NOTHING
 from copilot.providers.scripted import Call
 from copilot.tools.base import Invocation, ToolOutput
-from tests import make
+from tests import chats, make
 from tests.engine import Errand, NoArguments, add_tools, ended, model_fixture, rig_fixture
 from tests.rest import JSON, V1, person
 
@@ -168,6 +170,41 @@ def test_a_job_goes_on_under_the_id_of_the_request_that_sent_it():
     }
     jobs._end(task=task)
     assert structlog.contextvars.get_contextvars() == {}
+
+
+@pytest.mark.django_db
+def test_what_the_database_says_of_a_row_is_not_written_down(lines: StringIO):
+    """L25: a unique violation names the platform's id, a broken rule the whole row; also as Celery quotes it"""
+    for fields in ({"server_id": "-1001234567890"}, {"server_id": "-1001234567890", "state": "odd"}):
+        try:
+            with transaction.atomic():
+                chats.server_link(**fields)
+                chats.server_link(**fields)
+        except IntegrityError as problem:
+            logging.getLogger("tried.here").exception("it broke")
+            logging.getLogger("tried.here").error("Task x raised unexpected: %r", problem)
+    written = lines.getvalue()
+    assert written.count("IntegrityError") >= 4
+    assert "1001234567890" not in written
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/bot/v1/users/987654321012345",
+        "/api/bot/v1/servers/-1001234567890/resolve",
+        "/api/v1/linking/server-links/987654321012345",
+        "/api/bot/v1/987654321012345",
+    ],
+)
+def test_an_address_that_is_none_of_ours_leaves_no_id_in_a_line(lines: StringIO, path):
+    """L25: Django quotes what it did not find; our own ids stay"""
+    own = "/api/bot/v1/turns/0190b7a0-0000-7000-8000-000000000001/stop"
+    logging.getLogger("tried.here").warning("Not Found: %s", path)
+    logging.getLogger("tried.here").warning("Not Found: %s", own)
+    written = lines.getvalue()
+    assert not {"987654321012345", "1001234567890"} & set(re.findall("[0-9]+", written))
+    assert own in written
 
 
 def test_debug_is_refused_in_production():
