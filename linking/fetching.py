@@ -15,6 +15,7 @@ from linking.platforms.base import Away, Busy, Fetcher, Incoming, Unreadable
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECONDS = 60.0
+STORING_SECONDS = 7.0  # of the ten within which a runner is gone after SIGTERM
 Store = Callable[[str, str, Incoming], None]
 
 
@@ -60,9 +61,18 @@ class Runner:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, self._storing, return_exceptions=True)  # what was fetched is stored
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stored()
         if fetching.done() and not fetching.cancelled() and (problem := fetching.exception()) is not None:
             raise problem
+
+    async def _stored(self) -> None:
+        """What was fetched is stored; a database that is away is not waited for beyond what SIGTERM leaves."""
+        await asyncio.wait((self._storing,), timeout=STORING_SECONDS)
+        if not self._storing.done():
+            log.warning("the inbox is unreachable; %s is asked for its last updates again", self._platform)
+            self._storing.cancel()
+        await asyncio.gather(self._storing, return_exceptions=True)
 
     async def _fetch(self) -> None:
         pause = 1.0

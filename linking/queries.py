@@ -56,10 +56,12 @@ def user_link(platform: str, platform_user_id: str) -> PlatformUserLink | None:
 
 
 def is_linked(kind: str, platform: str, subject_id: str, *, to: int | None = None) -> bool:
-    """To this user, or to anybody."""
+    """To this user, or to anybody. A server that the bot was removed from waits for a new link."""
     if kind == "server":
         server = server_link(platform, subject_id)
-        return server is not None and to in (None, server.owner_id)
+        if server is None or server.state == PlatformLink.State.BOT_REMOVED:
+            return False
+        return to in (None, server.owner_id)
     person = user_link(platform, subject_id)
     return person is not None and to in (None, person.user_id)
 

@@ -347,6 +347,19 @@ def test_a_removed_bot_leaves_a_link_that_says_so():
     assert links.mark_removed("discord", "unknown") is None
 
 
+def test_a_server_that_the_bot_was_removed_from_can_be_linked_anew():
+    """L23, L8: as its members are told; until somebody confirms, nothing changes"""
+    link = chats.server_link()
+    links.mark_removed("discord", chats.SERVER)
+    token = chats.server_token().token
+    assert PlatformLink.objects.get() == link
+    links.confirm_server(make.bob(), token)
+    fresh = PlatformLink.objects.get()
+    assert (fresh.owner, fresh.state) == (make.bob(), "active")
+    with pytest.raises(LinkAlreadyExists):
+        chats.server_token()
+
+
 # --- accounts ----------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.management import call_command
+from django.db import OperationalError
 from django.db.models.functions import Now
 
 from linking import inbox, runners
@@ -94,6 +95,23 @@ async def test_a_poller_that_dies_after_storing_repeats_and_doubles_nothing(fake
     async with running(polling(fake)):
         fake.say(update(11))
         await until(lambda: keys() == ["10", "11"])
+
+
+async def test_a_runner_that_is_told_to_go_does_not_wait_for_a_database_that_is_away(fake, monkeypatch):
+    """A-L24.2: what could not be stored was not confirmed, so that Telegram gives it to the next one"""
+    monkeypatch.setattr("linking.fetching.STORING_SECONDS", 0.05)
+    tried = threading.Event()
+
+    def away(platform: str, bot_account: str, incoming: Incoming) -> None:
+        tried.set()
+        raise OperationalError
+
+    fake.say(update(10))
+    async with running(polling(fake, away)):
+        await until(tried.is_set)
+    assert fake.offsets == []
+    async with running(polling(fake)):
+        await until(lambda: keys() == ["10"])
 
 
 async def test_updates_whose_ids_fall_by_a_million_are_stored(fake):

@@ -49,7 +49,7 @@ def foresee(link: PlatformLink, said: Said) -> None:
 
 def _check_rules(link: PlatformLink, said: Said) -> None:
     if link.state == PlatformLink.State.BOT_REMOVED:
-        raise MessageRefused("bot_removed")
+        raise MessageRefused("bot_removed", aloud=said.mentioned)
     if link.state == PlatformLink.State.PAUSED:
         raise MessageRefused("link_paused", aloud=said.mentioned)
     if link.allowed_channels and said.container_id not in link.allowed_channels:

@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from copilot import dispatch
@@ -118,10 +119,11 @@ def move_server(platform: str, old_id: str, new_id: str) -> bool:
 
 
 def remove_dead(kind: str, platform: str, subject_id: str) -> None:
-    """A link of an account that is shut holds nobody's place (L9); in the caller's transaction."""
+    """A link of an account that is shut (L9), or whose bot was removed, holds nobody's place; in the caller's transaction."""
     if kind == "server":
-        servers = PlatformLink.objects.filter(platform=platform, server_id=subject_id, owner__is_active=False)
-        for link in servers.select_for_update(of=("self",)):
+        servers = PlatformLink.objects.filter(platform=platform, server_id=subject_id)
+        dead = Q(owner__is_active=False) | Q(state=PlatformLink.State.BOT_REMOVED)
+        for link in servers.filter(dead).select_for_update(of=("self",)):
             _let_go(link)
     else:
         people = PlatformUserLink.objects.filter(platform=platform, platform_user_id=subject_id)

@@ -18,7 +18,6 @@ from django.db.models.functions import Now
 from copilot.errors import InvalidRequest
 from linking import pace, queries
 from linking.errors import LinkAlreadyExists, LinkNotFound, NotServerAdmin, RateLimited
-from linking.links import owning
 from linking.models import PLATFORM_ID, PLATFORMS, BotKey, LinkToken
 from linking.names import clean_name
 
@@ -98,9 +97,7 @@ def _create(kind: Kind, asked: TokenRequest) -> NewToken:
         if queries.is_linked(kind, asked.platform, asked.subject_id):
             raise LinkAlreadyExists
         _check_rate(kind, asked)
-        # Tokens before links, as a confirmation holds them: the two wait for each other, never in a circle.
         _of_subject(kind, asked).filter(used_at=None, superseded_at=None).update(superseded_at=Now())
-        owning.remove_dead(kind, asked.platform, asked.subject_id)
         row = LinkToken.objects.create(
             digest=digest(token),
             kind=kind,
