@@ -66,8 +66,9 @@ class _Carriage:
         standing = turns.standing(self._errand.turn_id)
         progress = Progress()
         progress.begin(turns.rows_of(self._errand.turn_id))
-        for card in cards_of(turns.asked_in(self._errand.turn_id)):
-            progress.ask(card)
+        if progress.has_calls():  # people are asked about these alone
+            for card in cards_of(turns.asked_in(self._errand.turn_id)):
+                progress.ask(card)
         if standing is None or standing.is_over:
             progress.standing = "over"
             progress.ending = STOPPED if standing is not None and standing.status == "cancelled" else ""

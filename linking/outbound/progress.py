@@ -87,6 +87,9 @@ class Progress:
         for row in rows:
             self._add(row)
 
+    def has_calls(self) -> bool:
+        return any(row.call_id for row in self._rows.values())
+
     def take(self, event: Event) -> bool:
         """Whether anything changed that people see."""
         match event:

@@ -117,13 +117,16 @@ def _scope(value: str) -> Scope:
 # --- parts -------------------------------------------------------------------------------------------
 
 
+_BEGIN = """
+INSERT INTO linking_outboundmessage (turn_id, part, conversation_id, platform_message_id, text_hash, card, final)
+VALUES (%s, %s, %s, '', '', %s, %s) ON CONFLICT DO NOTHING
+"""
+
+
 def begin_part(errand: Errand, part: int, card: str) -> None:
     """Before it is sent: whoever comes after a crash knows that it may be there."""
-    OutboundMessage.objects.get_or_create(
-        turn_id=errand.turn_id,
-        part=part,
-        defaults={"conversation_id": errand.conversation_id, "platform_message_id": "", "card": card},
-    )
+    with connection.cursor() as cursor:
+        cursor.execute(_BEGIN, [errand.turn_id, part, errand.conversation_id, card, False])
 
 
 def keep_part(turn_id: UUID, part: int, message_id: str, text_hash: str) -> None:
@@ -134,12 +137,9 @@ def keep_part(turn_id: UUID, part: int, message_id: str, text_hash: str) -> None
 
 def finish(errand: Errand) -> None:
     """The answer stands as it should, or nobody can be told: nothing more is owed."""
-    OutboundMessage.objects.get_or_create(
-        turn_id=errand.turn_id,
-        part=1,
-        defaults={"conversation_id": errand.conversation_id, "platform_message_id": ""},
-    )
-    OutboundMessage.objects.filter(turn=errand.turn_id).update(final=True)
+    if not OutboundMessage.objects.filter(turn=errand.turn_id).update(final=True):
+        with connection.cursor() as cursor:
+            cursor.execute(_BEGIN, [errand.turn_id, 1, errand.conversation_id, "", True])
 
 
 def hash_of(text: str, *, with_buttons: bool) -> str:
