@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 from uuid import UUID
 
+from django.contrib.auth.models import User
 from django.db.models import Count, F, Max, Q, QuerySet, Sum
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -69,6 +70,11 @@ def is_linked(kind: str, platform: str, subject_id: str, *, to: int | None = Non
 def is_identity_of(user_id: int, platform: str, platform_user_id: str) -> bool:
     """Whether this chat account is the user's own: who may decide for the payer in a server (L14)."""
     return is_linked("user", platform, platform_user_id, to=user_id)
+
+
+def is_open(user_id: int) -> bool:
+    """Whether an account is in use: one that is shut has no links, and nothing goes on in its name (L9)."""
+    return User.objects.filter(pk=user_id, is_active=True).exists()
 
 
 def token_by_digest(digest: str) -> LinkToken | None:

@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 from copilot import turns
 from copilot.commands import as_uuid
 from copilot.context import Channel
-from copilot.errors import Conflict, Forbidden, NotFound, OutcomeUnknown, Refused, Unavailable
+from copilot.errors import Conflict, NotFound, OutcomeUnknown, Refused, Unavailable
 from linking import attaching, caps, conversations, inbound, links, mails, outbound, pace, platforms, wording
 from linking.attaching import Attached
 from linking.conversations import Bot, Where
@@ -284,7 +284,7 @@ def _press(bot: Bot, place: Place, pressed: Pressed) -> str:
         raise
     except NotFound:
         outcome, text = "refused", wording.BUTTON_GONE
-    except (Forbidden, Conflict) as refused:
+    except Refused as refused:
         outcome, text = "refused", refused.message
     else:
         outcome, text = "pressed", wording.pressed(result)

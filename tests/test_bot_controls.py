@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from copilot import questions
 from copilot.models import Approval, Message, Question, Session, Turn
 from copilot.providers.scripted import Call, Text
 from linking import caps, conversations, inbound
@@ -202,6 +203,28 @@ def test_who_was_asked_answers_and_nobody_else(bot, model):
     ended(UUID(answer["turn_id"]))
     late = bot.post(path, {**ADA, "choice": "blue"})
     assert (late.status_code, code_of(late)) == (409, "question_closed")
+
+
+def test_nothing_is_answered_in_the_name_of_an_account_that_is_shut(bot, model):
+    """A-L9.3: not by who was asked, and their next message is nobody's either"""
+    answer, question = ask(bot, model, channel())
+    owner = question.session.owner
+    owner.is_active = False
+    owner.save()
+    refused = bot.post(f"questions/{question.pk}/answer", {**BOB, "choice": "red"})
+    assert (refused.status_code, code_of(refused)) == (404, "not_linked")
+    where = Where(
+        platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
+    )
+    able = inbound.Channel(async_delivery=True, interactive=True)
+    with pytest.raises(NotLinked):
+        inbound.hear(
+            inbound.IncomingMessage(key="u1", where=where, user_id="bob-1", text="red", channel=able)
+        )
+    question.refresh_from_db()
+    assert question.outcome == "open"
+    questions.close(question.pk, "cancelled")
+    ended(UUID(answer["turn_id"]))
 
 
 def test_the_next_plain_message_answers_and_another_members_waits(bot, model):

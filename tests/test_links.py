@@ -366,9 +366,11 @@ def test_a_server_that_the_bot_was_removed_from_can_be_linked_anew():
 def test_an_account_that_goes_leaves_nothing_of_itself():
     """L25: links, tokens, the map of places, and what came in from there"""
     ada = make.ada()
+    chats.server_token()  # superseded, and used by nobody
     token = chats.server_token().token
     link = links.confirm_server(ada, token)
     chats.conversation(link)
+    chats.user_token()
     chats.conversation(chats.user_link(), container="dm-1")
     others = chats.conversation(chats.user_link(make.bob(), person="bob"), container="dm-2")
     chats.bot_key(created_by=ada)

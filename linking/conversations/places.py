@@ -182,7 +182,9 @@ def session_at(where: Where) -> Open | None:
 
 def session_asking(where: Where) -> Open | None:
     """The same, if a question waits there for an answer: for most messages one look tells that none does."""
-    asking = PlatformConversation.objects.filter(where.open_rows, session__questions__outcome="open")
+    asking = PlatformConversation.objects.filter(
+        where.open_rows, session__questions__outcome="open", session__owner__is_active=True
+    )
     row = asking.values_list("pk", "session_id").first()
     return Open(conversation_id=row[0], session_id=row[1]) if row else None
 

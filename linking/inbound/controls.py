@@ -12,6 +12,7 @@ from copilot.errors import Forbidden, NotFound
 from copilot.turns import TurnStanding
 from linking import queries
 from linking.conversations import Bot
+from linking.errors import NotLinked
 from linking.inbound import seeing
 
 Decision = Literal["approve", "reject"]
@@ -100,6 +101,8 @@ def answer(
     """By whoever was asked: the one whose message started the turn, or the payer."""
     seen = seeing.turn_of_question(bot, question_id)
     _check_author_or_payer(bot, seen, user_id)
+    if not queries.is_open(seen.owner_id):
+        raise NotLinked
     dispatch.answer_question(seen.owner_id, question_id, text=text, choice=choice)
 
 

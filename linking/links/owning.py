@@ -174,10 +174,17 @@ def close_account(user_id: int) -> int:
     """
     with transaction.atomic():
         for server in PlatformLink.objects.select_for_update().filter(owner=user_id):
+            _forget_tokens("server", server.platform, server.server_id)
             _let_go(server)
         for chat_account in PlatformUserLink.objects.select_for_update().filter(user=user_id):
+            _forget_tokens("user", chat_account.platform, chat_account.platform_user_id)
             _let_go(chat_account)
     return conversations.forget_places(user_id)
+
+
+def _forget_tokens(kind: str, platform: str, subject_id: str) -> None:
+    """Also those that nobody used: they name whom the link named."""
+    LinkToken.objects.filter(kind=kind, platform=platform, subject_id=subject_id).delete()
 
 
 def erase_account(user_id: int) -> int:
