@@ -10,10 +10,11 @@ from copilot.errors import Refused, Unavailable
 from copilot.workspace import files
 from linking import caps, conversations, outbound
 from linking.conversations import Where
-from linking.platforms.base import CallRefused, Said, SentFile, Unreachable
+from linking.platforms.base import Away, CallRefused, Said, SentFile, Unreachable
 
 log = logging.getLogger(__name__)
 
+TRIES = 3
 LARGEST_BYTES = 20 * 2**20  # what Telegram gives to bots; the others are asked for no more
 
 
@@ -56,7 +57,7 @@ def attached(where: Where, said: Said) -> Attached:
 def _kept(platform: str, owner_id: int, place: conversations.Open, file: SentFile) -> str:
     """Nothing for a file that the platform does not give, or that the account has no room for."""
     try:
-        content = outbound.fetch_file(platform, file)
+        content = _fetched(platform, file)
         if len(content) > LARGEST_BYTES:
             return ""
         stored = files.store(
@@ -64,7 +65,17 @@ def _kept(platform: str, owner_id: int, place: conversations.Open, file: SentFil
         )
     except Unavailable:
         raise
-    except (CallRefused, Unreachable, Refused) as problem:
+    except (Away, CallRefused, Unreachable, Refused) as problem:
         log.info("a file of conversation %s was left out: %s", place.conversation_id, type(problem).__name__)
         return ""
     return str(stored.pk)
+
+
+def _fetched(platform: str, file: SentFile) -> bytes:
+    """A few tries: a file that never comes must not hold up its chat for ever (L18)."""
+    for _ in range(TRIES - 1):
+        try:
+            return outbound.fetch_file(platform, file)
+        except Away:
+            continue
+    return outbound.fetch_file(platform, file)

@@ -18,7 +18,7 @@ from linking.conversations import Bot, Where
 from linking.links import TokenRequest
 from linking.models import PlatformConversation, PlatformLink, PlatformUpdate
 from linking.platforms import scripted
-from linking.platforms.base import Incoming, Moved, Place, Removed, Said, SentFile, Speaker, Unreachable
+from linking.platforms.base import Away, Incoming, Moved, Place, Removed, Said, SentFile, Speaker, Unreachable
 from tests import make
 from tests.engine import cue, until
 from tests.engine import model_fixture as model_fixture
@@ -319,6 +319,18 @@ def test_a_members_file_lies_in_the_servers_conversation_within_its_rules(chat: 
     assert scripted.WORLD.calls.count("fetch_file") == fetched
     assert Turn.objects.count() == 1
     assert "limit for this server" in bob.texts()[-1]
+
+
+def test_a_file_that_the_platform_never_gives_does_not_hold_up_its_chat(chat: ScriptedChat, model):
+    """A-L18.4: after three tries it is left out, which is said, and the words go on"""
+    linked("scripted-ada")
+    scripted.WORLD.posted.clear()
+    scripted.WORLD.failures.extend([Away("no answer")] * 3)
+    with_files(chat, "Look at this", 1, PAPERS)
+    until(handled)
+    until(lambda: "Aye." in chat.texts())
+    assert "could not be taken" in chat.texts()[0]
+    assert not WorkspaceFile.objects.exists()
 
 
 def test_a_message_with_a_file_whose_outcome_was_unknown_is_said_once(chat: ScriptedChat, model, monkeypatch):

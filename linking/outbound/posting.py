@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import TimeoutError as NotInTime
+from typing import TypeVar
 
 from linking import platforms
 from linking.outbound.couriers import courier
@@ -27,8 +28,10 @@ from linking.platforms.base import (
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 20.0
+FILE_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0  # for a platform that asks us to wait: a notice that comes later helps nobody
 TRIES = 3
+T = TypeVar("T")
 
 
 def post(platform: str, to: Address, text: str, buttons: tuple[Button, ...] = ()) -> bool:
@@ -79,7 +82,7 @@ def recognised(platform: str, said: Said) -> Said:
     async def act(adapter: Adapter) -> Said:
         return await adapter.complete(said)
 
-    return courier().call(platform, act, seconds=CALL_SECONDS)
+    return _asked(platform, act, CALL_SECONDS)
 
 
 def is_admin(platform: str, place: Place, user_id: str) -> bool:
@@ -112,7 +115,15 @@ def fetch_file(platform: str, file: SentFile) -> bytes:
     async def act(adapter: Adapter) -> bytes:
         return await adapter.fetch_file(file)
 
-    return courier().call(platform, act, seconds=60.0)
+    return _asked(platform, act, FILE_SECONDS)
+
+
+def _asked(platform: str, act: Callable[[Adapter], Awaitable[T]], seconds: float) -> T:
+    """What is needed to go on; raises what the platform made of it."""
+    try:
+        return courier().call(platform, act, seconds=seconds)
+    except NotInTime:
+        raise Away(f"{platform} did not answer in time") from None
 
 
 def _done(platform: str, act: Callable[[Adapter], Awaitable[None]]) -> bool:
