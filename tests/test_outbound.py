@@ -56,25 +56,7 @@ def swept_after_death() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
     """A-L19.2: at most one per interval, and one more at the end"""
-    session = make.session()
-    place = PlatformConversation.objects.create(
-        platform="scripted",
-        bot_account="b",
-        container_id="c1",
-        scope="dm",
-        session=session,
-        closed_at=timezone.now(),
-    )
-    errand = records.Errand(
-        turn_id=make.turn(session).pk,
-        session_id=session.pk,
-        owner_id=session.owner_id,
-        conversation_id=place.pk,
-        platform="scripted",
-        address=Address(scope="dm", container_id="c1"),
-        status="running",
-        sent={},
-    )
+    errand = new_errand()
     now = [100.0]
     world = World(clock=lambda: now[0])
     adapter = type("Slow", (Scripted,), {"min_edit_interval": {"dm": 1.2}})(secret="s", world=world)
@@ -95,6 +77,44 @@ def test_six_hundred_deltas_in_six_seconds_are_a_handful_of_edits():
     assert message.text.endswith("599 ")
     assert 0 < message.edits <= 6 / 1.2 + 1
     assert world.calls.count("edit") == message.edits  # and none was refused for being too fast
+
+
+@pytest.mark.django_db(transaction=True)
+def test_words_that_were_not_said_after_all_do_not_stay_behind_the_answer():
+    """L19: a model began anew and said less; the chat shows what the web shows"""
+    world = World()
+    adapter = type("Quick", (Scripted,), {"min_edit_interval": {"dm": 0.0}})(secret="s", world=world)
+
+    async def stream() -> None:
+        delivery = Delivery(errand, adapter)
+        await delivery.show([Page("One."), Page("Two, and")], final=False)
+        await delivery.show([Page("Only one.")], final=True)
+
+    errand = new_errand()
+    asyncio.run(stream())
+    assert [one.text for one in world.posted.values()] == ["Only one.", "*Taken back.*"]
+
+
+def new_errand() -> records.Errand:
+    session = make.session()
+    place = PlatformConversation.objects.create(
+        platform="scripted",
+        bot_account="b",
+        container_id="c1",
+        scope="dm",
+        session=session,
+        closed_at=timezone.now(),
+    )
+    return records.Errand(
+        turn_id=make.turn(session).pk,
+        session_id=session.pk,
+        owner_id=session.owner_id,
+        conversation_id=place.pk,
+        platform="scripted",
+        address=Address(scope="dm", container_id="c1"),
+        status="running",
+        sent={},
+    )
 
 
 def test_a_complaint_widens_the_pace_for_a_minute():
@@ -289,6 +309,7 @@ def test_what_the_agent_made_goes_into_the_chat_once(chat: ScriptedChat, model, 
     swept_after_death()
     until(given)
     assert scripted.WORLD.files == [("log.txt", b"day one\nday two")]
+    assert len(chat.texts()) == 2
     assert chat.texts()[0] == "Here is the log."
     assert "`huge.txt` cannot be sent here." in chat.texts()[1]
     assert f"/chat/{Turn.objects.get().session_id}/" in chat.texts()[1]

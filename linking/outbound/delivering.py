@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
+TAKEN_BACK = "*Taken back.*"
 FILE_TRIES = 4  # a large one may never get through
 
 
@@ -57,7 +58,15 @@ class Delivery:
         for part, page in enumerate(pages, start=1):
             settled = final or part < len(pages) or page.card is not None
             done = await self._put(part, page, settled=settled) and done
+        if final:
+            await self._take_back(len(pages))
         return done
+
+    async def _take_back(self, last: int) -> None:
+        """Words behind the last that were shown, and then were not said after all."""
+        for part, sent in sorted(self._sent.items()):
+            if part > last and sent.message_id and not sent.card:
+                await self._put(part, Page(TAKEN_BACK), settled=True)
 
     async def _put(self, part: int, page: Page, *, settled: bool) -> bool:
         wanted = records.hash_of(page.text, with_buttons=page.card is not None)
@@ -142,16 +151,14 @@ class Delivery:
             await readers.in_thread(conversations.mark_unreachable, self.errand.conversation_id)
             raise Ended from problem
         self.pace.went_out()
-        card = page.card.call_id if page.card else ""
-        self._sent[part] = Sent(message_id=message_id, text_hash=wanted, card=card)
+        self._sent[part] = Sent(message_id=message_id, text_hash=wanted, card=page.kept_as)
         if keep:
             await readers.in_thread(records.keep_part, self.errand.turn_id, part, message_id, wanted)
 
     async def _send(self, part: int, page: Page, message: Outgoing) -> str:
         if part in self._sent:
             log.warning("part %s of turn %s may have been sent before a crash", part, self.errand.turn_id)
-        card = page.card.call_id if page.card else ""
-        await readers.in_thread(records.begin_part, self.errand, part, card)
+        await readers.in_thread(records.begin_part, self.errand, part, page.kept_as)
         address = self._address() if part == 1 else replace(self._address(), anchor="")
         try:
             return await self._adapter.send(address, message)
@@ -226,7 +233,7 @@ class Delivery:
 
     async def say_beside(self, mark: str, text: str) -> None:
         """Instead of a file."""
-        await self._put(self._part_of(mark), Page(text), settled=True)
+        await self._put(self._part_of(mark), Page(text, mark=mark), settled=True)
 
     def _part_of(self, mark: str) -> int:
         """Its own number behind all that was said, the same one when somebody else goes on."""

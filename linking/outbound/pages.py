@@ -18,10 +18,15 @@ STATUS_CHARACTERS = 60  # fits between every platform's target and its limit
 
 @dataclass(frozen=True)
 class Page:
-    """One message as it should be; `card` names whose buttons it bears."""
+    """One message as it should be; `card` names whose buttons it bears, `mark` which file it stands for."""
 
     text: str
     card: Card | None = None
+    mark: str = ""
+
+    @property
+    def kept_as(self) -> str:
+        return self.card.call_id if self.card else self.mark
 
 
 def pages_of(progress: Progress, adapter: Adapter) -> list[Page]:
