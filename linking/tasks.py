@@ -20,17 +20,24 @@ log = logging.getLogger(__name__)
 @shared_task(name="linking.tasks.tell_of_link", ignore_result=True)
 def tell_of_link(token_id: str) -> None:
     """A confirmed token: a mail to the account, a note where it was asked for."""
-    token = LinkToken.objects.select_related("used_by").filter(pk=token_id).first()
-    if token is not None and token.used_by is not None:
-        mails.say_linked(token, token.used_by)
+    if (token := _mailed_of(token_id)) is not None:
         reception.say_linked(token)
+
+
+def _mailed_of(token_id: str) -> LinkToken | None:
+    token = LinkToken.objects.select_related("used_by").filter(pk=token_id).first()
+    if token is None or token.used_by is None:
+        return None
+    mails.say_linked(token, token.used_by)
+    return token
 
 
 def send_news_of_link(token_id: UUID) -> None:
     try:
         tell_of_link.apply_async(args=(str(token_id),), retry=False)
     except (OperationalError, OSError) as problem:
-        log.warning("the broker is unreachable, a link is not told of: %s", type(problem).__name__)
+        log.warning("the broker is unreachable, a link is told of by mail alone: %s", type(problem).__name__)
+        _mailed_of(str(token_id))  # whoever did not connect it must learn of it
 
 
 @shared_task(name="linking.tasks.deliver", ignore_result=True)

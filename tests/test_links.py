@@ -11,6 +11,7 @@ from django.core import mail
 from django.db import DataError, IntegrityError, connection, transaction
 from django.db.models import F
 from django.utils import timezone
+from kombu.exceptions import OperationalError
 
 from copilot.errors import InvalidRequest
 from copilot.workspace import erasure
@@ -332,6 +333,19 @@ def test_a_shut_account_has_no_links_and_holds_no_place():
     assert PlatformLink.objects.get().owner == make.bob()
     place.refresh_from_db()
     assert place.closed_at is not None
+
+
+def test_a_link_is_told_of_by_mail_although_the_broker_is_away(monkeypatch):
+    """L5: whoever did not connect it learns of it, at the latest from the mail"""
+
+    def away(**how: object) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(tasks.tell_of_link, "apply_async", away)
+    chats.user_token()
+    LinkToken.objects.update(used_at=timezone.now(), used_by=make.ada())
+    tasks.send_news_of_link(LinkToken.objects.get().pk)
+    assert [one.subject for one in mail.outbox] == ["A chat account was connected"]
 
 
 def test_a_removed_bot_leaves_a_link_that_says_so():

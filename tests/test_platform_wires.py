@@ -162,6 +162,15 @@ def test_a_button_of_slack_that_leads_to_a_page_is_no_press():
     assert slack.hear(knock).incoming is None
 
 
+def test_a_persons_token_that_was_revoked_removes_no_bot():
+    """L23: Slack tells of both by one event"""
+    told = recorded.slack_uninstalled()
+    persons = {"type": "tokens_revoked", "tokens": {"oauth": [recorded.SLACK_ADA], "bot": []}}
+    assert hear(slack, told | {"event": persons}).incoming is None
+    bots = {"type": "tokens_revoked", "tokens": {"bot": [recorded.SLACK_BOT]}}
+    assert isinstance(hear(slack, told | {"event": bots}).incoming.what, Removed)
+
+
 @pytest.mark.parametrize("missing", ["trigger_id", "user_id", "channel_id", "team_id"])
 def test_a_command_of_slack_without_its_fields_is_unreadable(missing):
     """L18: no update, and no error of ours; the look at our certificate is answered"""

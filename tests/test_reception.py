@@ -152,8 +152,11 @@ def test_a_bot_that_was_thrown_out_says_so_to_whoever_linked_it(rig, settings, m
     with chatting(settings, monkeypatch, slack=fake):
         link = claimed("slack", recorded.TEAM)
         mail.outbox.clear()
-        body = json.dumps(recorded.slack_uninstalled()).encode()
-        assert SlackChat(fake).knock(body, recorded.slack_headers(body, "shh")).status_code == 200
+        gone = recorded.slack_uninstalled()
+        tokens = {"type": "tokens_revoked", "tokens": {"oauth": [], "bot": [recorded.SLACK_BOT]}}
+        for told in (gone, gone | {"event": tokens, "event_id": "Ev10"}):  # Slack says it twice
+            body = json.dumps(told).encode()
+            assert SlackChat(fake).knock(body, recorded.slack_headers(body, "shh")).status_code == 200
     link.refresh_from_db()
     assert link.state == "bot_removed"
     assert [message.to for message in mail.outbox] == [["ada@example.com"]]

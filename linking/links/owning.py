@@ -101,9 +101,12 @@ def unlink_user(user_id: int, link_id: UUID) -> None:
 
 
 def mark_removed(platform: str, server_id: str) -> PlatformLink | None:
-    """The bot was thrown out of a server: its link says so, and nothing runs there any more (L23)."""
+    """The bot was thrown out of a server: its link says so, and nothing runs there any more (L23).
+
+    None where it said so before: platforms tell of it more than once.
+    """
     with transaction.atomic():
-        rows = PlatformLink.objects.select_for_update()
+        rows = PlatformLink.objects.select_for_update().exclude(state=PlatformLink.State.BOT_REMOVED)
         link = rows.filter(platform=platform, server_id=server_id).first()
         if link is not None:
             link.state = PlatformLink.State.BOT_REMOVED

@@ -47,6 +47,7 @@ class _Event(msgspec.Struct):
     channel_type: str = ""
     parent_user_id: str = ""
     files: list[_File] = []
+    tokens: dict[str, list[str]] = {}
 
 
 class _Authorization(msgspec.Struct):
@@ -124,7 +125,7 @@ def from_envelope(envelope: Envelope) -> Heard:
     event = envelope.event
     if envelope.type != "event_callback" or event is None:
         return Heard()
-    if event.type in ("app_uninstalled", "tokens_revoked"):
+    if event.type == "app_uninstalled" or (event.type == "tokens_revoked" and event.tokens.get("bot")):
         place = Place(scope="server", server_id=envelope.team_id, container_id=envelope.team_id)
         return Heard(incoming=Incoming(update_key=envelope.event_id, place=place, what=Removed()))
     if event.type not in ("message", "app_mention") or not _is_for_us(event, envelope):
