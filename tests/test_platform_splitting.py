@@ -11,7 +11,7 @@ from linking.platforms.discord import Discord
 from linking.platforms.lengths import last_cut, utf16
 from linking.platforms.scripted import Scripted
 from linking.platforms.slack import Slack
-from linking.platforms.splitting import Part, split
+from linking.platforms.splitting import Growing, Part, split
 from linking.platforms.telegram import Telegram, measured
 
 discord = Discord(app_id="1", public_key="", token="", api_url="")
@@ -95,6 +95,31 @@ def test_parts_that_are_full_stay_as_they_are_while_the_answer_grows(text: str, 
     whole = split(text, measure=len, limit=60)
     grown = split(text + "y" * more, measure=len, limit=60)
     assert grown[: len(whole) - 1] == whole[:-1]
+
+
+@given(WRITING, st.integers(1, 30), st.integers(8, 60))
+def test_a_text_that_is_split_while_it_grows_is_split_as_if_at_once(text: str, step: int, limit: int):
+    """L19: two roads to the same parts; also after it was taken back"""
+    growing = Growing(measure=len, limit=limit)
+    growing.split("something else that was taken back " * 4)
+    for end in range(0, len(text) + step, step):
+        assert growing.split(text[:end]) == split(text[:end], measure=len, limit=limit)
+
+
+def test_of_a_growing_text_only_the_last_part_is_measured_again():
+    """L19: a long answer costs the courier no more at its end than at its beginning"""
+    asked: list[int] = []
+
+    def measure(text: str) -> int:
+        asked.append(len(text))
+        return len(text)
+
+    growing = Growing(measure=measure, limit=100)
+    text = "word " * 400
+    growing.split(text)
+    asked.clear()
+    growing.split(text + "word ")
+    assert 0 < sum(asked) < 1_500
 
 
 @given(st.text(st.sampled_from("a👍🏽👨‍👩‍👧🇩🇪🇫e\u0301\u200d각\r\n"), max_size=30))

@@ -12,7 +12,7 @@ from copilot.queries import readers
 from linking.outbound import records
 from linking.outbound.delivering import Delivery, Ended
 from linking.outbound.enclosing import enclose_answer, enclose_files
-from linking.outbound.pages import pages_of, whole_answer
+from linking.outbound.pages import Layout
 from linking.outbound.progress import STOPPED, Progress, cards_of
 from linking.outbound.records import Errand
 from linking.platforms.base import Adapter
@@ -43,6 +43,7 @@ class _Carriage:
         self._adapter = adapter
         self._delivery = Delivery(errand, adapter)
         self._progress = Progress()
+        self._layout = Layout(adapter)
         loop = asyncio.get_running_loop()
         self._clock = loop.time
         self._token_until = loop.time() + records.REPLY_TOKEN_SECONDS
@@ -123,11 +124,11 @@ class _Carriage:
         if self._types() and self._clock() - self._typed >= self._adapter.typing_ttl * 0.75:
             self._typed = self._clock()
             await self._delivery.show_typing()
-        pages = pages_of(self._progress, self._adapter)
+        pages = self._layout.pages(self._progress)
         return await self._delivery.show(pages, final=self._progress.standing == "over")
 
     async def _finish(self) -> None:
-        text = whole_answer(self._progress, self._adapter)
+        text = self._layout.whole_answer(self._progress)
         if text is not None:
             await enclose_answer(self._delivery, text)
         await enclose_files(self._delivery, self._adapter)

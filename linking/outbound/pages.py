@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from linking.outbound.progress import Card, Progress, human
 from linking.platforms.base import Adapter
-from linking.platforms.splitting import split
+from linking.platforms.splitting import Growing, Part
 
 MOST_PARTS = 10  # the rest goes as a file
 WORKING = "Working…"
@@ -29,37 +28,42 @@ class Page:
         return self.card.call_id if self.card else self.mark
 
 
-def pages_of(progress: Progress, adapter: Adapter) -> list[Page]:
-    """Pages before the last do not change while the answer grows."""
-    measure = _measure(adapter)
-    made: list[Page] = []
-    for block in progress.blocks():
-        if block.card is not None:
-            made.append(_card_page(block.card))
-        else:
-            parts = split(block.text, measure=measure, limit=adapter.chunk_target)
-            made += [Page(part.shown) for part in parts if part.shown.strip()]
-    if len(made) > MOST_PARTS:
-        note = CUT_OFF if progress.standing == "over" else STILL_COMING
-        return [*made[: MOST_PARTS - 1], Page(note)]
-    return _with_status(made, progress, adapter)
+class Layout:
+    """A turn's words in messages of one platform; asked at every look, it does the work of the last part alone."""
 
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._growing: dict[int, Growing] = {}  # by the place of the block
 
-def whole_answer(progress: Progress, adapter: Adapter) -> str | None:
-    """The text for a file, if it is more than a chat bears."""
-    blocks = progress.blocks()
-    parts = [
-        part
-        for block in blocks
-        for part in split(block.text, measure=_measure(adapter), limit=adapter.chunk_target)
-    ]
-    if len(parts) + sum(block.card is not None for block in blocks) <= MOST_PARTS:
-        return None
-    return "\n\n".join(block.text for block in blocks if block.text)
+    def pages(self, progress: Progress) -> list[Page]:
+        """Pages before the last do not change while the answer grows."""
+        made: list[Page] = []
+        for number, block in enumerate(progress.blocks()):
+            if block.card is not None:
+                made.append(_card_page(block.card))
+            else:
+                made += [Page(part.shown) for part in self._parts(number, block.text) if part.shown.strip()]
+        if len(made) > MOST_PARTS:
+            note = CUT_OFF if progress.standing == "over" else STILL_COMING
+            return [*made[: MOST_PARTS - 1], Page(note)]
+        return _with_status(made, progress, self._adapter)
 
+    def whole_answer(self, progress: Progress) -> str | None:
+        """The text for a file, if it is more than a chat bears."""
+        blocks = progress.blocks()
+        count = sum(
+            1 if block.card is not None else len(self._parts(number, block.text))
+            for number, block in enumerate(blocks)
+        )
+        return "\n\n".join(block.text for block in blocks if block.text) if count > MOST_PARTS else None
 
-def _measure(adapter: Adapter) -> Callable[[str], int]:
-    return lambda text: adapter.measure(adapter.render(text))
+    def _parts(self, number: int, text: str) -> list[Part]:
+        if number not in self._growing:
+            self._growing[number] = Growing(measure=self._measure, limit=self._adapter.chunk_target)
+        return self._growing[number].split(text)
+
+    def _measure(self, text: str) -> int:
+        return self._adapter.measure(self._adapter.render(text))
 
 
 def _card_page(card: Card) -> Page:

@@ -7,7 +7,7 @@ before the last stay as they are, and another process that splits the same text 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from linking.platforms.lengths import last_cut
@@ -48,16 +48,34 @@ class _Fence:
 
 def split(text: str, *, measure: Measure, limit: int) -> list[Part]:
     """Parts that each measure at most `limit`; together, without heads and tails, they are the text."""
-    return list(_parts(text, measure, limit)) if text else []
+    return Growing(measure=measure, limit=limit).split(text)
 
 
-def _parts(text: str, measure: Measure, limit: int) -> Iterator[Part]:
-    start = 0
-    fence: _Fence | None = None
-    while start < len(text):
-        part, fence = _next_part(text, start, fence, measure, limit)
-        yield part
-        start += len(part.text)
+class Growing:
+    """A text that is split again and again while it grows: what can change no more is not looked at again."""
+
+    def __init__(self, *, measure: Measure, limit: int) -> None:
+        self._measure = measure
+        self._limit = limit
+        self._forget()
+
+    def _forget(self) -> None:
+        self._settled: list[Part] = []
+        self._text = ""  # theirs
+        self._fence: _Fence | None = None  # what is open behind them
+
+    def split(self, text: str) -> list[Part]:
+        if not text.startswith(self._text):
+            self._forget()  # it was taken back
+        parts, start, fence = list(self._settled), len(self._text), self._fence
+        while start < len(text):
+            part, fence = _next_part(text, start, fence, self._measure, self._limit)
+            parts.append(part)
+            if start + self._limit < len(text):  # it ends before all that may still come
+                self._settled, self._fence = list(parts), fence
+                self._text += part.text
+            start += len(part.text)
+        return parts
 
 
 def _next_part(
