@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from billing import accounts, gateway, payments
-from billing.models import Account, AutoTopUp, BillingNotice, StripeEvent, TopUp
+from billing.models import Account, AutoTopUp, BillingNotice, StripeEvent, TierPolicy, TopUp
 from billing.payments import automatic
 from tests import make, stripe_fake
 from tests.paying import WEBHOOK, apply_received, settle, stripe
@@ -83,6 +83,17 @@ def test_a_plan_that_has_ended_can_be_kept_without_keys(shop: Shop, settings: py
     assert shop.tier == "FREE"
     settings.STRIPE_SECRET_KEY = ""
     assert shop.ask("FREE").status_code == 200
+
+
+def test_a_trial_that_ended_before_we_heard_of_it_is_used(shop: Shop) -> None:
+    """B15.2, B15.c4: ended at Stripe at once, and its webhooks are late: there is no second one."""
+    TierPolicy.objects.filter(tier="PRO").update(trial_days=14)
+    begun = shop.fake.subscribe(shop.customer(), shop.prices["PRO"], trial_days=14)
+    gateway.cancel_subscription(gateway.in_task(), begun["id"], key="by himself, in the portal")
+    assert shop.ask("PRO").json()["action"] == "checkout"
+    [made] = shop.fake.calls_of("POST", "/v1/checkout/sessions")
+    assert "trial_period_days" not in made.params["subscription_data"]
+    assert shop.account.trial_used_at is not None
 
 
 def test_a_lease_that_a_dead_process_left_costs_no_look_up(shop: Shop) -> None:

@@ -301,8 +301,17 @@ def test_the_same_key_returns_the_first_result():
     assert first == second
     assert first.changed == 2
     assert ask("cleanup_orphaned", turns, key="k-1") == first
-    with pytest.raises(Conflict):
-        ask("stop", turns, key="k-1")
+    others = [dead(), dead()]
+    for action, ids, fields in (
+        ("stop", turns, {}),
+        ("cleanup_orphaned", others, {}),
+        ("cleanup_orphaned", [*turns, *others], {}),
+        ("cleanup_orphaned", turns[:1], {}),
+        ("cleanup_orphaned", turns, {"dry_run": True}),
+    ):
+        with pytest.raises(Conflict):
+            ask(action, ids, key="k-1", **fields)
+    assert states(*others) == ["running", "running"]
 
 
 def test_one_that_fails_stops_no_other(monkeypatch):

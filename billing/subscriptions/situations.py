@@ -9,7 +9,7 @@ from django.conf import settings
 from billing import gateway, queries
 from billing.models import Account, Subscription, TierPolicy
 from billing.subscriptions.decisions import HEALTHS, Offer, Situation
-from billing.subscriptions.syncing import sync, tiers_by_price
+from billing.subscriptions.syncing import had_trial, sync, tiers_by_price
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,8 @@ def look(account_id: int, deadline: gateway.Deadline) -> Present:
         return Present(account=account, mirror=mirror, one=None)
     if account.tier == "FREE":
         found = gateway.list_subscriptions(deadline, account.stripe_customer_id)
-        if not any(one.is_live or one.is_owing for one in found):
+        unheard = account.trial_used_at is None and had_trial(found)
+        if not unheard and not any(one.is_live or one.is_owing for one in found):
             return Present(account=account, mirror=mirror, one=None, found=found)
     elif mirror is None or mirror.status not in HEALTHS:
         return Present(account=account, mirror=mirror, one=None)

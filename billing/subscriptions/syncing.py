@@ -34,8 +34,15 @@ def sync(account_id: int, *, deadline: gateway.Deadline | None = None) -> gatewa
         known = tiers_by_price()
         one = _the_one(found, known, account_id, within)
         account = tiers.locked(account_id)
+        if account.trial_used_at is None and had_trial(found):
+            Account.objects.filter(pk=account.pk).update(trial_used_at=timezone.now())
         _follow(account, one, known)
         return one
+
+
+def had_trial(found: list[gateway.Subscription]) -> bool:
+    """One trial for ever, also one that was over before we heard of it (B15.2)."""
+    return any(one.trial_end is not None for one in found)
 
 
 def customer_gone(account_id: int, customer_id: str) -> None:
@@ -147,8 +154,6 @@ def _mirrored(
             "synced_at": now,
         },
     )
-    if one.status == "trialing" and account.trial_used_at is None:
-        Account.objects.filter(pk=account.pk).update(trial_used_at=now)  # one trial for ever (B15.2)
     return mirror
 
 

@@ -237,6 +237,16 @@ def _repeated(actor: Actor, asked: Asked, key: str) -> Result | None:
     before = told.order_by("-at").first()
     if before is None:
         return None
-    if before.action != asked.action or before.reason != asked.reason:
+    result = replace(msgspec.convert(before.result, Result), audit_id=str(before.pk))
+    if not _is_the_same(asked, before, result):
         raise Conflict("This key was used for another request.", code="idempotency_conflict")
-    return replace(msgspec.convert(before.result, Result), audit_id=str(before.pk))
+    return result
+
+
+def _is_the_same(asked: Asked, before: RepairAudit, result: Result) -> bool:
+    """Whoever is told the first result must have asked for it, of the very same ids."""
+    if (asked.action, asked.reason, asked.dry_run) != (before.action, before.reason, result.dry_run):
+        return False
+    if asked.ids and (len(asked.ids) != result.requested or not set(asked.ids) <= set(before.ids)):
+        return False
+    return bool(_chosen_by(asked) == before.filter)
