@@ -23,6 +23,7 @@ from diagnostics.repairs import performing
 from tests import make
 from tests.engine import until
 from tests.test_billing_counters import record
+from tests.test_dashboard import HOME, staff, text
 from tests.test_diag_repairs import ask, reasons, row
 
 pytestmark = pytest.mark.django_db
@@ -113,3 +114,17 @@ def test_a_network_nobody_can_be_in_stops_the_boot(settings: pytest.FixtureReque
     settings.METRICS_ALLOWED_CIDRS = ["10.0.0.0/8", "fd00::/8", "192.168.1.7"]
     assert checks.networks_can_be_read(None) == []
     assert Client().get("/metrics", REMOTE_ADDR="192.168.1.7").status_code == 200
+
+
+def test_the_limits_of_somebody_name_him_only_to_who_may_see_it() -> None:
+    """D14: the e-mail is masked in every tab; where to look him up is told to who may look."""
+    ada = make.ada()
+    where = f"{HOME}limits/?user={ada.pk}"
+    assert ada.email in text(staff("view", "see_email"), where)
+    seen = text(staff("view", "reset_usage"), where)
+    assert ada.email not in seen
+    assert lists.masked(ada.email) in seen
+    assert f"/auth/user/{ada.pk}/" not in seen
+    asked = {"user": str(ada.pk)}
+    confirmed = staff("view", "reset_usage").post(f"{HOME}limits/confirm/", asked)
+    assert ada.email not in confirmed.content.decode()

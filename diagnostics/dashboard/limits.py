@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
@@ -14,9 +14,9 @@ from billing import usage
 from billing.errors import UnknownUser
 from diagnostics import audit
 from diagnostics.audit import Entry, Outcome
-from diagnostics.dashboard.staffing import RESET, actor, person, show, staff_only, url_of
+from diagnostics.dashboard.staffing import RESET, actor, person, sees_email, show, staff_only, url_of
 from diagnostics.dashboard.tabs import BY_SLUG, Tab
-from diagnostics.lists import is_id
+from diagnostics.lists import is_id, masked
 
 Context = dict[str, object]
 SHORTEST_REASON, LONGEST_REASON = 3, 500
@@ -34,16 +34,17 @@ def look(request: HttpRequest, tab: Tab) -> Context:
         return {**asked, "problem": "user: a number.", "status": 400}
     try:
         user_id = int(user) if user else billing.user_by_email(email)
-        return {**asked, **found(user_id)}
+        return {**asked, **found(request, user_id)}
     except UnknownUser:
         return {**asked, "problem": "There is no such user (unknown_user).", "status": 404}
 
 
-def found(user_id: int) -> Context:
+def found(request: HttpRequest, user_id: int) -> Context:
     limits, view = billing.staff_limits(user_id), billing.usage(user_id)
     holds = billing.open_holds(user_id)
     return {
-        "limits": limits,
+        "limits": limits if sees_email(request) else replace(limits, email=masked(limits.email)),
+        "may_see_users": person(request).has_perm("auth.view_user"),
         "windows": [
             {
                 "name": name,
@@ -97,13 +98,19 @@ def apply_reset(request: HttpRequest) -> HttpResponse:
         request,
         BY_SLUG["limits"],
         "_reset_result.html",
-        {"told": told, "audit_id": recorded.pk, "user_id": user_id, "back": _back(user_id), **found(user_id)},
+        {
+            "told": told,
+            "audit_id": recorded.pk,
+            "user_id": user_id,
+            "back": _back(user_id),
+            **found(request, user_id),
+        },
     )
 
 
 def _ask(request: HttpRequest, user_id: int, *, refusal: str = "") -> HttpResponse:
     context = {
-        **found(user_id),
+        **found(request, user_id),
         "weekly": _weekly(request),
         "refusal": refusal,
         "reason": request.POST.get("reason", ""),
