@@ -414,25 +414,41 @@ def test_only_what_a_person_said_is_edited_and_never_into_nothing(session, model
     assert transcript(session) == ["One", "Aye."]
 
 
-def test_the_same_run_id_again_is_the_first_outcome(session, model):
-    """T3.6: an edit sent twice is one edit"""
+@pytest.mark.parametrize("text", ["Uno", None], ids=["edit", "retry"])
+def test_the_same_run_id_again_is_the_first_outcome(session, model, monkeypatch, text):
+    """T3.6: an edit sent twice is one edit, whichever version its client still shows, and though a limit came between"""
     [first] = talk(session, "One")
-    outcomes = [resend(session, first, "Uno", run_id="r")]
+    outcomes = [resend(session, first, text, run_id="r")]
     ended(outcomes[0].turn_id)
     quiet(session)
-    shown = Message.objects.get(session=session, content="Uno")
-    outcomes.append(resend(session, shown.pk, "Uno", run_id="r"))
+    monkeypatch.setattr("copilot.dispatch.branching.check_limit", reached)
+    outcomes += [resend(session, pk, text, run_id="r") for pk in (first, outcomes[0].message_id)]
     assert len({one.message_id for one in outcomes}) == 1
     assert Turn.objects.filter(session=session).count() == 2
+    with pytest.raises(Conflict) as refused:
+        resend(session, first, "Due", run_id="r")
+    assert refused.value.code == "idempotency_conflict"
+
+
+def test_one_edit_sent_twice_at_once_is_one_edit(session, model):
+    """T3.6: concurrently"""
+    for number in range(5):
+        [first] = talk(session, f"One {number}")
+        outcomes = together(
+            *[lambda first=first, n=number: resend(session, first, "Uno", run_id=f"r{n}")] * 3
+        )
+        assert len({one.message_id for one in outcomes}) == 1
+        ended(outcomes[0].turn_id)
+        quiet(session)
+
+
+def reached(user_id):
+    raise TooMany("Used up.", code="limit_reached")
 
 
 def test_a_limit_refuses_a_retry_as_it_refuses_a_message(session, model, monkeypatch):
     """T3.2"""
     [first] = talk(session, "One")
-
-    def reached(user_id):
-        raise TooMany("Used up.", code="limit_reached")
-
     monkeypatch.setattr("copilot.dispatch.branching.check_limit", reached)
     with pytest.raises(TooMany):
         resend(session, first)

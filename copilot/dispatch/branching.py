@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -14,14 +15,14 @@ from copilot.commands import PageContext, Resend, SendMessage
 from copilot.dispatch.admission import recall
 from copilot.dispatch.answers import Started
 from copilot.dispatch.choosing import choose
-from copilot.dispatch.holding import Hold, busy, hold
+from copilot.dispatch.holding import LOOK_SECONDS, Hold, busy, hold
 from copilot.dispatch.limits import admit, check_limit, let_go
-from copilot.dispatch.repetition import first_outcome
+from copilot.dispatch.repetition import SETTLE_SECONDS, first_outcome
 from copilot.dispatch.telling import announce, publish_page
 from copilot.errors import Conflict, InvalidRequest, Unavailable
 from copilot.events import AttachmentView
 from copilot.live import stream
-from copilot.models import Message
+from copilot.models import Message, Turn
 from copilot.workspace import files
 
 
@@ -31,23 +32,27 @@ def resend(command: Resend) -> Started:
     Without a text it is a retry. The original's files go with it, as far as they still exist.
     """
     queries.session_of(command.user_id, command.session_id)
+    if (first := _first(command)) is not None:
+        return first
+    try:
+        return _resend(command)
+    except Conflict as conflict:  # perhaps with the same request, sent twice
+        if (first := _twin(command, deciding=conflict.code == busy().code)) is not None:
+            return first
+        raise
+
+
+def _resend(command: Resend) -> Started:
     original = history.addressed(command.session_id, command.message_id)
     if command.text is not None and original.pk != command.message_id:
         raise InvalidRequest("Only what a person said can be edited.")
     message = choose(_again(command, original))
     check_limit(command.user_id)
-    if message.run_id is not None and (first := _first(message)) is not None:
-        return first
     attachments, ignored = files.resolve_attachments(command.user_id, message.attachments)
     if not attachments and not message.text.strip():
         raise InvalidRequest("The message is empty.", code="empty_message")
     with ExitStack() as stack:
-        try:
-            held = hold(command.session_id)
-        except Conflict:  # perhaps by the same request, sent twice
-            if message.run_id is not None and (first := _first(message)) is not None:
-                return first
-            raise
+        held = hold(command.session_id)
         stack.callback(held.let_go)
         started = _start(held, original.pk, message, attachments, ignored)
         stack.pop_all()  # the turn has the session now
@@ -71,11 +76,34 @@ def _again(command: Resend, original: Message) -> SendMessage:
     )
 
 
-def _first(message: SendMessage) -> Started | None:
-    """The outcome of an earlier request with this run_id, if there was one (T3.6)."""
-    if not Message.objects.filter(session=message.session_id, run_id=message.run_id).exists():
+def _twin(command: Resend, *, deciding: bool) -> Started | None:
+    """The outcome of the same request, which may still be on its way to one: the session is held, and no turn has begun."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        over = not deciding or command.run_id is None or time.monotonic() > deadline
+        over = over or Turn.objects.filter(session=command.session_id, status__in=Turn.UNFINISHED).exists()
+        if (first := _first(command)) is not None or over:
+            return first
+        time.sleep(LOOK_SECONDS)
+
+
+def _first(command: Resend) -> Started | None:
+    """The outcome of an earlier request with this run_id, if there was one; what it changed is no longer shown (T3.6)."""
+    if command.run_id is None:
         return None
-    outcome = first_outcome(message)
+    versions = Message.objects.filter(session=command.session_id, run_id=command.run_id)
+    said = versions.values_list("content", flat=True).first()
+    if said is None:
+        return None
+    repeated = SendMessage(
+        session_id=command.session_id,
+        user_id=command.user_id,
+        text=said if command.text is None else command.text,
+        run_id=command.run_id,
+        origin=command.origin,
+        permissions=command.permissions,
+    )
+    outcome = first_outcome(repeated)
     if outcome is None or isinstance(outcome, Started):
         return outcome
     raise busy()
