@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from config.servers import free_port
 from copilot import dispatch, mcp
-from copilot.models import McpServer, Message, WorkspaceFile
+from copilot.models import McpServer, Message, Session, WorkspaceFile
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.scripted import Call, Text
 from copilot.tools import mcp_connection
@@ -29,6 +29,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def offered(model: Model, number: int = -1) -> list[str]:
     return [tool.name for tool in model.requests[number].tools if tool.name.startswith("mcp_")]
+
+
+def offered_next(session: Session, model: Model) -> int:
+    """How many in another turn."""
+    ended(start(session, "And now?"))
+    return len(offered(model))
 
 
 def results(session: object) -> list[str]:
@@ -178,6 +184,20 @@ def test_names_are_the_same_after_a_restart(rig: Rig, model: Model) -> None:
         rig.start_worker()
         ended(start(make.session()))
     assert offered(model, 0) == offered(model, 1)
+
+
+def test_what_a_server_learns_is_offered_from_the_next_turn_on(rig: Rig, model: Model) -> None:
+    """A28.7: it says so, as the protocol of 2025 has it, and is asked again over the same connection"""
+    with mcp_rig.process(manner="growing") as port:
+        server = mcp_rig.everybodys("pupil", port)
+        session = make.session()
+        model.will(Call("mcp_pupil_label"))
+        ended(start(session))
+        assert offered(model) == ["mcp_pupil_label"]
+        until(lambda: offered_next(session, model) > 1)  # the news has a way of its own
+    assert offered(model) == ["mcp_pupil_label", "mcp_pupil_learnt1"]
+    server.refresh_from_db()
+    assert [tool["name"] for tool in server.tools] == ["label", "learnt1"]
 
 
 def test_names_do_not_depend_on_who_answers(rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ class _Keeper:
         self.losses = 0
         self._opened = opened
         self._connection: Connection | None = None
-        self._attempt: asyncio.Task[tuple[Connection, Listing]] | None = None
+        self._attempt: asyncio.Task[Connection] | None = None
+        self._noted: Listing | None = None
 
     @property
     def stands(self) -> bool:
@@ -56,7 +57,20 @@ class _Keeper:
         busy = self._attempt is not None and not self._attempt.done()
         return busy or (self._connection is not None and not self._connection.over)
 
-    async def connected(self) -> tuple[Connection, Listing]:
+    async def listing(self) -> Listing:
+        """What the server lists now; people see the same."""
+        connection = await self.connected()
+        try:
+            listing = await connection.listing()
+        except Unavailable as problem:
+            await _stored(partial(mcp.failed, self.server, str(problem)))
+            raise
+        if listing is not self._noted:
+            self._noted = listing
+            await self._note(listing)
+        return listing
+
+    async def connected(self) -> Connection:
         """The connection that stands, or a new one; those who wait share one attempt."""
         if self._attempt is None or not self.stands:
             self._attempt = asyncio.create_task(self._connect(), context=contextvars.Context())
@@ -88,34 +102,37 @@ class _Keeper:
             self._connection.close()
 
     async def _call(self, tool: str, arguments: Mapping[str, JSON], invocation: Invocation) -> Reply:
-        connection, _ = await self.connected()
+        connection = await self.connected()
         try:
             return await connection.call(tool, arguments, invocation)
         except Forgotten:  # before it did anything
             connection.close()
-            connection, _ = await self.connected()
+            connection = await self.connected()
             return await connection.call(tool, arguments, invocation)
 
     def _unavailable(self, why: str) -> ToolFailed:
         return ToolFailed("server_unavailable", f"The MCP server {self.server.name}: {why}")
 
-    async def _connect(self) -> tuple[Connection, Listing]:
+    async def _connect(self) -> Connection:
         self._connection = connection = Connection(self.server)
         self._opened.add(connection)
         connection.on_end(self._opened.discard)
         try:
-            listing = await connection.listing()
+            self._noted = await connection.listing()
         except Unavailable as problem:
             await _stored(partial(mcp.failed, self.server, str(problem)))
             raise
+        await self._note(self._noted)
+        return connection
+
+    async def _note(self, listing: Listing) -> None:
         shown = tuple(tool.listed() for tool in listing.tools)
         if self.server.failures or shown != self.server.tools:
             await _stored(partial(mcp.listed, self.server, shown))
             self.server = replace(self.server, failures=0, tools=shown)
-        return connection, listing
 
 
-def _look_away(attempt: asyncio.Task[tuple[Connection, Listing]]) -> None:
+def _look_away(attempt: asyncio.Task[Connection]) -> None:
     """Whoever asked for it may have been stopped; without this the loop would report a failure."""
     if not attempt.cancelled():
         attempt.exception()
@@ -154,10 +171,9 @@ class Connections:
         if server.absent:
             raise Unavailable(server.absent)
         try:
-            _, listing = await _Keeper(server, self._opened).connected()
+            return await _Keeper(server, self._opened).listing()
         finally:
             await self.close()
-        return listing
 
     async def close(self) -> None:
         """Before the process leaves: every connection is let go of, and children with them."""
@@ -170,10 +186,9 @@ class Connections:
         if server.absent:
             return None
         try:
-            _, listing = await self._keeper(server).connected()
+            return await self._keeper(server).listing()
         except Unavailable:
             return None
-        return listing
 
     def _keeper(self, server: Server) -> _Keeper:
         return self._keepers.setdefault(server.key, _Keeper(server, self._opened))

@@ -82,6 +82,7 @@ class Connection:
         self._used_at = time.monotonic()
         self._calls = 0
         self._forgotten = False
+        self._changed = False  # the server says that it has other tools now
         self._listed: asyncio.Future[Listing] = asyncio.get_running_loop().create_future()
         # Without the context of the turn that happened to come first: others will use it.
         self._task = asyncio.create_task(self._live(), context=contextvars.Context(), name="mcp connection")
@@ -92,7 +93,26 @@ class Connection:
         if not self._listed.done():
             self.close()
             raise Unavailable(TOO_SLOW)
+        if self._changed:
+            await self._list_again()
         return self._listed.result()
+
+    async def _list_again(self) -> None:
+        """For the turns that begin from now on: one that runs keeps the tools it began with (A28.7)."""
+        assert self._client is not None  # it has spoken
+        self._changed = False  # before the question: what changes meanwhile is asked for the next time
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                listing = await _listing_of(self._client)
+        except _PROBLEMS as problem:
+            self.close()
+            raise Unavailable(described(problem)) from problem
+        self._listed = asyncio.get_running_loop().create_future()
+        self._listed.set_result(listing)
+
+    async def _heard(self, message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._changed = True
 
     async def call(self, tool: str, arguments: Mapping[str, JSON], invocation: Invocation) -> Reply:
         """Without the SDK's own look at the result: a hostile schema could make that last for ever."""
@@ -152,14 +172,11 @@ class Connection:
                 mcp_wire.reached(self.server, gone=self.close, forgotten=self._forget),
                 client_info=Implementation(name="Pilothouse", version="1"),
                 cache=None,
+                message_handler=self._heard,
                 # Without callbacks for sampling, elicitation and roots the SDK declines them (A28.5).
             )
             async with client:
-                tools = await _tools_of(client)
-                listing = Listing(
-                    tools=await asyncio.to_thread(mcp_listing.describe, tools),
-                    instructions=client.instructions or "",
-                )
+                listing = await _listing_of(client)
                 self._client = client
                 scope.deadline = math.inf
                 if not self._listed.done():
@@ -182,6 +199,13 @@ class Connection:
         if not self._listed.done():
             self._listed.set_exception(Unavailable(why))
             self._listed.exception()  # nobody may be waiting any more
+
+
+async def _listing_of(client: Client) -> Listing:
+    tools = await _tools_of(client)
+    return Listing(
+        tools=await asyncio.to_thread(mcp_listing.describe, tools), instructions=client.instructions or ""
+    )
 
 
 async def _tools_of(client: Client) -> list[types.Tool]:
