@@ -22,7 +22,7 @@ from copilot.events import JSON, ArtifactAdded, Event
 from copilot.models import Session, Turn, WorkspaceFile
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
-from copilot.tools import execution, registry, sandbox
+from copilot.tools import execution, programs, registry, sandbox
 from copilot.tools.base import CallOutcome
 from copilot.workspace import files, mirrors, quotas
 from tests import make
@@ -475,6 +475,20 @@ async def test_a_hostile_archive_is_left_out_and_the_command_runs(
     fields = await bash(context, "echo runs")
     assert fields["stdout"] == "runs\n"
     assert mirrors.FOLDERS in fields["message"]
+
+
+async def test_what_a_killed_worker_left_is_removed_by_the_next_call(
+    context: TurnContext, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1: people's files lay there; a link is not followed"""
+    monkeypatch.setattr(programs, "ABANDONED_SECONDS", -1.0)
+    left, link = (folders / f"{programs.FOLDER_PREFIX}{name}" for name in ("left", "link"))
+    for place in (left, folders / "target"):
+        place.mkdir()
+    (left / "secret.txt").write_text("secret")
+    link.symlink_to(folders / "target")
+    await bash(context, "true")
+    assert sorted(path.name for path in within(folders)) == sorted([link.name, "target"])
 
 
 async def test_no_folder_is_left_behind(context: TurnContext, folders: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import stat
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,6 +29,8 @@ LONGEST_SECONDS = int(settings.MAX_TOOL_WAIT_SECONDS)
 MARGIN_SECONDS = 15.0  # of the longest wait, for the files before and after
 NAMED = 20  # files named one by one in a result
 MAX_IMAGES = 4
+FOLDER_PREFIX = "pilothouse-sandbox-"
+ABANDONED_SECONDS = 3_600  # far beyond the longest call: whoever made it was killed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +46,8 @@ async def execute(program: Program, invocation: Invocation) -> ToolOutput:
     _check(program.workdir)
     program = replace(program, seconds=min(program.seconds, max(1.0, LONGEST_SECONDS - MARGIN_SECONDS)))
     owner_id, session_id = invocation.context.user_id, UUID(invocation.context.session_id)
-    folder = Path(tempfile.mkdtemp(prefix="pilothouse-sandbox-"))
+    await asyncio.to_thread(_remove_abandoned)
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
         before = await in_thread(_laid_out, owner_id, session_id, folder)
         finished = await sandbox.run(
@@ -58,6 +65,16 @@ async def execute(program: Program, invocation: Invocation) -> ToolOutput:
         invocation.emit(artifacts.added(file))
     media = await in_thread(_images, saved.files) if program.shows_images else ()
     return ToolOutput(value=_fields(program, finished, before, saved), media=media)
+
+
+def _remove_abandoned() -> None:
+    """What killed workers left of people's files; anybody may make names in a folder that all share."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):  # another worker was quicker
+            found = folder.lstat()
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {os.geteuid(), sandbox.NOBODY}
+            if ours and time.time() - found.st_ctime > ABANDONED_SECONDS:
+                mirrors.remove(folder)
 
 
 def _check(workdir: str) -> None:
