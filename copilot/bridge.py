@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from django.conf import settings
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 
 from copilot.pool import WarmPool
 
+log = logging.getLogger(__name__)
+
+OUTAGE_SECONDS = 30.0  # a database away longer than this interrupts the turn (T9.3)
+RETRY_SECONDS = 0.25
+
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
 
 _threads = WarmPool(settings.DATABASE_THREADS, "database")
 
@@ -27,6 +35,19 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
         return _with_connection(lambda: context.run(function, *args, **kwargs))
 
     return await asyncio.get_running_loop().run_in_executor(_threads, call)
+
+
+async def retried(function: Callable[[A], R], argument: A) -> R:
+    """The same for work that may be done twice: an outage is waited out for a while (T9.3)."""
+    began = time.monotonic()
+    while True:
+        try:
+            return await in_thread(function, argument)
+        except (OperationalError, InterfaceError):
+            if time.monotonic() - began > OUTAGE_SECONDS:
+                raise
+            log.warning("the database is unreachable, trying again")
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 class _Server:

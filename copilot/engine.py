@@ -20,12 +20,11 @@ from billing import usage as billing_usage
 from copilot import providers, turns, workers
 from copilot.agent import side
 from copilot.agent.claiming import claim_and_prepare
-from copilot.agent.commits import OUTAGE_SECONDS
 from copilot.agent.preparing import Prepared
 from copilot.agent.runs import Interruption
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
 from copilot.agent.turn import TurnRun
-from copilot.bridge import in_thread
+from copilot.bridge import OUTAGE_SECONDS, in_thread
 from copilot.holdings import Holdings
 from copilot.lasting import settle
 from copilot.live import stop, wakeups

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from copilot import sessions, turns
-from copilot.agent.commits import retried
 from copilot.agent.turn import TurnRun
-from copilot.bridge import in_thread
+from copilot.bridge import in_thread, retried
 from copilot.live import lease
 from copilot.live.client import RedisDown
 from copilot.live.publisher import Outbox

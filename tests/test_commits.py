@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from django.db import IntegrityError, OperationalError, connection
 
-from copilot.agent.commits import GroupCommit, retried, uncut
+from copilot.agent.commits import GroupCommit, uncut
 from copilot.agent.services import OpenRow, Services
-from copilot.bridge import in_thread
+from copilot.bridge import in_thread, retried
 from copilot.history import NewRow
 from copilot.models import Message
 from tests import make

@@ -7,9 +7,11 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pytest
+from django.db import connection
 from pydantic import Field
 
 from copilot.bridge import in_thread
@@ -24,6 +26,7 @@ from copilot.tools import execution, read_tool_result, registry, results
 from copilot.tools.base import Arguments, CallOutcome, Invocation, Tool, ToolFailed, ToolOutput
 from copilot.workspace import files
 from tests import make
+from tests.test_commits import in_own_connection
 
 Run = Callable[["Anything", Invocation], Awaitable[ToolOutput]]
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
@@ -374,6 +377,39 @@ async def test_cancelling_the_reader_cancels_the_tools(offer: Callable[..., None
 
 
 # --- output ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_an_output_is_kept_whole_though_the_database_goes_away_meanwhile(
+    offer: Callable[..., None],
+) -> None:
+    """A9.6, T9.3: what a call has done is not lost with one connection"""
+
+    async def cut_off(arguments: Anything, invocation: Invocation) -> ToolOutput:
+        backend = await in_thread(_backend)
+        await asyncio.to_thread(in_own_connection, partial(_cut, backend))
+        return ToolOutput(value="x" * 9_000)
+
+    offer(cut_off=cut_off)
+    context = await in_thread(make_context)
+    [outcome] = await run(call("cut_off"), context=context)
+    assert outcome.success
+    assert (
+        await in_thread(files.read_tool_output, context.user_id, _session(context), "call-cut_off")
+        == "x" * 9_000
+    )
+
+
+def _backend() -> int:
+    """Of the thread that rested last, which is asked next."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def _cut(backend: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
 
 
 def _session(context: TurnContext) -> UUID:

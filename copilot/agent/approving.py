@@ -9,11 +9,11 @@ from django.conf import settings
 from pydantic import ValidationError
 
 from copilot import approvals
-from copilot.agent.commits import retried, uncut
+from copilot.agent.commits import uncut
 from copilot.agent.parts import Asked
 from copilot.agent.recorder import Recorder
 from copilot.approvals import Admitted, Wanted
-from copilot.bridge import in_thread
+from copilot.bridge import in_thread, retried
 from copilot.context import TurnContext
 from copilot.events import ApprovalDecided
 from copilot.providers.base import ToolCall

@@ -8,11 +8,10 @@ from billing import queries as billing_queries
 from billing import usage as billing_usage
 from billing.errors import LimitReached
 from copilot import usage
-from copilot.agent.commits import retried
 from copilot.agent.ports import Spending
 from copilot.agent.recorder import Recorder
 from copilot.agent.services import Services
-from copilot.bridge import in_thread
+from copilot.bridge import in_thread, retried
 from copilot.turns import Claimed
 
 LOOK_SECONDS = 10.0  # between two looks at the user's windows

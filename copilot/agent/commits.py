@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Generic, TypeVar
 
-from django.db import DataError, IntegrityError, InterfaceError, OperationalError
+from django.db import DataError, IntegrityError
 
-from copilot.bridge import in_thread
-
-log = logging.getLogger(__name__)
+from copilot.bridge import retried
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-OUTAGE_SECONDS = 30.0  # a database away longer than this interrupts the turn (T9.3)
-RETRY_SECONDS = 0.25
 
 
 class GroupCommit(Generic[T, R]):
@@ -77,19 +70,3 @@ async def uncut(work: Coroutine[object, object, R]) -> R:
         if not task.cancelled():
             task.exception()  # what it met, the cancellation's own last acts meet again
         raise
-
-
-P = TypeVar("P")
-
-
-async def retried(function: Callable[[P], R], argument: P) -> R:
-    """Run database work off the loop; an outage is waited out for a while (T9.3)."""
-    began = time.monotonic()
-    while True:
-        try:
-            return await in_thread(function, argument)
-        except (OperationalError, InterfaceError):
-            if time.monotonic() - began > OUTAGE_SECONDS:
-                raise
-            log.warning("the database is unreachable, trying again")
-            await asyncio.sleep(RETRY_SECONDS)

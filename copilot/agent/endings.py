@@ -14,10 +14,10 @@ from uuid import uuid4
 from copilot import approvals, questions, sessions, turns
 from copilot.agent import errands, taking
 from copilot.agent.budgets import may_prolong
-from copilot.agent.commits import retried, uncut
+from copilot.agent.commits import uncut
 from copilot.agent.parts import Answered
 from copilot.agent.runs import Run
-from copilot.bridge import in_thread
+from copilot.bridge import in_thread, retried
 from copilot.errors import FenceLost, TurnConflict
 from copilot.events import (
     ApprovalDecided,

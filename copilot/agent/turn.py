@@ -16,7 +16,7 @@ from copilot import context, offering, traces, usage
 from copilot.agent import endings, interruptions, pausing, prefixes, prompt, taking
 from copilot.agent.approving import TurnApprovals
 from copilot.agent.budgets import LimitUsed, TurnBudget
-from copilot.agent.commits import retried, uncut
+from copilot.agent.commits import uncut
 from copilot.agent.compaction import TurnCompactor
 from copilot.agent.fullness import remembered
 from copilot.agent.guards import Limits
@@ -34,7 +34,7 @@ from copilot.agent.runs import Interruption, Run
 from copilot.agent.services import Services
 from copilot.agent.suffix import suffix_text
 from copilot.agent.toolbox import TurnToolbox
-from copilot.bridge import in_thread
+from copilot.bridge import in_thread, retried
 from copilot.errors import FenceLost
 from copilot.events import (
     ReasoningEnded,

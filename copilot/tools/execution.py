@@ -9,13 +9,14 @@ import time
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
 from pydantic import ValidationError
 
 from copilot import metrics, queries, traces
-from copilot.bridge import in_thread
+from copilot.bridge import retried
 from copilot.context import TurnContext
 from copilot.errors import FenceLost, Refused
 from copilot.events import Event, ToolProgressed, ToolStateChanged
@@ -108,7 +109,7 @@ class _Group:
 
     async def _with_a_word(self, call: ToolCall, prepared: _Prepared) -> _Prepared | results.Result:
         """The last door of what only a person may allow: whoever let the call in, without a yes it stays out."""
-        if await in_thread(queries.was_approved, UUID(self._context.turn_id), call.call_id):
+        if await retried(partial(queries.was_approved, UUID(self._context.turn_id)), call.call_id):
             return prepared
         return results.failure("Not executed: a person has to approve this call, and nobody has.")
 

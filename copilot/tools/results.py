@@ -6,12 +6,13 @@ import asyncio
 import json
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
 from pydantic import ValidationError
 
-from copilot.bridge import in_thread
+from copilot.bridge import retried
 from copilot.errors import StorageUnavailable
 from copilot.providers.base import ImagePart, ToolCall
 from copilot.redaction import redact
@@ -104,7 +105,7 @@ async def conclude(
         duration_ms=duration_ms,
         truncated=truncated,
         file_id=file_id,
-        media=await in_thread(_kept_images, UUID(session_id), result.media) if result.media else (),
+        media=await retried(partial(_kept_images, UUID(session_id)), result.media) if result.media else (),
         cost_microdollars=result.cost_microdollars,
         session_id=result.session_id,
     )
@@ -123,7 +124,7 @@ def clean(text: str) -> str:
 async def _kept(session_id: str, call_id: str, text: str) -> str | None:
     """The file that holds the whole output; a full disk costs the rest of it, not the result."""
     try:
-        file = await in_thread(files.store_tool_output, UUID(session_id), call_id, text)
+        file = await retried(partial(files.store_tool_output, UUID(session_id), call_id), text)
     except StorageUnavailable:
         return None
     return str(file.id)
