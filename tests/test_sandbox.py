@@ -439,6 +439,17 @@ async def test_names_that_are_no_text_are_saved_under_what_is_left_of_them(conte
     assert (await bash(context, "cat a.txt; cat d*/*"))["stdout"] == "1\n2\n"
 
 
+async def test_files_that_are_mostly_holes_are_not_read_through(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1, A23.4: a thousand of them take no room on the disk, and hundreds of gigabytes wherever they are copied"""
+    monkeypatch.setattr(mirrors, "MAX_READ_BYTES", 10 * 2**20)
+    fields = await bash(context, "mkdir d; truncate -s 20M d/hole hole; echo 1 > small; echo 2 > d/small")
+    assert [file["name"] for file in fields["files"]] == ["small"]
+    said = "Could not be saved: folders.tar: too much for one call, hole: too much for one call."
+    assert said in fields["message"]
+
+
 async def test_more_names_than_are_looked_at_are_said_to_be_lost(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

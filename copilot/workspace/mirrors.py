@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import itertools
@@ -28,7 +29,9 @@ MAX_SAVED = 200  # files per call
 MAX_LAID_OUT = 500  # the newest names of a session
 MAX_LAID_OUT_BYTES = 256 * 2**20
 MAX_LOOKED_AT = 20_000  # a program can make more files than anybody wants back
+MAX_READ_BYTES = 2**30  # of one folder, holes included: a file can be said to be far larger than it is
 UNREADABLE = "unreadable"
+UNREAD = "too much for one call"
 _NO_LINKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a program may have left links and pipes to trap us
 
 
@@ -71,6 +74,9 @@ def save_changes(owner_id: int, session_id: UUID, call_id: str, folder: Path, be
     if len(after) == MAX_LOOKED_AT:
         saved.failed.append(f"whatever comes after the first {MAX_LOOKED_AT:,} names")
     for name in names[:MAX_SAVED]:
+        if after.get(name) == UNREAD:
+            saved.failed.append(f"{name}: {UNREAD}")
+            continue
         try:
             with _packed(folder, after) if name == FOLDERS else _opened(folder / name) as content:
                 saved.files.append(
@@ -183,6 +189,7 @@ def _digests(folder: Path) -> dict[str, str]:
 def _entries(folder: Path) -> Iterator[tuple[str, str]]:
     """Folders end in a slash; links, pipes and devices are nobody's files."""
     closed: list[OSError] = []
+    room = MAX_READ_BYTES
     for parent, names, leaves in os.walk(folder, onerror=closed.append):
         within = os.path.relpath(parent, folder)
         for name in sorted(names):
@@ -190,18 +197,21 @@ def _entries(folder: Path) -> Iterator[tuple[str, str]]:
                 yield os.path.normpath(os.path.join(within, name)) + "/", ""
         for leaf in sorted(leaves):
             path = os.path.join(parent, leaf)
-            if _is_file(path):
-                yield os.path.normpath(os.path.join(within, leaf)), _digest(path)
+            if (size := _size(path)) is not None:
+                fits = size <= room
+                room -= size if fits else 0
+                yield os.path.normpath(os.path.join(within, leaf)), _digest(path) if fits else UNREAD
     for problem in closed:
         yield os.path.relpath(problem.filename, folder) + "/", UNREADABLE
 
 
-def _is_file(path: str) -> bool:
-    """What cannot be looked at is taken for one, so that storing it fails by name."""
+def _size(path: str) -> int | None:
+    """None for what is no file; what cannot be looked at is taken for one, so that storing it fails by name."""
     try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
+        found = os.lstat(path)
     except OSError:
-        return True
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _digest(path: str) -> str:
@@ -221,7 +231,9 @@ def _nested(digests: dict[str, str]) -> dict[str, str]:
 
 
 def _packed(folder: Path, after: dict[str, str]) -> IO[bytes]:
-    """One archive of everything that lies in folders."""
+    """One archive of everything that lies in folders, or nothing: half of it would look like all."""
+    if UNREAD in _nested(after).values():
+        raise OSError(errno.EFBIG, UNREAD)
     with ExitStack() as undo:
         packed = undo.enter_context(tempfile.TemporaryFile())
         with tarfile.open(fileobj=packed, mode="w") as archive:
