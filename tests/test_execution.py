@@ -253,6 +253,8 @@ async def test_a_second_question_in_one_group_is_not_asked(offer: Callable[..., 
     first, second = await run(call("ask", "a"), call("ask", "b"))
     assert (first.success, second.success) == (True, False)
     assert "one question at a time" in second.content
+    broken, sound = await run(call("ask", "a", number=-1), call("ask", "b"))
+    assert (broken.success, sound.success) == (False, True)
 
 
 async def test_a_lost_turn_is_nobodys_result(offer: Callable[..., None]) -> None:

@@ -54,7 +54,7 @@ async def run_group(
     of the group's room are not for these calls (A9.6).
     """
     offered = registry.offered(context.permissions, context.channel, outside)
-    group = _Group(calls, offered, context, emit, starting, results.Room(len(calls), taken=taken))
+    group = _Group(offered, context, emit, starting, results.Room(len(calls), taken=taken))
     tasks = [asyncio.create_task(group.run(call)) for call in calls]
     try:
         for finished in asyncio.as_completed(tasks):
@@ -71,7 +71,6 @@ class _Group:
 
     def __init__(
         self,
-        calls: Sequence[ToolCall],
         offered: Sequence[AnyTool],
         context: TurnContext,
         emit: Callable[[Event], None],
@@ -86,7 +85,7 @@ class _Group:
         self._places = asyncio.Semaphore(settings.TOOL_CALLS_AT_ONCE)
         self._exclusive = asyncio.Lock()  # first come, first served: call order, because tasks start in it
         self._room = room
-        self._asking = next((call.call_id for call in calls if self._asks(call)), None)
+        self._asking = False  # a question of this group is on its way to a person (A12.1)
 
     async def run(self, call: ToolCall) -> CallOutcome:
         prepared = self._prepare(call)
@@ -113,10 +112,6 @@ class _Group:
             return prepared
         return results.failure("Not executed: a person has to approve this call, and nobody has.")
 
-    def _asks(self, call: ToolCall) -> bool:
-        tool = self._offered.get(call.tool)
-        return tool is not None and tool.interactive
-
     def _prepare(self, call: ToolCall) -> _Prepared | results.Result:
         """The tool with validated arguments, or why the call cannot run. Hidden tools are unknown ones (A8.5)."""
         tool = self._offered.get(call.tool)
@@ -124,12 +119,8 @@ class _Group:
             return results.failure(answers.unknown_tool(call.tool, self._offered))
         if call.arguments is None:
             return results.failure(answers.MALFORMED)
-        if tool.interactive and call.call_id != self._asking:
-            return results.failure(
-                "Not executed: one question at a time. Ask again after the first is answered."
-            )
         try:
-            return _Prepared(tool, tool.bind(call.arguments))
+            prepared = _Prepared(tool, tool.bind(call.arguments))
         except ValidationError as problem:
             short = answers.invalid_arguments(problem)
             return results.Result(
@@ -138,6 +129,12 @@ class _Group:
                 abridged=problem.error_count() > answers.PROBLEMS_NAMED or short.endswith("…"),
                 success=False,
             )
+        if tool.interactive and self._asking:
+            return results.failure(
+                "Not executed: one question at a time. Ask again after the first is answered."
+            )
+        self._asking = self._asking or tool.interactive
+        return prepared
 
     async def _perform(self, call: ToolCall, prepared: _Prepared) -> results.Result:
         limit = min(prepared.tool.timeout_seconds, settings.MAX_TOOL_WAIT_SECONDS)
