@@ -382,6 +382,7 @@ class Earlier:
 
     rounds: int = 0  # retries, summaries, texts that went on in another call, and what a lost worker cut off are none (A10.1)
     cut_texts: int = 0  # by the output limit
+    compactions: int = 0  # tries of them: each was paid for
     tokens: Tokens = field(default_factory=Tokens)
     generation_seconds: float = 0.0
     first_token_at: datetime | None = None
@@ -393,19 +394,21 @@ SELECT count(*) FILTER (WHERE NOT aborted AND ending <> 'cut'), count(*) FILTER 
        COALESCE(sum(cache_write_5m_tokens), 0)::bigint, COALESCE(sum(cache_write_1h_tokens), 0)::bigint,
        COALESCE(sum(output_tokens), 0)::bigint, COALESCE(sum(reasoning_tokens), 0)::bigint,
        COALESCE(sum(latency_ms - first_token_ms), 0)::float8 / 1000,
-       min(created_at + first_token_ms * interval '1 millisecond')
-FROM copilot_modelcall WHERE turn_id = %s AND purpose = 'reply' AND ended_at IS NOT NULL
+       min(created_at + first_token_ms * interval '1 millisecond'),
+       (SELECT count(*) FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose = 'compaction')
+FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose = 'reply' AND ended_at IS NOT NULL
 """
 
 
 def earlier(turn_id: UUID) -> Earlier:
     with connection.cursor() as cursor:
-        cursor.execute(_EARLIER, [turn_id])
-        rounds, cut_texts, *counts, seconds, first_token_at = cursor.fetchone()
+        cursor.execute(_EARLIER, {"turn": turn_id})
+        rounds, cut_texts, *counts, seconds, first_token_at, compactions = cursor.fetchone()
     names = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
     return Earlier(
         rounds=rounds,
         cut_texts=cut_texts,
+        compactions=compactions,
         tokens=Tokens(**dict(zip(names, counts, strict=True))),
         generation_seconds=seconds,
         first_token_at=first_token_at,

@@ -175,6 +175,15 @@ async def test_a_turn_is_shortened_three_times_at_most():
     assert len(compactor.tasks) == 3
 
 
+async def test_what_earlier_runs_of_the_turn_shortened_counts():
+    """A17.7, A7.5: a pause or a lost worker gives no further three"""
+    compactor = MemoryCompactor(*[short() for _ in range(5)])
+    reciter = Reciter(*(full_round(str(number)) for number in range(5)), say("Done."))
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, compactions_before=2))
+    assert parts[-1] == Answered()
+    assert len(compactor.tasks) == 1
+
+
 async def test_an_overflow_is_shortened_and_sent_again_in_the_same_round():
     """A7.5"""
     compactor = MemoryCompactor(short())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -172,6 +172,31 @@ def _spent(call: ModelCall, provider: str, *, cost: str | None) -> usage.Spent:
         latency_ms=0,
         first_token_ms=None,
         response_id="",
+    )
+
+
+def test_what_a_turn_took_so_far_is_read_from_its_calls(session):
+    """A3.6, A10.1, A17.7, A2.4"""
+    turn = make.turn(session, "running")
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    calls = [
+        {"ending": "cut", "output_tokens": 5, "latency_ms": 3_000, "first_token_ms": 1_000},
+        {"ending": "called", "output_tokens": 7, "input_tokens": 2},
+        {"aborted": True, "output_tokens": 1},
+        {"purpose": "compaction", "ending": "answered", "output_tokens": 100},
+        {"purpose": "compaction", "aborted": True},
+    ]
+    for number, fields in enumerate(calls, start=1):
+        ModelCall.objects.create(turn=turn, number=number, provider="p", model="m", ended_at=at, **fields)
+    ModelCall.objects.create(turn=turn, number=6, provider="p", model="m")
+    ModelCall.objects.update(created_at=at)
+    assert usage.earlier(turn.pk) == usage.Earlier(
+        rounds=1,
+        cut_texts=1,
+        compactions=2,
+        tokens=Tokens(input=2, output=13),
+        generation_seconds=2.0,
+        first_token_at=at + timedelta(seconds=1),
     )
 
 

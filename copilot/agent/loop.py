@@ -67,6 +67,7 @@ class Loop:
     tokens_before: Tokens = field(default_factory=Tokens)  # of earlier runs
     generation_seconds_before: float = 0.0
     cut_texts: int = 0  # that earlier runs went on with
+    compactions_before: int = 0
     pending_calls: tuple[ToolCall, ...] = ()  # of an earlier run: approved since, or repeatable (A3.9)
     pending_notes: Notes = field(default_factory=dict)
     continuing: Continuing | None = None
@@ -96,7 +97,9 @@ class Loop:
         )
         self._fullness = self.fullness or Fullness(self.asker.estimated(self.messages))
         self.asker.fullness = self._fullness
-        self.shortening = Shortening(self.ports.compactor, self.asker, self._fullness, self.limits)
+        self.shortening = Shortening(
+            self.ports.compactor, self.asker, self._fullness, self.limits, begun=self.compactions_before
+        )
         self._guards = Guards(self.limits, polling=self.ports.toolbox.polling())
         said, answered = last_reply(self.messages) if self.first_call_number > 1 else ("", False)
         self._ran_tools = answered

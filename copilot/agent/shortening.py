@@ -27,7 +27,10 @@ COMPACTION_FAILED = "compaction_failed"
 class Shortening:
     """One turn's. After `play`, `succeeded` says whether the conversation is shorter now."""
 
-    def __init__(self, compactor: Compactor, asker: Asker, fullness: Fullness, limits: Limits) -> None:
+    def __init__(
+        self, compactor: Compactor, asker: Asker, fullness: Fullness, limits: Limits, *, begun: int = 0
+    ) -> None:
+        """`begun`: in earlier runs of the turn."""
         self.succeeded = False
         self.under_way = False
         self.reason = ""  # why the last one failed
@@ -35,7 +38,7 @@ class Shortening:
         self._asker = asker
         self._fullness = fullness
         self._limits = limits
-        self._begun = 0
+        self._begun = begun
         self._forced = 0
         self._gave_up = False
 
