@@ -31,6 +31,7 @@ from copilot.providers.base import (
     AssistantMessage,
     Finished,
     ProviderFailure,
+    ReplyNamed,
     TextDelta,
     ToolCall,
     ToolGroup,
@@ -187,8 +188,8 @@ async def played_until(loop, condition):
 
 
 async def test_a_stop_amid_text_leaves_the_block_the_step_and_the_call_to_be_ended():
-    """A1.6, A2.7, A19.5"""
-    reciter = Reciter([TextDelta("Once upon"), Silence()])
+    """A1.6, A2.7, A19.5, A19.1: which says by what name to ask the provider about it"""
+    reciter = Reciter([ReplyNamed("resp_7"), TextDelta("Once upon"), Silence()])
     loop = loop_of(reciter)
     parts = await played_until(loop, lambda parts: of(parts, TextExtended))
     assert reciter.closed == 1
@@ -197,6 +198,7 @@ async def test_a_stop_amid_text_leaves_the_block_the_step_and_the_call_to_be_end
     assert loop.open_calls == ()
     ended = loop.open_call()
     assert (ended.id, ended.aborted) == (of(parts, ModelCallStarted)[0].id, True)
+    assert ended.response_id == "resp_7"
 
 
 async def test_a_stop_while_arguments_stream_leaves_the_call_with_none():

@@ -37,6 +37,7 @@ class Meter:
     ) -> None:
         self.id = call_id
         self.settled = False  # somebody has taken the end of this call
+        self.name = ""  # the provider's own for the reply
         self.first_at: float | None = None
         self._request = request
         self._number = number
@@ -89,7 +90,7 @@ class Meter:
             refused_before_work=refused,
             latency_ms=_milliseconds(self._now() - self._began_at),
             first_token_ms=None if self.first_at is None else _milliseconds(self.first_at - self._began_at),
-            response_id=response_id,
+            response_id=response_id or self.name,
             purpose=self._purpose,
             ending=ending,
         )

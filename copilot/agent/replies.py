@@ -32,6 +32,7 @@ from copilot.providers.base import (
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
+    ReplyNamed,
     Request,
     TextDelta,
     ToolCall,
@@ -209,6 +210,8 @@ class Attempt:
                 self._replay.append(item.data)
             case UsageReported():
                 self.meter.report(item)
+            case ReplyNamed():
+                self.meter.name = item.response_id
             case Finished():
                 self._finished = item
             case unreachable:

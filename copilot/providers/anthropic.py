@@ -22,6 +22,7 @@ from copilot.providers.base import (
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
+    ReplyNamed,
     Request,
     TextDelta,
     UsageReported,
@@ -152,7 +153,7 @@ class MessagesReply:
                 return self._stop()
             case "message_start" if event.message is not None:
                 self.response_id = event.message.id
-                return self._usage(event.message.usage)
+                return (ReplyNamed(event.message.id), *self._usage(event.message.usage))
             case "message_delta":
                 return self._finish(event)
             case "error":

@@ -148,6 +148,13 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyNamed:
+    """The provider's own name for the reply, as soon as it is told: one that is cut off is asked about by it."""
+
+    response_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     text: str
 
@@ -191,7 +198,7 @@ class Finished:
     response_id: str = ""
 
 
-Item = TextDelta | ReasoningDelta | ReasoningReplay | CallFragment | UsageReported | Finished
+Item = ReplyNamed | TextDelta | ReasoningDelta | ReasoningReplay | CallFragment | UsageReported | Finished
 
 
 class ProviderFailure(Exception):

@@ -18,6 +18,7 @@ from copilot.providers.base import (
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
+    ReplyNamed,
     Request,
     TextDelta,
     UsageReported,
@@ -109,8 +110,7 @@ class ChatReply:
         """The long way: whatever is not plain text."""
         if chunk.error is not None:
             raise failures.from_stream(payload.decode(errors="replace"), request_id=self.response_id)
-        if isinstance(chunk.id, str):
-            self.response_id = self.response_id or chunk.id
+        named = isinstance(chunk.id, str) and not self.response_id and chunk.id
         items: list[Item] = []
         for choice in (chunk.choices or ())[:1]:
             if choice.delta is not None:
@@ -118,6 +118,9 @@ class ChatReply:
             if choice.finish_reason:
                 items += self._finish(choice.finish_reason)
         self.started = self.started or bool(items)
+        if named:
+            self.response_id = named
+            items.insert(0, ReplyNamed(named))
         if isinstance(chunk.usage, dict):
             items.append(UsageReported(tokens.from_chat(chunk.usage), tokens.reported_cost(chunk.usage)))
         return items

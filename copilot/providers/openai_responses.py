@@ -19,6 +19,7 @@ from copilot.providers.base import (
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
+    ReplyNamed,
     Request,
     TextDelta,
     UsageReported,
@@ -117,9 +118,14 @@ class ResponsesReply:
         response = event.response
         if response is None:
             return ()
-        if isinstance(response.id, str):
+        if isinstance(response.id, str) and response.id != self.response_id:
             self.response_id = response.id
-        match event.type:
+            return (ReplyNamed(response.id), *self._follow(event.type, response))
+        return self._follow(event.type, response)
+
+    def _follow(self, kind: str, response: Response) -> Sequence[Item]:
+        """What has become of the whole response."""
+        match kind:
             case "response.completed" if response.status not in ("incomplete", "failed"):
                 return self._finish(response)
             case "response.completed" | "response.incomplete" if response.status != "failed":

@@ -26,6 +26,7 @@ from copilot.providers.base import (
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
+    ReplyNamed,
     Request,
     TextDelta,
     ToolCall,
@@ -87,6 +88,12 @@ async def collect(provider: Provider, asked: Request) -> list[Item]:
     return [item async for item in provider.stream(asked)]
 
 
+async def collect_into(items: list[Item], provider: Provider) -> None:
+    """What came before a failure is there to be looked at."""
+    async for item in provider.stream(request()):
+        items.append(item)
+
+
 def logical(items: list[Item]) -> list[tuple[str, object]]:
     """What was said, however it was cut into pieces; counts are compared apart."""
     parts: list[tuple[str, object]] = []
@@ -104,7 +111,7 @@ def logical(items: list[Item]) -> list[tuple[str, object]]:
                 if made := calls.complete():
                     parts.append(("calls", [(call.tool, call.arguments) for call in made]))
                 parts.append(("finish", reason))
-            case ReasoningReplay() | UsageReported():
+            case ReasoningReplay() | UsageReported() | ReplyNamed():
                 pass
     return parts
 
@@ -343,10 +350,14 @@ async def test_a_reply_that_pauses_again_is_sent_back_once_and_whole() -> None:
     ],
 )
 async def test_a_stream_that_breaks_off_still_says_which_request_it_was(recording: str, named: str) -> None:
-    """A6.2"""
-    with pytest.raises(ProviderFailure) as failure:
-        await replayed(recording)
+    """A6.2, A5.1: its name comes before anything is said"""
+    items: list[Item] = []
+    async with replaying(recording) as (address, _), vendor(recording, address) as provider:
+        with pytest.raises(ProviderFailure) as failure:
+            await collect_into(items, provider)
     assert failure.value.request_id == named
+    assert items[0] == ReplyNamed(named)
+    assert len([item for item in items if isinstance(item, ReplyNamed)]) == 1
 
 
 # --- faults ------------------------------------------------------------------------------------------
