@@ -130,6 +130,20 @@ def test_a_turn_that_waited_keeps_its_model_when_the_tier_means_another_by_then(
     assert [request.entry.name for request in model.requests] == ["First", "First", "Second"]
 
 
+def test_a_switch_to_the_same_model_under_another_key_holds_after_a_wait(rig, model, offer, monkeypatch):
+    """A7.6, A3.9: known by its name, for provider and model are the first one's too"""
+    twin = replace(FIRST, name="Twin", credential="two")
+    offer(FIRST, twin)
+    add_tools(monkeypatch, Errand("erase", approval="ask"))
+    session = make.session()
+    model.will(Fail("quota_exhausted", status=402))
+    model.will(Text("Shall I?"), Call("erase"))
+    turn_id = start(session)
+    approved(session, turn_id)
+    assert ended(turn_id).model == "Twin"
+    assert [request.entry.name for request in model.requests] == ["First", "Twin", "Twin"]
+
+
 def test_a_turn_that_waited_tells_what_all_of_it_took(rig, model, monkeypatch):
     """A3.6, A19.9: the tokens of every run, and the first of them as it came before the wait"""
     add_tools(monkeypatch, Errand("erase", approval="ask"))

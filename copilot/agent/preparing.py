@@ -31,9 +31,10 @@ class Prepared:
 
 def prepare(turn: Claimed) -> Prepared:
     """Everything the loop needs of Postgres before its first request, in one visit."""
-    chain = tuple(_seeing(entry) for entry in _rest_of(offering.resolve(turn.tier, turn.mode), turn))
+    chain = offering.resolve(turn.tier, turn.mode)
     taken = taking.at_turn_start(turn) if turn.pending and not turn.calls and turn.purpose == "reply" else []
     rows = history.rows_for_model(turn.session_id)
+    chain = tuple(_seeing(entry) for entry in (_rest_of(chain, turn, rows) if turn.resumed else chain))
     mended = _mend(turn, rows) if turn.resumed else Mended(rows=tuple(rows))
     number = turn.calls + (0 if mended.pending_calls else 1)  # tools first, then perhaps no call at all
     if not mended.answered and not mended.pending_calls and not turn.begun:
@@ -58,15 +59,17 @@ def _seeing(entry: Entry) -> Entry:
     return replace(entry, supports_images=settings.IMAGE_MODE == "native")
 
 
-def _rest_of(chain: tuple[Entry, ...], turn: Claimed) -> tuple[Entry, ...]:
+def _rest_of(chain: tuple[Entry, ...], turn: Claimed, rows: Sequence[Row]) -> tuple[Entry, ...]:
     """The chain from the model on that was asked last: a switch holds until the turn ends (A7.6).
 
-    So does the choice itself: a tier that means another model by now does so from the next turn on (A4.3).
+    So does the choice itself: a tier that means another model by now does so from the next turn on (A4.3). Of one
+    model under several keys it is the one that wrote last.
     """
-    last = usage.last_model(turn.turn_id) if turn.resumed else None
-    positions = (at for at, entry in enumerate(chain) if (entry.provider, entry.model) == last)
-    if (place := next(positions, None)) is not None:
-        return chain[place:]
+    last = usage.last_model(turn.turn_id)
+    wrote = next((row.model for row in reversed(rows) if row.model and row.turn_id == str(turn.turn_id)), "")
+    places = [at for at, entry in enumerate(chain) if (entry.provider, entry.model) == last]
+    if places:
+        return chain[next((at for at in places if chain[at].name == wrote), places[0]) :]
     still = (entry for entry in catalogue.entries() if (entry.provider, entry.model) == last)
     return (*islice(still, 1), *chain)
 

@@ -37,6 +37,7 @@ from tests.wire.test_provider_contract import (
     STREAMS,
     FakeProvider,
     collect,
+    collect_into,
     fake,
     logical,
     replayed,
@@ -179,11 +180,6 @@ async def test_a_refusal_is_shown_and_named_a5_4() -> None:
     assert logical(items) == [("text", "I can't help with that."), ("finish", "refused")]
 
 
-async def gather_into(items: list[Item], provider: Provider) -> None:
-    async for item in provider.stream(request()):
-        items.append(item)
-
-
 async def test_a_failure_with_counts_is_counted_first_a19_5() -> None:
     counted: list[Item] = []
     async with (
@@ -191,7 +187,7 @@ async def test_a_failure_with_counts_is_counted_first_a19_5() -> None:
         vendor("responses", address) as provider,
     ):
         with pytest.raises(ProviderFailure) as failure:
-            await gather_into(counted, provider)
+            await collect_into(counted, provider)
     assert counted[-1] == UsageReported(COUNTED)
     assert (failure.value.code, failure.value.request_id) == ("rate_limited", "resp_recorded")
 
