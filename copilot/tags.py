@@ -22,12 +22,12 @@ SERVER_TAGS: tuple[ServerTag, ...] = get_args(ServerTag)
 
 STRIP_PASSES = 10  # removing a marker can join a new one; nobody nests this deep in good faith
 
-_GAP = r"[\s\u200b-\u200d\u2060\ufeff]*"
-_OPENING = rf"<(?={_GAP}/?{_GAP}(?:{'|'.join(SERVER_TAGS)})(?!\w))"
+_GAP = r"[\s\u200b-\u200d\u2060\ufeff]*+"  # gives nothing back: a long gap is looked at once
+_OPENING = rf"<(?={_GAP}(?:/{_GAP})?(?:{'|'.join(SERVER_TAGS)})(?!\w))"
 _opening = re.compile(_OPENING, re.IGNORECASE)
 _block = re.compile(rf"<({'|'.join(SERVER_TAGS)})>", re.IGNORECASE)
 _closings: dict[str, re.Pattern[str]] = {tag: re.compile(f"</{tag}>", re.IGNORECASE) for tag in SERVER_TAGS}
-_marker = re.compile(rf"{_OPENING}{_GAP}/?{_GAP}\w+(?:[^<>]*>)?", re.IGNORECASE)
+_marker = re.compile(rf"{_OPENING}{_GAP}(?:/{_GAP})?\w+(?:[^<>]*>)?", re.IGNORECASE)
 
 
 def strip_server_tags(text: str) -> str:

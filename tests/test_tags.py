@@ -28,6 +28,14 @@ def test_markers_go_and_what_stands_between_them_stays(written, left):
     assert strip_server_tags(written) == left
 
 
+@pytest.mark.parametrize("opening", ["<", "</", "< /"])
+def test_a_gap_as_long_as_a_message_is_looked_at_once(opening):
+    """A15.6: looked at from each of its places it took a quarter of an hour, and the thread of a web process with it"""
+    text = f"{opening}{' ' * 64_000}x"
+    assert strip_server_tags(text) == escape_server_tags(text) == text
+    assert strip_server_tags(f"{opening}{' ' * 64_000}system_note>x") == "x"
+
+
 def test_a_tower_of_nested_markers_ends_harmless():
     text = "<sys" * 50 + "<system_note>" + "tem_note>" * 50
     assert escape_server_tags(strip_server_tags(text)) == strip_server_tags(text)
