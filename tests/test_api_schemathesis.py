@@ -28,7 +28,8 @@ from tests.rest import V1
 from tests.rounds import rounds
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-NEVER_ENDING = rf"{V1}/(sessions/.*/stream|turns/.*/wait)$"  # have tests of their own over ASGI
+# Streams have tests of their own over ASGI; Stripe's door is 503 without a key (B19.1), and with one all others ask Stripe.
+ELSEWHERE = rf"{V1}/(sessions/.*/stream|turns/.*/wait|billing/stripe/webhook)$"
 
 
 def bounded(examples: int) -> hypothesis_settings:
@@ -43,9 +44,8 @@ def bounded(examples: int) -> hypothesis_settings:
 
 
 @pytest.fixture
-def token(transactional_db, monkeypatch, settings):
-    """A program whose rate is of no interest here; and Stripe's door has a secret to refuse it by."""
-    settings.STRIPE_WEBHOOK_SECRETS = ["whsec_of_somebody_else"]
+def token(transactional_db, monkeypatch):
+    """A program whose rate is of no interest here."""
     monkeypatch.setattr(authentication, "CALLS_PER_MINUTE", 10**9)
     monkeypatch.setattr(billing_doors.Door, "reads_per_minute", 10**9)
     monkeypatch.setattr(billing_doors.Door, "writes_per_minute", 10**9)
@@ -67,7 +67,7 @@ def server(environ, start_response):
 @pytest.fixture
 def operations(transactional_db):
     document = schemathesis.openapi.from_wsgi("/api/schema", server)
-    found = document.include(path_regex=rf"^{V1}/").exclude(path_regex=NEVER_ENDING)
+    found = document.include(path_regex=rf"^{V1}/").exclude(path_regex=ELSEWHERE)
     return [result.ok() for result in found.get_all_operations() if isinstance(result, Ok)]
 
 
