@@ -26,6 +26,7 @@ from copilot import (
     evidence,
     executions,
     history,
+    lost_calls,
     metrics,
     queries,
     schedules,
@@ -33,7 +34,6 @@ from copilot import (
     sessions,
     tasks,
     turns,
-    usage,
     workers,
 )
 from copilot import journal as journal  # diagnostics listens here
@@ -112,7 +112,7 @@ def take_over(suspect: evidence.Suspect) -> bool:
 
 
 def _tell_lost(turn: Turn) -> None:
-    usage.settle_lost(turn.pk)
+    lost_calls.settle(turn.pk)
     dispatch.publish_page(turn.session_id)
 
 
@@ -184,7 +184,7 @@ def _tell_pause(turn: Turn) -> bool:
 
 def settle_forgotten_calls(*, looked_before: bool) -> int:
     """Model calls that were sent and whose cost nobody recorded: who made them is gone (B4.1, A19.6)."""
-    return usage.settle_forgotten(turns_of=SWEPT if looked_before else UNSWEPT)
+    return lost_calls.settle_forgotten(turns_of=SWEPT if looked_before else UNSWEPT)
 
 
 def tell_untold() -> int:

@@ -129,9 +129,9 @@ def tick() -> None:
 @shared_task(name="copilot.tasks.settle_calls", ignore_result=True)
 def settle_calls() -> None:
     """Once an hour: calls of the last day that are still open, whenever they were made; the sweep looks at the latest (B4.1)."""
-    from copilot import usage
+    from copilot import lost_calls
 
-    while usage.settle_forgotten(turns_of=CALLS_LOOKED_BACK):
+    while lost_calls.settle_forgotten(turns_of=CALLS_LOOKED_BACK):
         pass
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from billing import usage as billing_usage
-from copilot import approvals, history, queries, questions, sessions, tasks, turns, usage
+from copilot import approvals, history, lost_calls, queries, questions, sessions, tasks, turns
 from copilot.agent import mending
 from copilot.events import (
     ApprovalDecided,
@@ -116,7 +116,7 @@ def closed(
     session_id: UUID, turn_id: UUID, result: str, *, cancelled: bool = False
 ) -> list[tuple[Event, str | None]]:
     """Rows, calls, questions and requests that a run left open are closed; what to tell of them."""
-    usage.settle_lost(turn_id)
+    lost_calls.settle(turn_id)
     happened = mending.close_open(session_id, turn_id, result, cancelled=cancelled)
     for question_id in questions.close_for_turn(turn_id, "cancelled"):
         happened.append(QuestionClosed(question_id=str(question_id), outcome="cancelled"))

@@ -29,10 +29,17 @@ export class Artifacts {
 
   /** News of the running turn may open the panel, once; where it would cover the chat, never. */
   news({ file_id: id, turn_id: turn }) {
+    if (this.panel?.isLost(id)) return this.panel.show(this.#pieces().find((one) => one.key === id)); // it was brought back
+    if (!turn) return;
     const fits = matchMedia("(min-width: 60.01rem)").matches;
-    if (!fits || !this.wanted || this.panel?.isOpen || this.openedFor === turn || this.state.turn?.id !== turn) return;
+    if (!fits || !this.wanted || this.panel?.isInUse || this.openedFor === turn || this.state.turn?.id !== turn) return;
     this.openedFor = turn;
     this.#open(this.#pieces().find((one) => one.key === id), { focus: false });
+  }
+
+  /** A file was deleted. */
+  lost({ file_id: id }) {
+    this.panel?.lose(id);
   }
 
   close() {

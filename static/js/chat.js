@@ -88,6 +88,7 @@ function take(event) {
   }
   if (event.kind === "session.snapshot") known = true;
   if (event.kind === "artifact.added") artifacts.news(event);
+  if (event.kind === "artifact.removed") artifacts.lost(event);
   if (event.kind === "turn.queued") waitAWhile();
   if (state.ended !== before) announceEnding(state.ended);
   if (event.kind !== "usage.metered" && event.kind !== "turn.heartbeat") news = true;

@@ -4,7 +4,7 @@ import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
 import { hasSource, isText, kindOf, labelOf, sizeText } from "./kinds.js";
 import { Resizing } from "./resizing.js";
 import { clock } from "./rows.js";
-import { read } from "./sources.js";
+import { LoadProblem, read } from "./sources.js";
 import { toast } from "./toast.js";
 import { Viewer } from "./viewer.js";
 import { _ } from "./words.js";
@@ -38,13 +38,19 @@ export class Panel {
     return !this.box.hidden;
   }
 
-  /** `pieces`: all there is, oldest first. What is shown stays as it is; should it no longer be among them, it is asked for anew. */
+  /** It stands open for something that is still there. */
+  get isInUse() {
+    return this.isOpen && !this.shown?.lost;
+  }
+
+  isLost(id) {
+    return this.isOpen && Boolean(this.shown?.lost) && this.shown.piece.key === id;
+  }
+
+  /** `pieces`: all there is, oldest first. What is shown stays as it is. */
   update(pieces) {
-    const isShown = ({ key }) => key === this.shown?.piece.key;
-    const isGone = this.pieces.some(isShown) && !pieces.some(isShown);
     this.pieces = pieces;
     if (!this.isOpen) return;
-    if (isGone) this.viewer.again();
     if (this.shown) this.#paintVersions();
     else this.#paintList();
   }
@@ -93,6 +99,13 @@ export class Panel {
     this.#paintHead();
     this.#paintVersions();
     this.viewer.show(this.shown.source);
+  }
+
+  /** A file was deleted, here or elsewhere; if it is the one that is shown, that is said instead of it. */
+  lose(id) {
+    if (!this.isOpen || this.shown?.piece.key !== id) return;
+    this.shown.lost = true;
+    this.viewer.fail(new LoadProblem(404));
   }
 
   #turnTo(mode) {

@@ -57,7 +57,7 @@ export class Viewer {
 
   async #play(stage, signal) {
     const kind = this.#kind();
-    const fail = (problem) => signal.aborted || this.#fail(problem);
+    const fail = (problem) => signal.aborted || this.fail(problem);
     const tools = {
       ...{ signal, retry: this.retry, kind, fail, onEscape: this.onEscape },
       guard: (act) => guarded(act, fail),
@@ -80,7 +80,8 @@ export class Viewer {
     return isScripted(read) && this.source.size > this.limit ? "other" : read;
   }
 
-  #fail(problem) {
+  /** Why it cannot be shown, instead of it. */
+  fail(problem) {
     this.abort.abort();
     this.box.replaceChildren(failureCard(this.source, problem, () => this.again()));
   }
