@@ -97,6 +97,15 @@ async def test_a_taken_name_needs_overwrite_and_then_means_the_new_file(context:
     assert (await use(context, "read_file", file=first["file_id"])).content.endswith("one")
 
 
+async def test_of_calls_side_by_side_one_has_the_name(context: TurnContext) -> None:
+    """A22.1: without overwrite a name is given once, however many ask for it together"""
+    for number in range(5):
+        asked = [use(context, "write_file", name=f"{number}.txt", content=str(one)) for one in range(4)]
+        outcomes = await asyncio.gather(*asked)
+        assert sorted(outcome.success for outcome in outcomes) == [False, False, False, True]
+    assert await in_thread(WorkspaceFile.objects.count) == 5
+
+
 async def test_a_path_is_flattened_and_a_claim_ignored(context: TurnContext) -> None:
     """A22.3, A22.c1"""
     flat = values(await use(context, "write_file", name="../../etc/passwd", content="x"))

@@ -7,6 +7,7 @@ import binascii
 from typing import Self
 from uuid import UUID
 
+from django.db import connection, transaction
 from pydantic import Field, model_validator
 
 from copilot import artifacts
@@ -54,8 +55,19 @@ async def write_file(arguments: WriteFile, invocation: Invocation) -> ToolOutput
 
 def _store(arguments: WriteFile, context: TurnContext, call_id: str) -> WorkspaceFile:
     name = stored_name(arguments.name)
-    if not arguments.overwrite and _exists(context, name):
-        raise ToolFailed("exists", f"There is a file named {name}. Choose another name, or set overwrite.")
+    if arguments.overwrite:
+        return _write(name, arguments, context, call_id)
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Calls of one reply run side by side: of two that give one name, the second finds the first.
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"{context.user_id}/{name}"])
+        if _exists(context, name):
+            raise ToolFailed(
+                "exists", f"There is a file named {name}. Choose another name, or set overwrite."
+            )
+        return _write(name, arguments, context, call_id)
+
+
+def _write(name: str, arguments: WriteFile, context: TurnContext, call_id: str) -> WorkspaceFile:
     return files.store(
         context.user_id,
         name=name,
