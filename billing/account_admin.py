@@ -167,12 +167,15 @@ class AccountAdmin(Asking, Quick):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Ids are looked up by their own indexes."""
+        """Ids are looked up by their own indexes; whoever is wholly named is found though they used nothing yet."""
         term = search_term.strip()
         if term.startswith("cus_"):
             return queryset.filter(stripe_customer_id=term), False
         if term.isdecimal() and len(term) <= LONGEST_ID:
+            accounts.open_missing(User.objects.filter(pk=int(term)))
             return queryset.filter(user_id=int(term)), False
+        if "@" in term:
+            accounts.open_missing(User.objects.filter(email__iexact=term))
         return super().get_search_results(request, queryset, term)
 
     @admin.display(description="today")

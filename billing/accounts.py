@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import QuerySet
 
 from billing import counters, gateway, lifting, policies
 from billing.models import Account
@@ -15,6 +17,12 @@ def get_or_create(user_id: int) -> Account:
         Account.objects.bulk_create([Account(user_id=user_id)], ignore_conflicts=True)
         account = Account.objects.get(user_id=user_id)
     return account
+
+
+def open_missing(people: QuerySet[User]) -> None:
+    """For the few of them who have used nothing yet: staff can grant them something all the same (B18.1)."""
+    for user_id in people.filter(billing_account=None).values_list("pk", flat=True)[:10]:
+        get_or_create(user_id)
 
 
 def ensure_customer(account: Account, deadline: gateway.Deadline) -> str:

@@ -262,3 +262,13 @@ def test_b18_4_a_stranger_sees_no_staff_page(client):
     client.force_login(make.bob())
     for model in ALL:
         assert client.get(address(model, "changelist")).status_code == 302
+
+
+@pytest.mark.parametrize("term", ["{user.email}", "{user.pk}"])
+def test_whoever_has_used_nothing_yet_is_found_and_can_be_granted_something(staff, term):
+    """B18.1, B2.5: by e-mail or user id, whole; others are no nearer to an account"""
+    user, other = make.user("never-here"), make.user("nor-here")
+    found = staff.get("/admin/billing/account/", {"q": term.format(user=user)})
+    assert found.status_code == 200
+    assert list(Account.objects.filter(user__in=[user, other]).values_list("user", flat=True)) == [user.pk]
+    assert [row.user_id for row in found.context["cl"].result_list] == [user.pk]
