@@ -15,9 +15,10 @@ def with_servers() -> None:
 
     from billing import counters
     from copilot.live import client
+    from diagnostics import broker
 
-    with_those_of(counters)
-    with_those_of(client)
+    for module in (counters, client, broker):
+        with_those_of(module)
     connection.settings_dict["OPTIONS"]["connect_timeout"] = int(PATIENCE_SECONDS)
 
 

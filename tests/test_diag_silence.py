@@ -17,10 +17,10 @@ from billing.queries import forget_policy
 from config.celery import app
 from copilot.models import Message, Session, Turn
 from copilot.queries import executions
-from diagnostics import checks, conditions, counting, inventory, lists, snapshot
+from diagnostics import broker, checks, conditions, counting, inventory, lists, snapshot
 from diagnostics.probes import running, servers
 from diagnostics.repairs import performing
-from tests import make
+from tests import make, patience
 from tests.engine import until
 from tests.test_billing_counters import record
 from tests.test_dashboard import HOME, staff, text
@@ -31,7 +31,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def silent_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """It takes connections and never says a word."""
+    """It takes connections and never says a word; we wait as long as the product does."""
+    for name in patience.LIMITS:
+        monkeypatch.setattr(broker, name, patience.shipped[f"diagnostics.broker.{name}"])
     snapshot.forget()
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"redis://127.0.0.1:{hole.getsockname()[1]}/0"
