@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from copilot.events import JSON, AttachmentView, RowKind
@@ -38,3 +38,14 @@ def storable(text: str) -> str:
     if "\x00" in text:
         text = text.replace("\x00", "")
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def inside(value: JSON) -> Iterable[JSON]:
+    """One level down; nothing in what holds nothing."""
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+        case _:
+            return ()

@@ -56,15 +56,21 @@ def test_a_stop_in_the_rest_of_a_cut_text_keeps_all_of_it(rig, model):
     assert not Message.objects.filter(session=session, streaming=True).exists()
 
 
-def test_a_worker_lost_in_the_rest_of_a_cut_text_is_gone_on_from_there(rig, model):
-    """A2.4, A3.9, A19.5: and the call that was lost with it is paid for"""
-    session = make.session()
+def cut_and_going_on(session, model):
+    """A turn whose text was cut, that call's row whole, and a word of the rest told."""
     model.will(Text("Once up"), Finish("length"))
     model.will(Text("on"), cue(1), Text(" never"))
     turn_id = start(session)
     model.reaches(1)
     until(lambda: len(told(session.pk, "text.extended")) == 2)
     until(lambda: ModelCall.objects.filter(turn=turn_id, ended_at__isnull=False).count() == 1)
+    return turn_id
+
+
+def test_a_worker_lost_in_the_rest_of_a_cut_text_is_gone_on_from_there(rig, model):
+    """A2.4, A3.9, A19.5: and the call that was lost with it is paid for"""
+    session = make.session()
+    turn_id = cut_and_going_on(session, model)
     model.will(Text(" a time."))
     rig.worker.kill()
     rig.start_worker()
@@ -85,12 +91,7 @@ def test_a_lost_worker_gives_a_cut_text_no_further_continuation(rig, model, sett
     """A2.4, A3.9, A10.1: the count of a turn is the turn's, and what belongs together is one round"""
     settings.OUTPUT_CONTINUATIONS_PER_TURN = 1
     session = make.session()
-    model.will(Text("Once up"), Finish("length"))
-    model.will(Text("on"), cue(1), Text(" never"))
-    turn_id = start(session)
-    model.reaches(1)
-    until(lambda: len(told(session.pk, "text.extended")) == 2)
-    until(lambda: ModelCall.objects.filter(turn=turn_id, ended_at__isnull=False).count() == 1)
+    turn_id = cut_and_going_on(session, model)
     model.will(Text(" a time"), Finish("length"))
     rig.worker.kill()
     rig.start_worker()

@@ -216,30 +216,20 @@ async def test_many_processes_share_one_allowance_of_memory(
     assert (fields["timed_out"], fields["exit_code"]) == (False, -9)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("mkdir d; head -c 30M /dev/zero > d/x", id="in a file"),
+        pytest.param("exec 3> x; rm x; head -c 30M /dev/zero >&3", id="held open and deleted, in no folder"),
+        pytest.param("mkdir d; touch d/{1..6000}", id="by names alone, of which a disk has only so many"),
+    ],
+)
 async def test_a_program_that_fills_the_disk_is_stopped(
-    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     """A23.1"""
     monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
-    fields = await bash(context, "mkdir d; head -c 30M /dev/zero > d/x; sleep 60", timeout=60)
-    assert "Stopped, because it wrote more than" in fields["message"]
-
-
-async def test_files_without_a_name_take_room_too(
-    context: TurnContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A23.1: one that is held open and has been deleted lies in no folder"""
-    monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
-    fields = await bash(context, "exec 3> x; rm x; head -c 30M /dev/zero >&3; sleep 60", timeout=60)
-    assert "Stopped, because it wrote more than" in fields["message"]
-
-
-async def test_files_without_content_take_room_too(
-    context: TurnContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A23.1: a disk has only so many names"""
-    monkeypatch.setattr(sandbox, "MAX_FOLDER_BYTES", 20 * 2**20)
-    fields = await bash(context, "mkdir d; touch d/{1..6000}; sleep 60", timeout=60)
+    fields = await bash(context, f"{program}; sleep 60", timeout=60)
     assert "Stopped, because it wrote more than" in fields["message"]
 
 

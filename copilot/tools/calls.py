@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from copilot.events import JSON
 from copilot.providers.base import CallFragment, ToolCall, ToolSpecification
-from copilot.rows import storable
+from copilot.rows import inside, storable
 from copilot.tools.base import CallOutcome
 
 RAW_ARGUMENTS_KEPT = 8_000  # characters of a malformed call, for diagnosis only
@@ -151,20 +151,10 @@ def parse_arguments(text: str) -> dict[str, JSON] | None:
 def nested_too_deep(value: JSON) -> bool:
     level = [value]
     for _ in range(MOST_NESTED):
-        level = [inner for one in level for inner in _inside(one)]
+        level = [inner for one in level for inner in inside(one)]
         if not level:
             return False
     return True
-
-
-def _inside(value: JSON) -> Iterable[JSON]:
-    match value:
-        case dict():
-            return value.values()
-        case list():
-            return value
-        case _:
-            return ()
 
 
 def canonical(value: JSON) -> JSON:

@@ -22,7 +22,7 @@ from pydantic import (
 
 from copilot.errors import InvalidRequest
 from copilot.events import JSON
-from copilot.rows import storable
+from copilot.rows import inside, storable
 from copilot.tags import strip_server_tags
 
 MAX_PARTS = 20_000  # rows of all messages together: a short part is a long row
@@ -285,23 +285,13 @@ def _look_at_nesting(value: JSON, problems: _Problems) -> None:
     """Iterative: what is nested without end must not nest us. The document itself is the first level."""
     level: list[JSON] = [value]
     for _ in range(MAX_DEPTH + 1):
-        level = [inner for outer in level for inner in _inside(outer)]
+        level = [inner for outer in level for inner in inside(outer)]
         if any(isinstance(one, int | float) and abs(one) > LARGEST for one in level):
             problems.add("$: holds a number beyond 2^53")
             return
         if not level:
             return
     problems.add(f"$: nested deeper than {MAX_DEPTH}")
-
-
-def _inside(value: JSON) -> Iterable[JSON]:
-    match value:
-        case dict():
-            return value.values()
-        case list():
-            return value
-        case _:
-            return ()
 
 
 def _look_at_ids(document: Document, problems: _Problems) -> None:
