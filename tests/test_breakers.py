@@ -114,7 +114,7 @@ def test_the_third_failure_within_a_minute_opens_it_for_a_minute(redis_clean):
     assert opened == [False, False, True, False, False]
     [(name, (why, left))] = breakers.open_now().items()
     assert (name, why) == ("m", "overloaded")
-    assert 0 < left <= 60
+    assert 0 < left < 61  # a clock may be set back meanwhile
     assert all(0 < blocking().ttl(key) <= 60 for key in blocking().keys("*breakers*"))
 
 

@@ -111,7 +111,7 @@ def test_a_redis_that_forgot_everything_is_told_and_what_was_put_back_is_recorde
     """A-D2.1, D8, D10: the silent reaper first, then its record"""
     session = make.session()
     make.turn(session, "running", attempts=1)
-    blocking().flushall()
+    blocking().flushdb()
     assert "reaper_silent" in codes()
     assert text(grace, HOME)
     reaper.sweep()
