@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
-import msgspec
-from django.conf import settings
-from django.contrib.auth.models import AnonymousUser, User
-from django.http import HttpResponse
-from django.http.response import HttpResponseBase
-from django.utils.module_loading import import_string
+from django.contrib.auth.models import AnonymousUser
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from drf_spectacular.utils import OpenApiParameter, extend_schema
-from pydantic import BaseModel
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.negotiation import BaseContentNegotiation
-from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
+from billing.rest import PersonsDoor, Uncached
 from copilot.errors import InvalidRequest
 from linking import links, pace
 from linking.errors import (
@@ -32,52 +24,20 @@ from linking.errors import (
 )
 from linking.models import BotKey
 
-F = TypeVar("F", bound=Callable[..., object])
 BOT_KEY = "ph_bot_"
-
-
-def _made(what: str) -> list[Any]:
-    return [import_string(name)() for name in settings.REST_DOORS[what]]
-
-
-class _Shared(APIView):
-    def get_content_negotiator(self) -> BaseContentNegotiation:
-        return _made("negotiators")[0]  # type: ignore[no-any-return]
-
-    def finalize_response(  # type: ignore[override]
-        self, request: Request, response: HttpResponseBase, *args: object, **kwargs: object
-    ) -> HttpResponseBase:
-        response.headers.setdefault("Cache-Control", "no-store")
-        return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
 
 
 # --- people ------------------------------------------------------------------------------------------
 
 
-class UserDoor(_Shared):
+class UserDoor(PersonsDoor):
     """For a logged-in person, or a program with the person's key; a bot's key is no credential here (A-L2.1)."""
 
     http_method_names = ["get", "head", "post", "patch", "delete"]
-    write_scopes: ClassVar[tuple[str, ...]] = ("manage",)
-    keys_may_write: ClassVar[bool] = True
+    write_scopes = ("manage",)
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        return [NotABotToo(), *_made("authenticators")]
-
-    def get_permissions(self) -> list[BasePermission]:
-        return _made("permissions")
-
-    def get_throttles(self) -> list[BaseThrottle]:
-        return _made("throttles")
-
-    def scopes_for(self, method: str) -> tuple[str, ...]:
-        return ("read",) if method in SAFE_METHODS else self.write_scopes
-
-    @property
-    def caller(self) -> User:
-        user = self.request.user
-        assert isinstance(user, User)  # nobody else was let in
-        return user
+        return [NotABotToo(), *super().get_authenticators()]
 
 
 class NotABotToo(BaseAuthentication):
@@ -148,7 +108,7 @@ class PerBotKey(BaseThrottle):
         return True
 
 
-class BotDoor(_Shared):
+class BotDoor(Uncached):
     """For a bot with its key. A view says which scope each method needs; `""`: any key."""
 
     http_method_names = ["get", "head", "post", "put", "delete"]
@@ -178,26 +138,3 @@ def _bearer(request: Request) -> str:
 
 def _has_login(request: Request) -> bool:
     return bool(request._request.user.is_authenticated)
-
-
-# --- answers -----------------------------------------------------------------------------------------
-
-
-def answer(value: object, status: int = 200) -> HttpResponse:
-    """A dataclass or a mapping as JSON; instants end in Z."""
-    return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
-
-
-def operation(
-    summary: str,
-    *,
-    answers: Mapping[int, object] | Mapping[tuple[int, str], object],
-    body: type[BaseModel] | Mapping[str, object] | None = None,
-    query: type[BaseModel] | None = None,
-    parameters: tuple[OpenApiParameter, ...] = (),
-) -> Callable[[F], F]:
-    """Describe one method of a view for the OpenAPI document."""
-    shown: list[Any] = [] if query is None else [query]
-    return extend_schema(
-        summary=summary, request=body, responses=dict(answers), parameters=[*shown, *parameters]
-    )

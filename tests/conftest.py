@@ -99,7 +99,9 @@ def _start_servers() -> None:
         pytest.exit(str(problem), returncode=1)
     os.environ["TEST_POSTGRES_URL"] = postgres.database_url("")
     os.environ["TEST_REDIS_URL"] = valkey.url.rpartition("/")[0] + "/"
-    with redis.Redis.from_url(valkey.url) as client:  # a test forgets its own number alone: others share the server
+    with redis.Redis.from_url(
+        valkey.url
+    ) as client:  # a test forgets its own number alone: others share the server
         client.execute_command("ACL", "SETUSER", "default", "-flushall")
 
 

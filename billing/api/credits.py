@@ -17,9 +17,10 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from billing import queries
-from billing.api.doors import Door, answer, operation
+from billing.api.doors import Door
 from billing.api.parsing import Query, query_of
 from billing.queries import Credits, Entry, Filters, Statement
+from billing.rest import answer, operation
 
 COLUMNS = ("date_utc", "kind", "reason", "reference", "amount_cents", "balance_after_cents", "entry_id")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run

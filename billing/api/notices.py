@@ -8,9 +8,10 @@ from django.http import Http404, HttpResponse
 from rest_framework.request import Request
 
 from billing import notices
-from billing.api.doors import Door, answer, nothing, operation
+from billing.api.doors import Door
 from billing.api.parsing import NoBody, body_of
 from billing.notices import Notice
+from billing.rest import answer, nothing, operation
 
 
 @dataclass(frozen=True, kw_only=True)

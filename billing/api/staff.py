@@ -9,10 +9,11 @@ from pydantic import Field, StringConstraints
 from rest_framework.request import Request
 
 from billing import queries, usage
-from billing.api.doors import StaffDoor, answer, operation
+from billing.api.doors import StaffDoor
 from billing.api.parsing import Body, Query, body_of, query_of
 from billing.errors import InvalidRequest
 from billing.queries import StaffLimits
+from billing.rest import answer, operation
 
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Reason = Annotated[

@@ -10,9 +10,10 @@ from pydantic import Field
 from rest_framework.request import Request
 
 from billing import queries, redirects, subscriptions
-from billing.api.doors import Door, answer, operation
+from billing.api.doors import Door
 from billing.api.parsing import Body, body_of
 from billing.queries import Status
+from billing.rest import answer, operation
 from billing.subscriptions import Price, Ways, Wish
 
 Askable = Literal["FREE", "PRO", "BUSINESS"]

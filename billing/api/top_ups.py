@@ -12,10 +12,11 @@ from pydantic import Field
 from rest_framework.request import Request
 
 from billing import payments, queries, redirects
-from billing.api.doors import Door, answer, operation
+from billing.api.doors import Door
 from billing.api.parsing import IDEMPOTENCY_KEY, Body, body_of, key_of
 from billing.models import TopUp
 from billing.payments import AutoTopUpView, Purchase, Wish
+from billing.rest import answer, operation
 
 MOST_CENTS = 2**62  # what the policy allows is less; this is what a number can be
 Cents = Annotated[int, Field(ge=0, le=MOST_CENTS)]

@@ -6,9 +6,10 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from billing import queries, usage
-from billing.api.doors import Door, answer, array_of, operation
+from billing.api.doors import Door, array_of
 from billing.api.parsing import IDEMPOTENCY_KEY, NoBody, body_of, key_of
 from billing.queries import PlanOffer, UsageView
+from billing.rest import answer, operation
 from billing.usage import Reset
 
 

@@ -10,10 +10,10 @@ from django.http import HttpResponse
 from pydantic import Field, JsonValue
 from rest_framework.request import Request
 
+from billing.rest import answer, nothing, operation
 from copilot import dispatch, presets, queries, sessions
-from copilot.api.doors import Door, answer, nothing
+from copilot.api.doors import Door
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
-from copilot.api.schema import operation
 from copilot.api.sessions import OpenSession, opened
 from copilot.commands import SendMessage
 from copilot.models import Agent, AgentVersion

@@ -10,10 +10,11 @@ from django.http import HttpResponse
 from pydantic import Field, RootModel
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import dispatch
-from copilot.api.doors import Door, answer
+from copilot.api.doors import Door
 from copilot.api.messages import Started, keyed, started
-from copilot.api.schema import IDEMPOTENCY_KEY, operation
+from copilot.api.schema import IDEMPOTENCY_KEY
 from copilot.commands import EditBody, RetryBody, SwitchBody, as_uuid, parse, parse_resend
 from copilot.errors import NotFound
 from copilot.permissions import UNRESTRICTED

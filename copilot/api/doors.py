@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-import msgspec
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -95,14 +94,5 @@ class Nowhere(Door):
         raise NotFound
 
 
-def answer(value: object, status: int = 200) -> HttpResponse:
-    """A dataclass or a mapping of them as JSON."""
-    return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
-
-
 def instant_if(moment: datetime | None) -> str | None:
     return queries.instant(moment) if moment is not None else None
-
-
-def nothing() -> HttpResponse:
-    return HttpResponse(status=204)

@@ -13,12 +13,13 @@ from django.http.response import HttpResponseBase
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import queries
-from copilot.api.doors import Door, answer, instant_if
+from copilot.api.doors import Door, instant_if
 from copilot.api.errors import UnsupportedMediaType
 from copilot.api.files import Anything
 from copilot.api.parsing import Query, query_of
-from copilot.api.schema import Document, operation
+from copilot.api.schema import Document
 from copilot.api.sessions import OpenSession, opened
 from copilot.errors import Forbidden, TooLarge
 from copilot.models import ApiKey, ExportJob

@@ -14,11 +14,12 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
+from billing.rest import answer, nothing, operation
 from copilot import metrics, queries
-from copilot.api.doors import Door, answer, nothing
+from copilot.api.doors import Door
 from copilot.api.errors import UnsupportedMediaType
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
-from copilot.api.schema import MULTIPART_FILES, operation
+from copilot.api.schema import MULTIPART_FILES
 from copilot.api.uploads import FILES_PER_REQUEST, CappedUpload, Oversized
 from copilot.commands import as_uuid
 from copilot.errors import Detail, InvalidRequest, NotFound, Refused, TooLarge

@@ -10,10 +10,10 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, nothing, operation
 from copilot import mcp, mcp_trials
-from copilot.api.doors import Door, answer, instant_if, nothing
+from copilot.api.doors import Door, instant_if
 from copilot.api.parsing import Body, Clean, body_of
-from copilot.api.schema import operation
 from copilot.models import McpServer
 
 Secrets = Annotated[

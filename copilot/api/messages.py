@@ -10,10 +10,11 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import dispatch, queries
-from copilot.api.doors import Door, answer
+from copilot.api.doors import Door
 from copilot.api.parsing import Body, Query, body_of, fields_of, query_of
-from copilot.api.schema import IDEMPOTENCY_KEY, operation
+from copilot.api.schema import IDEMPOTENCY_KEY
 from copilot.commands import MessageBody, SendMessage, parse_send
 from copilot.errors import InvalidRequest
 from copilot.events import JSON, MessageView

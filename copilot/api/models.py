@@ -8,8 +8,8 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from billing import queries as billing
-from copilot.api.doors import Door, answer
-from copilot.api.schema import operation
+from billing.rest import answer, operation
+from copilot.api.doors import Door
 from copilot.providers import catalogue
 from copilot.providers.base import Entry
 

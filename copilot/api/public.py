@@ -11,11 +11,11 @@ from django.http.response import HttpResponseBase
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import metrics, queries
-from copilot.api.doors import Plain, answer
+from copilot.api.doors import Plain
 from copilot.api.files import Anything
 from copilot.api.parsing import Body, Query, body_of, query_of
-from copilot.api.schema import operation
 from copilot.errors import InvalidRequest, NotFound
 from copilot.models import Share
 from copilot.workspace import downloads, shares, visiting, zips

@@ -7,10 +7,10 @@ from uuid import UUID
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from billing.rest import nothing, operation
 from copilot import dispatch
-from copilot.api.doors import Door, nothing
+from copilot.api.doors import Door
 from copilot.api.parsing import Body, body_of
-from copilot.api.schema import operation
 from copilot.errors import InvalidRequest
 
 

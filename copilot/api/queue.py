@@ -10,10 +10,10 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import dispatch, queries
-from copilot.api.doors import Door, answer
+from copilot.api.doors import Door
 from copilot.api.parsing import Body, body_of
-from copilot.api.schema import operation
 from copilot.commands import LIMITS
 from copilot.events import QueueItem
 

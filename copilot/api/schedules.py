@@ -11,10 +11,10 @@ from django.http import HttpResponse
 from pydantic import Field, JsonValue
 from rest_framework.request import Request
 
+from billing.rest import answer, nothing, operation
 from copilot import queries, schedules
-from copilot.api.doors import Door, answer, instant_if, nothing
+from copilot.api.doors import Door, instant_if
 from copilot.api.parsing import Body, Clean, body_of
-from copilot.api.schema import operation
 from copilot.commands import as_uuid
 from copilot.errors import NotFound
 from copilot.models import Schedule, ScheduleRun

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from drf_spectacular.drainage import set_override
@@ -13,11 +12,9 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSe
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import Direction, OpenApiParameter, OpenApiResponse, extend_schema
-from pydantic import BaseModel
+from drf_spectacular.utils import Direction, OpenApiParameter, OpenApiResponse
 
 Document = dict[str, Any]  # a piece of the OpenAPI document, as drf-spectacular builds it
-F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,21 +143,3 @@ LAST_EVENT_ID = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="The cursor of the last event received; goes before `cursor`.",
 )
-
-
-def operation(
-    summary: str,
-    *,
-    answers: Mapping[int, object] | Mapping[tuple[int, str], object],
-    body: type[BaseModel] | Document | None = None,
-    query: type[BaseModel] | None = None,
-    parameters: Sequence[OpenApiParameter] = (),
-) -> Callable[[F], F]:
-    """Describe one method of a view; what it may refuse is added to all of them."""
-    shown: list[Any] = [] if query is None else [query]  # pydantic models are taken like serializers
-    return extend_schema(
-        summary=summary,
-        request=body,
-        responses=dict(answers),
-        parameters=[*shown, *parameters],
-    )

@@ -9,10 +9,10 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import queries, searching
-from copilot.api.doors import Door, answer
+from copilot.api.doors import Door
 from copilot.api.parsing import Clean, Query, query_of
-from copilot.api.schema import operation
 
 TITLES = 8
 

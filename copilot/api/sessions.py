@@ -10,10 +10,10 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, nothing, operation
 from copilot import approvals, dispatch, preferences, queries, sessions
-from copilot.api.doors import Door, answer, nothing
+from copilot.api.doors import Door
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
-from copilot.api.schema import operation
 from copilot.awaited import auto_approve_of
 from copilot.commands import LIMITS
 from copilot.events import AutoApproveView, SessionState

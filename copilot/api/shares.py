@@ -11,10 +11,10 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, nothing, operation
 from copilot import queries
-from copilot.api.doors import Door, answer, instant_if, nothing
+from copilot.api.doors import Door, instant_if
 from copilot.api.parsing import Body, Clean, Query, body_of, query_of
-from copilot.api.schema import operation
 from copilot.models import Share, WorkspaceFile
 from copilot.workspace import drafts, shares, visiting
 from copilot.workspace.publication import Entry, PublicFile

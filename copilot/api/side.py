@@ -9,10 +9,10 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, nothing, operation
 from copilot import dispatch
-from copilot.api.doors import Door, answer, nothing
+from copilot.api.doors import Door
 from copilot.api.parsing import Body, Clean, body_of
-from copilot.api.schema import operation
 from copilot.dispatch.asides import QUESTION_CHARACTERS
 
 

@@ -14,11 +14,12 @@ from pydantic import Field
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
+from billing.rest import operation
 from copilot import api_keys, events, queries
 from copilot.api.doors import AsyncDoor
 from copilot.api.errors import OUTAGES
 from copilot.api.parsing import Query, query_of
-from copilot.api.schema import LAST_EVENT_ID, operation
+from copilot.api.schema import LAST_EVENT_ID
 from copilot.bridge import in_thread
 from copilot.errors import NotFound
 from copilot.live.stream import Entry, check_cursor

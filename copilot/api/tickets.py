@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from django.http import HttpResponse
 from rest_framework.request import Request
 
-from copilot.api.doors import Door, answer
+from billing.rest import answer, operation
+from copilot.api.doors import Door
 from copilot.api.parsing import Body, body_of
-from copilot.api.schema import operation
 from copilot.live import tickets
 
 

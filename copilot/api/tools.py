@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import toolset
-from copilot.api.doors import Door, answer
-from copilot.api.schema import operation
+from copilot.api.doors import Door
 
 
 @dataclass(frozen=True, kw_only=True)

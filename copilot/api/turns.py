@@ -10,10 +10,10 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import outcomes, queries
-from copilot.api.doors import AsyncDoor, Door, answer, instant_if
+from copilot.api.doors import AsyncDoor, Door, instant_if
 from copilot.api.parsing import Query, query_of
-from copilot.api.schema import operation
 from copilot.commands import checked_run_id
 from copilot.models import Turn
 

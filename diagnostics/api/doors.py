@@ -3,63 +3,39 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.base import SessionBase
-from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
+from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.module_loading import import_string
-from drf_spectacular.utils import OpenApiParameter, extend_schema
 from pydantic import BaseModel, ConfigDict, ValidationError
-from rest_framework.authentication import BaseAuthentication
-from rest_framework.negotiation import BaseContentNegotiation
-from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
-from rest_framework.throttling import BaseThrottle
-from rest_framework.views import APIView
 
+from billing.rest import PersonsDoor, named
 from copilot.errors import Forbidden, InvalidRequest
 from diagnostics.audit import Actor
 
-F = TypeVar("F", bound=Callable[..., object])
 M = TypeVar("M", bound=BaseModel)
 VIEW, REPAIR, SEE_EMAIL = "diagnostics.view", "diagnostics.repair", "diagnostics.see_email"
 LOGIN_LIFE = timedelta(hours=12)  # of whoever changes something
 
 
-def _made(what: str) -> list[Any]:
-    return [import_string(name)() for name in settings.REST_DOORS[what]]
-
-
-class Door(APIView):
+class Door(PersonsDoor):
     """Reading needs `diagnostics.view`; a key needs the scope `staff` besides, and changes nothing (A20.6)."""
 
     http_method_names = ["get", "head"]
-    write_scopes: ClassVar[tuple[str, ...]] = ("staff",)
-    keys_may_write: ClassVar[bool] = False
+    write_scopes = ("staff",)
+    keys_may_write = False
+    throttles = "staff_throttles"
     reads_per_minute: ClassVar[int] = 120
     writes_per_minute: ClassVar[int] = 20
 
     def scopes_for(self, method: str) -> tuple[str, ...]:
         return self.write_scopes
-
-    def get_authenticators(self) -> list[BaseAuthentication]:
-        return _made("authenticators")
-
-    def get_permissions(self) -> list[BasePermission]:
-        return _made("permissions")
-
-    def get_throttles(self) -> list[BaseThrottle]:
-        return _made("staff_throttles")
-
-    def get_content_negotiator(self) -> BaseContentNegotiation:
-        return _made("negotiators")[0]  # type: ignore[no-any-return]
 
     def check_permissions(self, request: Request) -> None:
         super().check_permissions(request)
@@ -68,25 +44,13 @@ class Door(APIView):
             raise Forbidden("This is for staff with the right to it.")
 
     @property
-    def caller(self) -> User:
-        user = self.request.user
-        assert isinstance(user, User)  # nobody else was let in
-        return user
-
-    @property
     def sees_email(self) -> bool:
         return self.caller.has_perm(SEE_EMAIL)
-
-    def finalize_response(  # type: ignore[override]
-        self, request: Request, response: HttpResponseBase, *args: object, **kwargs: object
-    ) -> HttpResponseBase:
-        response["Cache-Control"] = "no-store"
-        return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
 
 
 def check_rate(request: HttpRequest) -> None:
     """The same count for pages that are no REST views; raises TooMany."""
-    for throttle in _made("staff_throttles"):
+    for throttle in named(Door.throttles):
         throttle.allow_request(request, Door())
 
 
@@ -152,25 +116,3 @@ def fields_of(request: Request) -> object:
         return msgspec.json.decode(request._request.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def answer(value: object, status: int = 200) -> HttpResponse:
-    return HttpResponse(msgspec.json.encode(value), status=status, content_type="application/json")
-
-
-def operation(
-    summary: str,
-    *,
-    answers: Mapping[int, object] | Mapping[tuple[int, str], object],
-    body: type[BaseModel] | None = None,
-    query: type[BaseModel] | None = None,
-    parameters: tuple[OpenApiParameter, ...] = (),
-) -> Callable[[F], F]:
-    """Describe one method of a view for the OpenAPI document."""
-    shown: list[object] = [] if query is None else [query]
-    return extend_schema(
-        summary=summary,
-        request=body,
-        responses=dict(answers),
-        parameters=[*shown, *parameters],  # type: ignore[list-item]
-    )

@@ -15,9 +15,10 @@ from pydantic import AwareDatetime, Field
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot.errors import InvalidRequest
 from diagnostics import lists, repairs, snapshot, timeline
-from diagnostics.api.doors import Door, Query, RepairDoor, answer, fields_of, operation, query_of
+from diagnostics.api.doors import Door, Query, RepairDoor, fields_of, query_of
 from diagnostics.findings import Summary
 from diagnostics.repairs import RepairBody, Result
 

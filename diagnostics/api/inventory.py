@@ -10,8 +10,9 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from diagnostics import findings, inventory, lists, samples, snapshot, timeline, timetable
-from diagnostics.api.doors import Door, Query, answer, operation, query_of
+from diagnostics.api.doors import Door, Query, query_of
 from diagnostics.probes import providers, running, servers
 from diagnostics.ticks import last_tick_at
 from linking import queries as linking

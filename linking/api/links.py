@@ -7,6 +7,7 @@ from uuid import UUID
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from linking import links, queries
 from linking.api.shapes import (
     Changes,
@@ -20,7 +21,7 @@ from linking.api.shapes import (
     user_link_shown,
 )
 from linking.bodies import body_of, query_of
-from linking.doors import UserDoor, answer, operation
+from linking.doors import UserDoor
 from linking.queries import LinkUsageView
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from linking import links, queries
 from linking.api.shapes import (
     Caps,
@@ -17,7 +18,7 @@ from linking.api.shapes import (
     user_link_shown,
 )
 from linking.bodies import NoBody, body_of
-from linking.doors import UserDoor, answer, operation
+from linking.doors import UserDoor
 
 
 class LinkTokenView(UserDoor):

@@ -10,11 +10,12 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from linking import deliveries
 from linking.bodies import Body, NoBody, Query, body_of, query_of
 from linking.bot_api.places import bot_of
 from linking.deliveries import DeliveryShown, Endpoint
-from linking.doors import BotDoor, answer, operation
+from linking.doors import BotDoor
 
 LARGEST_NUMBER = 2**63 - 1
 

@@ -12,12 +12,13 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot.commands import as_uuid
 from copilot.errors import InvalidRequest, NotFound, TooLarge
 from copilot.workspace import downloads, files
 from linking import conversations
 from linking.bot_api.places import bot_of
-from linking.doors import BotDoor, answer, operation
+from linking.doors import BotDoor
 from linking.models import PlatformConversation
 
 LARGEST_BYTES = 20 * 1024 * 1024

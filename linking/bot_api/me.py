@@ -8,10 +8,11 @@ from django.conf import settings
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from linking import queries
 from linking.bodies import BODY_BYTES, Body, body_of
 from linking.bot_api.places import PlatformId
-from linking.doors import BotDoor, answer, operation
+from linking.doors import BotDoor
 
 
 @dataclass(frozen=True, kw_only=True)

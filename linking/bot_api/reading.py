@@ -18,6 +18,7 @@ from pydantic import Field
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import turns
 from copilot.events import ENDING_KINDS
 from copilot.queries import readers
@@ -27,7 +28,6 @@ from linking.bot_api.async_doors import AsyncBotDoor
 from linking.bot_api.places import bot_of
 from linking.bot_api.sight import Sight, snapshot
 from linking.bot_api.streams import Held
-from linking.doors import answer, operation
 from linking.reduction import Told
 
 KEEP_ALIVE_SECONDS = 15.0  # also when the key is looked at again (L10)

@@ -8,10 +8,11 @@ from django.http import HttpResponse
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from linking import links
 from linking.bodies import Body, body_of
 from linking.bot_api.places import Name, NoThread, PlatformId
-from linking.doors import BotDoor, answer, operation
+from linking.doors import BotDoor
 from linking.links import NewToken, TokenRequest, TokenStatus
 from linking.models import BotKey
 

@@ -12,6 +12,7 @@ from drf_spectacular.utils import OpenApiParameter
 from pydantic import Field
 from rest_framework.request import Request
 
+from billing.rest import answer, operation
 from copilot import queries as copilot
 from copilot.commands import FEEDBACK_CHARACTERS
 from copilot.context import Channel
@@ -19,7 +20,7 @@ from copilot.errors import InvalidRequest
 from linking import conversations, deliveries, inbound
 from linking.bodies import body_of
 from linking.bot_api.places import Name, NoThread, Place, PlatformId, Who, bot_of
-from linking.doors import BotDoor, answer, operation
+from linking.doors import BotDoor
 from linking.inbound import Decided, IncomingMessage, Stopped
 from linking.models import BotKey
 
