@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from django.contrib import admin
-from django.core.paginator import Paginator
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
-from django.utils.functional import cached_property
 
+from billing import staff_pages
 from billing.models import Account
-
-if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
-    AnyAdmin = admin.ModelAdmin[Model]
-else:
-    AnyAdmin = admin.ModelAdmin
 
 MOST_LISTED = 1_000  # rows of a list; whoever looks for older ones searches
 PER_PAGE = 15  # drawing a cell costs Django more than finding its row
@@ -38,17 +30,11 @@ def dollars_of_cents(cents: int | None) -> str:
     return f"{'-' if cents < 0 else ''}${whole:,}.{rest:02d}"
 
 
-class Bounded(Paginator):  # type: ignore[type-arg]  # Django's own class takes no parameter when it runs
-    """Counts as far as anybody pages: counting a million rows takes longer than showing a hundred of them."""
-
-    @cached_property
-    def count(self) -> int:
-        rows = self.object_list
-        assert isinstance(rows, QuerySet)
-        return int(rows.order_by()[:MOST_LISTED].count())
+class Bounded(staff_pages.Capped):
+    most = MOST_LISTED
 
 
-class Quick(AnyAdmin):
+class Quick(staff_pages.AnyAdmin):
     """A list that takes as long for a million rows as for a page of them (B19.6)."""
 
     paginator = Bounded
@@ -58,19 +44,10 @@ class Quick(AnyAdmin):
     show_facets = admin.ShowFacets.NEVER  # so would counting it once for each filter
 
 
-class ViewOnly(Quick):
-    """What code alone writes is looked at here, even by superusers (B18.4)."""
+class ViewOnly(Quick, staff_pages.ViewOnly):
+    """In the order of the list (B18.4)."""
 
     sortable_by = ()  # any other order than the list's own would read the whole table
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
 
 class OfUsers(ViewOnly):

@@ -9,7 +9,7 @@ from allauth.socialaccount.models import SocialApp, SocialToken
 from django.contrib import admin
 from django.http import HttpRequest
 
-from copilot.staff_pages import AnyAdmin
+from billing.staff_pages import AnyAdmin
 
 for shown in (Authenticator, SocialApp, SocialToken):  # the keys of providers are settings
     if admin.site.is_registered(shown):

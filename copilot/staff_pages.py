@@ -1,37 +1,23 @@
-"""What copilot's staff pages share: rows that have one writer each are looked at, found by id, and lead to each other."""
+"""What copilot's staff pages share: rows lead to each other, and the latest of them are shown where they belong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from django.contrib import admin
-from django.core.paginator import Paginator
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from billing.staff_pages import AnyAdmin
+
 if TYPE_CHECKING:  # Django's own classes take no parameters when they run
-    AnyAdmin = admin.ModelAdmin[Model]
     AnyRows = admin.TabularInline[Any, Any]
 else:
-    AnyAdmin, AnyRows = admin.ModelAdmin, admin.TabularInline
-
-
-MOST_COUNTED = 10_000  # who wants to see more of a list filters it
-
-
-class Capped(Paginator):  # type: ignore[type-arg]  # Django's own takes no parameter when it runs
-    """Counts only as far as anybody leafs: counting a large table costs more than it tells."""
-
-    @cached_property
-    def count(self) -> int:
-        rows = self.object_list[:MOST_COUNTED]
-        return rows.count() if isinstance(rows, QuerySet) else len(rows)
+    AnyRows = admin.TabularInline
 
 
 def one_of(column: str, values: Iterable[str]) -> type[admin.SimpleListFilter]:
@@ -48,35 +34,6 @@ def one_of(column: str, values: Iterable[str]) -> type[admin.SimpleListFilter]:
             return queryset.filter(**{column: self.value()}) if self.value() else queryset
 
     return OneOf
-
-
-class ViewOnly(AnyAdmin):
-    """Rows have one writer each, and it is not this page."""
-
-    show_full_result_count = False  # counting a large table costs more than it tells
-    list_per_page = 50
-    paginator = Capped
-    found_by_id: tuple[str, ...] = ()  # columns that a whole id is looked up in, by their indexes
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
-        key = as_id(search_term)
-        if key is None or not self.found_by_id:
-            return super().get_search_results(request, queryset, search_term)
-        found = Q()
-        for column in self.found_by_id:
-            found |= Q(**{column: key})
-        return queryset.filter(found), False
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
 
 class Looked(AnyRows):
@@ -109,10 +66,3 @@ def linked(row: Model, column: str = "pk", *, to: str = "") -> SafeString:
     page = to or f"{row._meta.app_label}_{row._meta.model_name}"
     text = str(row) if column == "pk" else str(key)[:8]
     return format_html('<a href="{}">{}</a>', reverse(f"admin:{page}_change", args=[key]), text)
-
-
-def as_id(text: str) -> UUID | None:
-    try:
-        return UUID(text.strip())
-    except ValueError:
-        return None

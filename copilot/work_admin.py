@@ -8,8 +8,9 @@ from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
+from billing.staff_pages import ViewOnly
 from copilot.models import Agent, Approval, Question, Schedule, ScheduleRun
-from copilot.staff_pages import Looked, ViewOnly, linked
+from copilot.staff_pages import Looked, linked
 
 
 @admin.register(Agent)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from copilot.commands import as_uuid
+from billing.staff_pages import AnyAdmin, ViewOnly
 from copilot.errors import Refused
 from linking import links
 from linking.models import (
@@ -33,37 +33,9 @@ from linking.models import (
 from linking.models.keys import SCOPES
 
 if TYPE_CHECKING:  # Django's own classes take no parameter when they run
-    AnyAdmin = admin.ModelAdmin[Model]
     KeyModelForm = forms.ModelForm[BotKey]
 else:
-    AnyAdmin, KeyModelForm = admin.ModelAdmin, forms.ModelForm
-
-
-class ViewOnly(AnyAdmin):
-    """What code alone writes is looked at here, even by superusers."""
-
-    show_full_result_count = False  # counting a large table costs more than it tells
-    found_by_id: tuple[str, ...] = ()  # columns that a whole id is looked up in, by their indexes
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
-        key = as_uuid(search_term.strip().lower())
-        if key is None or not self.found_by_id:
-            return super().get_search_results(request, queryset, search_term)
-        found = Q()
-        for column in self.found_by_id:
-            found |= Q(**{column: key})
-        return queryset.filter(found), False
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    KeyModelForm = forms.ModelForm
 
 
 # --- keys --------------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def test_a_large_table_is_neither_counted_nor_searched_for_its_values(
     staff: Client, monkeypatch: pytest.MonkeyPatch
 ):
     """D13: the lists of what grows count as far as anybody leafs, and filter by closed sets"""
-    monkeypatch.setattr("copilot.staff_pages.MOST_COUNTED", 2)
+    monkeypatch.setattr("billing.staff_pages.Capped.most", 2)
     owned = make.session(make.ada())
     for code in ("worker_lost", "worker_lost", "unknown"):
         make.turn(owned, "failed", failure_code=code)
