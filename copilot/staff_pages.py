@@ -23,15 +23,17 @@ else:
 def one_of(column: str, values: Iterable[str]) -> type[admin.SimpleListFilter]:
     """A filter by a closed set: looking for the distinct values of a large table would take longer than the list."""
 
+    known = list(values)
+
     class OneOf(admin.SimpleListFilter):
         title = column.replace("_", " ")
         parameter_name = column
 
         def lookups(self, request: HttpRequest, model_admin: AnyAdmin) -> list[tuple[str, str]]:
-            return [(value, value) for value in values]
+            return [(value, value) for value in known]
 
         def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-            return queryset.filter(**{column: self.value()}) if self.value() else queryset
+            return queryset.filter(**{column: self.value()}) if self.value() in known else queryset
 
     return OneOf
 

@@ -234,6 +234,8 @@ def test_a_large_table_is_neither_counted_nor_searched_for_its_values(
     assert staff.get(address(Turn, "changelist")).context["cl"].result_count == 2
     few = staff.get(address(Turn, "changelist"), {"failure_code": "unknown"})
     assert [turn.failure_code for turn in few.context["cl"].result_list] == ["unknown"]
+    odd = staff.get(address(Turn, "changelist"), {"failure_code": "\x00"})
+    assert odd.context["cl"].result_count == 2
     assert set(get_args(pricing.Source)) == set(COST_SOURCES)
     assert page.status_code == 200
 

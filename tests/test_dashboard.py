@@ -278,6 +278,14 @@ def test_the_record_of_repairs_names_who_what_and_why(grace: Client):
         assert grace.get(f"{HOME}audit/?only={outcome}").status_code == status
 
 
+@pytest.mark.parametrize(
+    "asked", ["audit/?actor=%00", "audit/?action=a%00", "limits/?email=a%00@example.com"]
+)
+def test_what_no_row_can_hold_is_refused_in_words(grace: Client, asked: str):
+    """D13: Postgres knows no NUL; a page that says it cannot be reached would mislead"""
+    assert grace.get(f"{HOME}{asked}").status_code == 400
+
+
 def test_one_execution_tells_its_story(grace: Client):
     """D8, D14: with the repairs that were tried"""
     turn = stuck()

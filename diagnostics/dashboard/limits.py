@@ -30,6 +30,8 @@ def look(request: HttpRequest, tab: Tab) -> Context:
         return asked
     if bool(user) == bool(email):
         return {**asked, "problem": "Name one user: by id, or by e-mail.", "status": 400}
+    if "\x00" in email:
+        return {**asked, "problem": "email: not an address.", "status": 400}
     if user and not is_id(user):
         return {**asked, "problem": "user: a number.", "status": 400}
     try:

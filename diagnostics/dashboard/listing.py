@@ -204,6 +204,8 @@ def audit(request: HttpRequest, tab: Tab) -> Context:
     outcome = request.GET.get(ONLY, "")
     if outcome not in OUTCOMES:
         raise InvalidRequest(f"{ONLY}: not a part of this list.")
+    if "\x00" in actor + action:
+        raise InvalidRequest("No name has a NUL in it.")
     found = timeline.audits(actor=actor, action=action, outcome=outcome, limit=ROWS, offset=(page - 1) * ROWS)
     return {
         "only": outcome,
