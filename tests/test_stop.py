@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from django.db import connection
 
 from copilot import dispatch, questions, recovery, turns
 from copilot import transcript as pages
+from copilot.dispatch import admission
 from copilot.errors import NotFound
 from copilot.live import keys, stop
 from copilot.live.client import blocking
@@ -13,6 +18,7 @@ from copilot.models import Message, Question, Turn
 from copilot.providers.scripted import Call, CallFragment, Hang, Reasoning, Text
 from tests import make
 from tests.engine import (
+    PATIENCE_SECONDS,
     Errand,
     add_tools,
     answer,
@@ -84,6 +90,37 @@ def test_a_turn_that_waits_in_the_broker_is_cancelled_in_the_request(rig, sessio
     rig.start_worker().take(turn_id)
     assert_stopped(session, turn_id)
     assert len(rig.model.requests) == 1
+
+
+def test_a_stop_between_a_turns_row_and_its_news_tells_of_both_and_the_news_comes_to_nothing(
+    rig, session, monkeypatch
+):
+    """T8.4, T7.3: who opened it was slow, or died; nobody waits for a turn that is over"""
+    opened, stopped = threading.Event(), threading.Event()
+    announce = admission.announce
+
+    def late(*args, **kwargs):
+        opened.set()
+        assert stopped.wait(PATIENCE_SECONDS)
+        return announce(*args, **kwargs)
+
+    monkeypatch.setattr(admission, "announce", late)
+    rig.hold_tasks()
+    with ThreadPoolExecutor(1) as one:
+        sending = one.submit(start, session)
+        assert opened.wait(PATIENCE_SECONDS)
+        press_stop(session)
+        before = folded(folded_from_nothing(), session)
+        stopped.set()
+        turn_id = sending.result()
+        one.submit(lambda: connection.close()).result()
+    monkeypatch.undo()
+    assert status(turn_id) == "cancelled"
+    after = folded(folded_from_nothing(), session)
+    for seen in (before, after):
+        assert_same_page(seen, fresh(session))
+        assert (seen.state, seen.turn) == ("idle", None)
+    assert len(endings(session.pk, turn_id)) == 1
 
 
 def test_a_turn_taken_by_a_worker_between_stop_and_cancel_is_left_to_that_worker(rig, session):

@@ -12,7 +12,7 @@ from django.db import transaction
 from copilot import approvals, history, queries, sessions, turns
 from copilot.dispatch.answers import Stopped
 from copilot.dispatch.following import after_turn, member_of
-from copilot.dispatch.telling import announce_cancelled, owner_of, publish
+from copilot.dispatch.telling import announce_cancelled, announce_unannounced, owner_of, publish
 from copilot.errors import Conflict, TurnConflict
 from copilot.events import CancelReason, Event, TurnCancelled
 from copilot.live import lease
@@ -146,6 +146,8 @@ def cancel_unstarted(session_id: UUID, stopping: turns.Stopping) -> bool:
         return False
     if waits:
         _outrun(session_id, stopping)
+    else:
+        announce_unannounced(session_id, stopping.turn_id)
     announce_cancelled(session_id, stopping.turn_id, ended, requests)
     after_turn(session_id, stopping.token, ended.stop_through)
     return True

@@ -31,10 +31,15 @@ PAGE_TRIES = 5  # a turn that streams tells something every 30 ms, and a page is
 
 
 def publish(
-    session_id: UUID, user_id: int, happened: list[tuple[Event, str | None]], *, wake: UUID | None = None
+    session_id: UUID,
+    user_id: int,
+    happened: list[tuple[Event, str | None]],
+    *,
+    name: str = "",
+    wake: UUID | None = None,
 ) -> str:
     """A failing log never undoes what is stored: clients catch up from the rows."""
-    return sessions.tell(session_id, user_id, happened, wake=wake)
+    return sessions.tell(session_id, user_id, happened, name=name, wake=wake)
 
 
 def announce(
@@ -67,10 +72,23 @@ def announce(
         ),
     ]
     together = tasks.wakes_by_list()
-    cursor = publish(opening.session_id, user_id, happened, wake=opening.turn_id if together else None)
+    wake = opening.turn_id if together else None
+    cursor = publish(opening.session_id, user_id, happened, name=_beginning(opening.turn_id), wake=wake)
     if not together:
         tasks.send(opening.turn_id)
     return cursor
+
+
+def announce_unannounced(session_id: UUID, turn_id: UUID) -> None:
+    """Of a turn that ends before it began: who opened it may not have told of it yet, and need not any more."""
+    queue: list[tuple[Event, str | None]] = [(queries.queue_now(session_id), None)]
+    publish(session_id, owner_of(session_id), queue, name=_beginning(turn_id))
+    publish_page(session_id)
+
+
+def _beginning(turn_id: UUID) -> str:
+    """Under this name the log takes the news of a turn's beginning once, whoever brings it."""
+    return f"{turn_id}:queued"
 
 
 def publish_page(session_id: UUID) -> bool:

@@ -72,11 +72,13 @@ def publish_now(
     *,
     user_id: int | None = None,
     after: str = "",
+    name: str = "",
     wake: UUID | None = None,
 ) -> str:
     """Log events whose rows already stand, from synchronous code; the cursor of the last one.
 
     With `after`: only if nothing was logged since that cursor, else the answer is LATE.
+    With `name`: only if nothing was logged under it before, else the answer is the cursor of what was.
     `wake` names a turn that wants a worker: it is woken in the same round trip, after the news.
     """
     batch = Batch(
@@ -87,7 +89,7 @@ def publish_now(
             (event.kind, events.encode(event, session_id=session_id, turn_id=turn_id))
             for event, turn_id in happened
         ],
-        name=secrets.token_hex(8),
+        name=name or secrets.token_hex(8),
         after=after,
     )
     names, args = arguments([batch])

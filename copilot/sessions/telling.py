@@ -27,11 +27,12 @@ def tell(
     user_id: int,
     happened: Sequence[tuple[Event, str | None]],
     *,
+    name: str = "",
     wake: UUID | None = None,
 ) -> str:
     """Log what stands in the rows; when the log is away, the sweep tells the whole page once it is back."""
     try:
-        return stream.publish_now(str(session_id), happened, user_id=user_id, wake=wake)
+        return stream.publish_now(str(session_id), happened, user_id=user_id, name=name, wake=wake)
     except RedisDown:
         log.warning("the event log is unreachable; clients will catch up from the rows")
         note_untold(session_id)

@@ -194,11 +194,11 @@ class Conversation(RuleBasedStateMachine):
     def _judge_page(self) -> None:
         """T8.4: who followed from the last snapshot sees what a reload shows."""
         if not self.story.flushed:
-            seen = folded(self.page, self.session, after=self.cursor)
+            seen, again = folded(self.page, self.session, after=self.cursor), fresh(self.session)
             shown = {row.id: row for row in rows_of(seen)}
-            for row in rows_of(fresh(self.session)):
+            for row in rows_of(again):
                 assert shown.get(row.id) == row
-            assert seen.queue == fresh(self.session).queue
+            assert (seen.queue, seen.state, seen.turn) == (again.queue, again.state, again.turn)
 
 
 @rounds(10, 600)
