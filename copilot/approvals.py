@@ -16,7 +16,7 @@ from django.db.models import F
 from django.db.models.functions import Greatest, Now
 
 from copilot import turns
-from copilot.awaited import auto_approve_of
+from copilot.awaited import allowance, auto_approve_of
 from copilot.errors import Conflict, FenceLost, NotFound, TurnConflict
 from copilot.events import JSON
 from copilot.models import Approval, Session, Turn
@@ -290,7 +290,7 @@ UPDATE copilot_session SET auto_approve = %(enabled)s, auto_approve_cap = %(cap)
        auto_approve_children = %(enabled)s AND %(children)s,
        auto_approve_taken = CASE WHEN auto_approve OR NOT %(enabled)s THEN auto_approve_taken ELSE COALESCE(
            (SELECT SUM(a.reserved_microdollars) FROM copilot_approval a JOIN copilot_session c ON c.id = a.session_id
-            WHERE COALESCE(c.root_id, c.id) = %(session)s AND a.state IN ('approved', 'running')), 0) END
+            WHERE %(session)s IN (c.root_id, c.id) AND a.state IN ('approved', 'running')), 0) END
 WHERE id = %(session)s AND owner_id = %(owner)s AND deleted_at IS NULL
 """
 
@@ -329,33 +329,39 @@ def _move(row: Approval, to: Approval.State, **fields: object) -> None:
         raise TurnConflict(f"approval {row.pk} cannot become {to}")
 
 
-_RESERVE = """
-UPDATE copilot_session payer SET auto_approve_taken = payer.auto_approve_taken + %(amount)s
-FROM copilot_session s
-WHERE s.id = %(session)s AND payer.id = COALESCE(s.root_id, s.id) AND payer.auto_approve
-  AND payer.auto_approve_taken + %(amount)s <= payer.auto_approve_cap
-"""
-
-
 def _reserve(session_id: UUID, one: Wanted) -> str:
-    """Set the estimate aside, if the cap leaves room; else why not. Children draw on their root's cap (A21.3)."""
+    """Set the estimate aside, if the caps leave room; else why not."""
     if not one.billable:
         return ""
     if one.estimate is None:
         return NO_ESTIMATE
-    with connection.cursor() as cursor:
-        cursor.execute(_RESERVE, {"session": session_id, "amount": one.estimate})
-        if cursor.rowcount:
-            return ""
-    return OVER_CAP if payer_of(session_id).auto_approve_cap is not None else NO_CAP
+    left = allowance(_held(session_id))
+    if left is None:
+        return NO_CAP
+    if one.estimate > left:
+        return OVER_CAP
+    _account(session_id, one.estimate)
+    return ""
+
+
+def _held(session_id: UUID) -> Session:
+    """With the rows of its caps locked until the transaction ends: nobody takes from them meanwhile (A11.11)."""
+    rows = Session.objects.select_for_update(no_key=True)
+    *above, own = _accounts(session_id)
+    root = rows.get(pk=above[0]) if above else None
+    session = rows.get(pk=own)
+    session.root = root
+    return session
 
 
 def _account(session_id: UUID, amount: int) -> None:
     if amount:
-        payer = Session.objects.filter(pk=payer_of(session_id).pk)
-        payer.update(auto_approve_taken=Greatest(F("auto_approve_taken") + amount, 0))
+        for account in _accounts(session_id):
+            rows = Session.objects.filter(pk=account)
+            rows.update(auto_approve_taken=Greatest(F("auto_approve_taken") + amount, 0))
 
 
-def payer_of(session_id: UUID) -> Session:
-    session = Session.objects.select_related("root").get(pk=session_id)
-    return session.root or session
+def _accounts(session_id: UUID) -> list[UUID]:
+    """Where it is counted: of a sub-session its root, always first, so that two never wait for each other."""
+    root_id = Session.objects.only("root_id").get(pk=session_id).root_id
+    return [session_id] if root_id is None else [root_id, session_id]

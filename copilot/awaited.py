@@ -54,21 +54,40 @@ def question_view(row: Question) -> QuestionView:
 
 
 def auto_approve_of(session: Session) -> AutoApproveView:
-    """Of a sub-session the cap is its root's, and its root may have switched it on for the whole family (A21.3)."""
-    payer = session if session.root is None else session.root
-    inherited = payer is not session and payer.auto_approve and payer.auto_approve_children
+    """Of a sub-session its root may have switched it on for the whole family (A21.3)."""
     return AutoApproveView(
-        enabled=session.auto_approve or inherited,
-        cap_microdollars=payer.auto_approve_cap if payer.auto_approve else session.auto_approve_cap,
+        enabled=session.auto_approve or _shared(session),
+        cap_microdollars=min((cap for cap, _ in _caps(session)), default=session.auto_approve_cap),
         sub_sessions=session.auto_approve_children,
-        inherited=inherited,
+        inherited=_shared(session),
     )
 
 
 def remaining_cap(session_id: UUID) -> int | None:
-    """What may still be spent unasked; None without a cap. Children share their root's (A21.3)."""
-    session = Session.objects.select_related("root").get(pk=session_id)
-    payer = session.root or session
-    if payer.auto_approve_cap is None:
-        return None
-    return max(0, payer.auto_approve_cap - payer.auto_approve_taken)
+    return allowance(Session.objects.select_related("root").get(pk=session_id))
+
+
+def allowance(session: Session) -> int | None:
+    """What may still be spent unasked; None without a cap."""
+    return min((max(0, cap - taken) for cap, taken in _caps(session)), default=None)
+
+
+def _caps(session: Session) -> list[tuple[int, int]]:
+    """Each cap that binds here and what is taken of it; none when nothing that costs was allowed here.
+
+    A sub-session spends by a cap of its own, or by its root's where that is shared; and together they never spend
+    more than their root may, whatever was allowed in one of them.
+    """
+    if not _shared(session) and (not session.auto_approve or session.auto_approve_cap is None):
+        return []
+    family = [session] if session.root is None else [session.root, session]
+    return [
+        (one.auto_approve_cap, one.auto_approve_taken)
+        for one in family
+        if one.auto_approve and one.auto_approve_cap is not None
+    ]
+
+
+def _shared(session: Session) -> bool:
+    root = session.root
+    return root is not None and root.auto_approve and root.auto_approve_children

@@ -509,8 +509,8 @@ def test_a_stop_while_approved_calls_run_gives_back_what_has_not_started(session
 # --- approving by itself -----------------------------------------------------------------------------
 
 
-def allow(session: Session, cap: int | None) -> None:
-    Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=cap)
+def allow(session: Session, cap: int | None, **fields: object) -> None:
+    Session.objects.filter(pk=session.pk).update(auto_approve=True, auto_approve_cap=cap, **fields)
 
 
 def costly(name: str, estimate: int | None = 400, **declared: object) -> Errand:
@@ -576,7 +576,7 @@ def test_a_manual_tool_always_asks(session, model, monkeypatch):
 def test_a_child_draws_on_its_roots_cap(session, model, monkeypatch):
     """A21.3, A11.11"""
     root = make.session()
-    allow(root, 500)
+    allow(root, 500, auto_approve_children=True)
     Session.objects.filter(pk=session.pk).update(root=root, parent=root, auto_approve=True)
     pay = costly("pay")
     add_tools(monkeypatch, pay)
@@ -587,6 +587,73 @@ def test_a_child_draws_on_its_roots_cap(session, model, monkeypatch):
     paused(session)
     root.refresh_from_db()
     assert (pay.runs, root.auto_approve_taken) == (1, 400)
+
+
+@pytest.mark.parametrize(
+    ("own", "roots", "why", "left"),
+    [
+        (500, None, approvals.OVER_CAP, 100),  # the root asks for everything
+        (500, 5_000, approvals.OVER_CAP, 100),  # what was said here binds here
+        (5_000, 600, approvals.OVER_CAP, 200),  # and what was said of the whole family too
+    ],
+)
+def test_a_child_that_runs_calls_unasked_has_a_cap_of_its_own(
+    session, model, monkeypatch, own, roots, why, left
+):
+    """A11.11: auto-approve is per session; the second call of 400 finds too little left"""
+    root = make.session()
+    if roots is not None:
+        allow(root, roots)
+    Session.objects.filter(pk=session.pk).update(root=root, parent=root)
+    allow(session, own)
+    pay = costly("pay")
+    add_tools(monkeypatch, pay)
+    model.will(Call("pay"))
+    ended(start(session))
+    model.will(Call("pay"))
+    start(session, "Again")
+    paused(session)
+    [shown] = fresh(session).approvals
+    assert (pay.runs, shown.block_reason, shown.remaining_cap_microdollars) == (1, why, left)
+    assert fresh(session).auto_approve.cap_microdollars == min(own, roots or own)
+
+
+def test_a_child_without_a_cap_has_no_share_in_one_that_was_not_given_to_it(session, model, monkeypatch):
+    """A11.11, A21.3: cap absent = only calls that cost nothing, whatever its root may spend"""
+    root = make.session()
+    allow(root, 5_000)
+    Session.objects.filter(pk=session.pk).update(root=root, parent=root)
+    allow(session, None)
+    pay = costly("pay")
+    add_tools(monkeypatch, pay, asking("send"))
+    model.will(Call("send"), Call("pay"))
+    start(session)
+    paused(session)
+    [shown] = fresh(session).approvals
+    assert (shown.tool, shown.block_reason, shown.remaining_cap_microdollars) == (
+        "pay",
+        approvals.NO_CAP,
+        None,
+    )
+
+
+def test_what_a_child_had_reserved_is_free_again_in_both_caps(session, model, monkeypatch):
+    """A11.11: released on cancel, and counted anew from where it was switched on"""
+    root = make.session()
+    allow(root, 1_000)
+    Session.objects.filter(pk=session.pk).update(root=root, parent=root)
+    allow(session, 1_000)
+    turn = make.turn(session, Turn.Status.RUNNING)
+    wanted = approvals.Wanted(call_id="c", tool="pay", arguments={}, reason="!", billable=True, estimate=400)
+    approvals.admit(turn.pk, turn.fence, [wanted])
+    taken = Session.objects.filter(pk__in=[root.pk, session.pk]).values_list("auto_approve_taken", flat=True)
+    assert list(taken.all()) == [400, 400]
+    for one in (root, session):
+        approvals.allow_unasked(one.owner_id, one.pk, enabled=False)
+        approvals.allow_unasked(one.owner_id, one.pk, enabled=True, cap_microdollars=1_000)
+    assert list(taken.all()) == [400, 400]
+    approvals.close(turn.pk, "cancelled")
+    assert list(taken.all()) == [0, 0]
 
 
 def test_the_actual_cost_replaces_the_estimate(session, model, monkeypatch):

@@ -288,7 +288,7 @@ def test_a_child_asks_unless_the_user_chose_otherwise(session, model, monkeypatc
     model.will(Call("pay"))
     assert result(ended(start(session)))["status"] == "waiting"
     assert pay.runs == 0
-    assert fresh(child_of(session)).auto_approve == AutoApproveView(cap_microdollars=500)
+    assert fresh(child_of(session)).auto_approve == AutoApproveView()
 
 
 def test_a_family_that_runs_unasked_shares_one_cap(session, model, monkeypatch):

@@ -111,9 +111,13 @@ def test_parallel_turns_and_children_cannot_overshoot_the_cap(rounds):
     """A11.c3, A11.11: the reservation is one conditional update"""
     for _ in range(rounds):
         root = make.session()
-        Session.objects.filter(pk=root.pk).update(auto_approve=True, auto_approve_cap=1_000)
+        Session.objects.filter(pk=root.pk).update(
+            auto_approve=True, auto_approve_cap=1_000, auto_approve_children=True
+        )
         family = [root, make.session(), make.session()]
-        Session.objects.filter(pk__in=[one.pk for one in family[1:]]).update(root=root, auto_approve=True)
+        Session.objects.filter(pk__in=[one.pk for one in family[1:]]).update(
+            root=root, auto_approve_cap=1_000, auto_approve=True
+        )
         running = [make.turn(one, Turn.Status.RUNNING) for one in family]
         wanted = Wanted(call_id="c", tool="pay", arguments={}, reason="!", billable=True, estimate=400)
         admitted = together(
