@@ -42,7 +42,7 @@ class Spent:
     first_token_ms: int | None
     response_id: str
     purpose: str = REPLY
-    ending: str = ""  # what the reply came to; empty: to no end
+    ending: str = ""  # what the reply came to, or what the call failed with; empty: to no end
 
 
 def call_id(turn_id: UUID, number: int) -> UUID:
@@ -312,6 +312,37 @@ def earlier(turn_id: UUID) -> Earlier:
         generation_seconds=seconds,
         first_token_at=first_token_at,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request that an earlier run of a turn sent, as its row tells."""
+
+    number: int
+    purpose: str
+    provider: str
+    model: str
+    ending: str
+    created_at: datetime
+    ended_at: datetime | None
+
+
+def asked(turn_id: UUID) -> list[Asked]:
+    """In order; rows that were made ahead of requests which were never sent are left out."""
+    calls = ModelCall.objects.filter(turn=turn_id, number__lt=TOOL_NUMBERS)
+    sent = calls.exclude(ended_at__isnull=False, latency_ms=None).order_by("number")
+    return [
+        Asked(
+            number=call.number,
+            purpose=call.purpose,
+            provider=call.provider,
+            model=call.model,
+            ending=call.ending,
+            created_at=call.created_at,
+            ended_at=call.ended_at,
+        )
+        for call in sent
+    ]
 
 
 def was_answer(turn_id: UUID, number: int) -> bool:

@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from copilot import dispatch, history
 from copilot.agent import abridging
+from copilot.agent.carried import Carried
 from copilot.agent.compaction import Compaction, Ground, objection, shortened, summary_request
 from copilot.agent.fullness import Fullness, is_due, remembered
 from copilot.agent.parts import Answered, Compacted, CompactionFailed, Failed, NoteMade, NoticeMade
@@ -179,9 +180,29 @@ async def test_what_earlier_runs_of_the_turn_shortened_counts():
     """A17.7, A7.5: a pause or a lost worker gives no further three"""
     compactor = MemoryCompactor(*[short() for _ in range(5)])
     reciter = Reciter(*(full_round(str(number)) for number in range(5)), say("Done."))
-    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, compactions_before=2))
+    parts = await play(
+        loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=Carried(compactions=2))
+    )
     assert parts[-1] == Answered()
     assert len(compactor.tasks) == 1
+
+
+async def test_what_earlier_runs_of_the_turn_had_to_shorten_counts_among_the_forced():
+    """A7.5, A3.9"""
+    compactor = MemoryCompactor(*[short() for _ in range(5)])
+    reciter = Reciter(*[[ProviderFailure("context_overflow")] for _ in range(5)])
+    carried = Carried(compactions=1, forced_compactions=1)
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=carried))
+    assert (parts[-1], len(compactor.tasks)) == (Failed(code="context_full"), 1)
+
+
+async def test_a_summary_that_failed_in_an_earlier_run_is_not_tried_again_unasked():
+    """A17.5: reported once, and the turn goes on"""
+    compactor = MemoryCompactor(short())
+    reciter = Reciter(full_round("1"), say("Done."))
+    carried = Carried(compactions=1, gave_up_compacting=True)
+    parts = await play(loop_of(reciter, chain=(WINDOWED,), compactor=compactor, carried=carried))
+    assert (parts[-1], compactor.tasks) == (Answered(), [])
 
 
 async def test_an_overflow_is_shortened_and_sent_again_in_the_same_round():

@@ -6,16 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from copilot.agent.carried import Carried, Sent
 from copilot.agent.parts import Answered, Failed, ModelCallStarted, NoticeMade
 from copilot.agent.ports import ManualClock
 from copilot.events import ModelHealed, ModelRetrying, StepRetracted, TextStarted
 from copilot.providers.base import (
+    AssistantMessage,
     Finished,
     ImagePart,
     ProviderFailure,
     ReasoningDelta,
     ReasoningReplay,
     TextDelta,
+    ToolCall,
+    ToolGroup,
+    ToolResult,
     UserMessage,
 )
 from copilot.providers.lessons import Lesson, Lessons
@@ -107,6 +112,47 @@ async def test_once_its_thoughts_are_lost_anthropic_goes_without_thinking_until_
     playing.go_on([UserMessage(text="And now?")])
     await play(playing)
     assert [request.thinking_tokens for request in reciter.requests] == [8192, 8192, 0, 0]
+
+
+def signed_before(*replay):
+    """A conversation whose last reply asked for tools, which have answered."""
+    made = ToolCall(call_id="a", tool="look", arguments={})
+    group = ToolGroup(results=(ToolResult(call_id="a", tool="look", content="seen"),))
+    return [UserMessage(text="Look."), AssistantMessage(text="", calls=(made,), replay=replay), group]
+
+
+async def test_thoughts_that_an_earlier_run_lost_stay_lost():
+    """A7.4, A14.4, A3.9: what was stripped is not sent again, and healed no second time"""
+    carried = Carried(requests=(Sent(model=CLAUDE.name, failure="thinking_signature_invalid"),))
+    reciter = Reciter(refused("thinking_signature_invalid"))
+    parts = await play(
+        loop(reciter, CLAUDE, messages=signed_before("thought"), carried=carried, first_call_number=3)
+    )
+    [request] = reciter.requests
+    assert (request.thinking_tokens, request.messages[1].replay) == (0, ())
+    assert parts[-1] == Failed(code="thinking_signature_invalid")
+
+
+@pytest.mark.parametrize(("replay", "thinks"), [(('{"type": "thinking"}',), 8192), ((), 0)])
+async def test_a_tool_loop_whose_thoughts_are_missing_goes_on_without_thinking_in_a_later_run(replay, thinks):
+    """A14.4: Anthropic refuses a tool loop whose last reply lacks its thinking block"""
+    reciter = Reciter(say("Seen."))
+    await play(loop(reciter, CLAUDE, messages=signed_before(*replay), first_call_number=2))
+    assert reciter.requests[0].thinking_tokens == thinks
+
+
+async def test_a_level_that_an_earlier_run_had_to_lower_stays_low_and_counts():
+    """A7.4: three steps in all; one that was accepted is known by the lesson and not taken twice"""
+    tried = Sent(model=THINKER.name, failure="effort_invalid")
+    reciter = Reciter(*[refused("effort_invalid")] * 2)
+    parts = await play(loop(reciter, carried=Carried(requests=(tried, tried)), first_call_number=3))
+    assert efforts(reciter)[0] == (True, "minimal")
+    assert (healings(parts), parts[-1]) == (["effort"], Failed(code="effort_invalid"))
+    lessons = Lessons()
+    lessons.learn(THINKER, Lesson(effort="low"))
+    reciter = Reciter(say("Done."))
+    await play(loop(reciter, carried=Carried(requests=(tried,)), first_call_number=3, learned=lessons))
+    assert efforts(reciter) == [(True, "low")]
 
 
 async def test_rejected_images_become_words_that_name_file_type_and_size():

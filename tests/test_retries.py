@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copilot.agent.carried import Sent
 from copilot.agent.retries import Policy, Retries, Wait
 from copilot.providers.base import FailureCode, ProviderFailure
 
 
-def retries(*, chance=0.5, requests_beyond_rounds=0):
-    made = Retries(chance=lambda: chance, requests_beyond_rounds=requests_beyond_rounds)
+def retries(*, chance=0.5, requests_beyond_rounds=0, before=()):
+    made = Retries(chance=lambda: chance, requests_beyond_rounds=requests_beyond_rounds, before=before)
     made.begin_round()
     return made
 
@@ -120,6 +121,29 @@ def test_what_earlier_runs_of_the_turn_sent_counts():
     """A7.2 after a takeover"""
     assert after(retries(requests_beyond_rounds=19))
     assert after(retries(requests_beyond_rounds=20)) is None
+
+
+def test_waits_of_earlier_runs_count_in_the_turn_and_in_the_round_that_goes_on():
+    """A7.2, A3.9: 300 s a turn, 120 s a round; what is never tried again was not waited for"""
+    made = retries(before=[Sent(model="model", failure="rate_limited", seconds_to_next=60)] * 4)
+    assert after(made, retry_after=60)
+    assert after(made, retry_after=1) is None
+    made = retries(before=[Sent(model="other", failure="overloaded", seconds_to_next=60, in_round=True)] * 2)
+    assert after(made, retry_after=1) is None
+    made.begin_round()
+    assert after(made, retry_after=1)
+    assert after(retries(before=[Sent(model="model", failure="bad_request", seconds_to_next=60)] * 6))
+
+
+def test_time_in_which_nobody_was_there_to_wait_is_no_wait():
+    """A7.2: a turn whose workers were all away for an hour has waited once"""
+    assert after(retries(before=[Sent(model="model", failure="overloaded", seconds_to_next=3_600)]))
+
+
+def test_requests_of_the_round_that_goes_on_count():
+    """A7.2: six per model and round"""
+    assert after(retries(before=[Sent(model="model", in_round=True)] * 4))
+    assert after(retries(before=[Sent(model="model", in_round=True)] * 5)) is None
 
 
 def test_another_model_has_schedules_of_its_own_and_the_round_its_one_retraction():

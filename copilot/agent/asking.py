@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from copilot.agent.conversation import call_ids, extend_last_reply, without_replay
+from copilot.agent.carried import Sent
+from copilot.agent.conversation import call_ids, extend_last_reply, last_replay, without_replay
 from copilot.agent.fallback import MODELS_OWN, Fallback, Needs
 from copilot.agent.fullness import Fullness
 from copilot.agent.guards import Limit, State
@@ -73,6 +74,17 @@ class Asker:
         self.entry = self.chain[0]
         self._fallback = Fallback(self.chain, self.ports.health.tripped)
         self._healing = Healing(self.ports.learned, thinking_tokens=self.thinking_tokens)
+
+    def take_up(self, before: Sequence[Sent], messages: list[ModelMessage], *, in_tool_loop: bool) -> None:
+        """What earlier runs of the turn had to change about their requests (A7.4, A14.4)."""
+        entries = {entry.name: entry for entry in self.chain}
+        for sent in before:
+            if sent.model in entries:
+                self._healing.tried(sent.failure, entries[sent.model])
+        if self._healing.thoughts_lost:
+            messages[:] = without_replay(messages)
+        if in_tool_loop and not last_replay(messages):
+            self._healing.lose_thoughts()
 
     async def ask(
         self, messages: list[ModelMessage], *, round_number: int, state: State

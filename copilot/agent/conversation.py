@@ -77,6 +77,12 @@ def last_reply(messages: Sequence[ModelMessage]) -> tuple[str, bool]:
     return "", False
 
 
+def last_replay(messages: Sequence[ModelMessage]) -> tuple[str, ...]:
+    """Opaque data of the model's last reply."""
+    replies = (message for message in reversed(messages) if isinstance(message, AssistantMessage))
+    return next((reply.replay for reply in replies), ())
+
+
 def replace_results(messages: list[ModelMessage], again: ToolGroup) -> None:
     """Put results of calls that ran again in place of the makeshift ones of the last group."""
     results = {result.call_id: result for result in again.results}

@@ -59,6 +59,10 @@ class Healing:
     def sees(self, entry: Entry) -> bool:
         return entry.supports_images and self._lesson(entry).sees
 
+    @property
+    def thoughts_lost(self) -> bool:
+        return self._thoughts_lost
+
     def lose_thoughts(self) -> None:
         """The tool loop's replay data is gone: Anthropic refuses thinking until the turn ends (A14.4)."""
         self._thoughts_lost = True
@@ -73,7 +77,15 @@ class Healing:
         most = MOST_STEPS_DOWN if kind == "effort" else 1
         return kind if self._used[entry.name, kind] < most else None
 
-    def apply(self, kind: HealingKind, entry: Entry, failure: ProviderFailure) -> None:
+    def tried(self, code: FailureCode | None, entry: Entry) -> None:
+        """In an earlier run of the turn: it holds, and counts. A level that was accepted there is known already."""
+        kind = REMEDIES.get(code) if code else None
+        if kind == "effort" and self._learned.recall(entry) != Lesson():
+            self._used[entry.name, kind] += 1
+        elif kind is not None:
+            self.apply(kind, entry, None)
+
+    def apply(self, kind: HealingKind, entry: Entry, failure: ProviderFailure | None) -> None:
         self._used[entry.name, kind] += 1
         match kind:
             case "effort":
@@ -110,9 +122,9 @@ class Healing:
             return replace(self._lesson(entry), thinks=False)
         return replace(self._lesson(entry), effort=lower[0])
 
-    def _hide_images(self, entry: Entry, failure: ProviderFailure) -> None:
+    def _hide_images(self, entry: Entry, failure: ProviderFailure | None) -> None:
         blind = replace(self._lesson(entry), sees=False)
-        if ABOUT_THIS_IMAGE.search(failure.details):
+        if failure is None or ABOUT_THIS_IMAGE.search(failure.details):
             self._lessons[entry.name] = blind
         else:
             self._change(entry, blind)

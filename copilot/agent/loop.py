@@ -9,6 +9,7 @@ from typing import assert_never
 from uuid import uuid4
 
 from copilot.agent.asking import Asker
+from copilot.agent.carried import Carried
 from copilot.agent.continuation import go_on
 from copilot.agent.conversation import append, last_reply, note, replace_results
 from copilot.agent.fullness import Fullness
@@ -39,6 +40,7 @@ from copilot.providers.base import (
     ModelMessage,
     ProviderFailure,
     ToolCall,
+    ToolSpecification,
     UserMessage,
 )
 from copilot.tools.calls import FAILED_BEFORE_IT_RAN, NOT_EXECUTED, replayed
@@ -67,7 +69,7 @@ class Loop:
     tokens_before: Tokens = field(default_factory=Tokens)  # of earlier runs
     generation_seconds_before: float = 0.0
     cut_texts: int = 0  # that earlier runs went on with
-    compactions_before: int = 0
+    carried: Carried = field(default_factory=Carried)  # of the turn's limits, used by earlier runs
     pending_calls: tuple[ToolCall, ...] = ()  # of an earlier run: approved since, or repeatable (A3.9)
     pending_notes: Notes = field(default_factory=dict)
     continuing: Continuing | None = None
@@ -86,7 +88,9 @@ class Loop:
             ports=self.ports,
             purse=self._purse,
             thinking_tokens=self.thinking_tokens,
-            retries=Retries(policy=self.retrying, requests_beyond_rounds=beyond_rounds),
+            retries=Retries(
+                policy=self.retrying, requests_beyond_rounds=beyond_rounds, before=self.carried.requests
+            ),
             deadline=began_at + self.limits.max_seconds,
             call_number=self.first_call_number,
             continuing=self.continuing,
@@ -98,10 +102,13 @@ class Loop:
         self._fullness = self.fullness or Fullness(self.asker.estimated(self.messages))
         self.asker.fullness = self._fullness
         self.shortening = Shortening(
-            self.ports.compactor, self.asker, self._fullness, self.limits, begun=self.compactions_before
+            self.ports.compactor, self.asker, self._fullness, self.limits, carried=self.carried
         )
         self._guards = Guards(self.limits, polling=self.ports.toolbox.polling())
         said, answered = last_reply(self.messages) if self.first_call_number > 1 else ("", False)
+        self.asker.take_up(self.carried.requests, self.messages, in_tool_loop=answered)
+        for group in self.carried.groups:
+            self._guards.observe(group.calls, group.outcomes, self._specifications())
         self._ran_tools = answered
         self._spoke = bool(said)
         self._at_boundary = False
@@ -406,14 +413,16 @@ class Loop:
         self._ending = Paused(asked=run.asked)
 
     def _end_tools(self, run: ToolRun, reason: str) -> Iterator[Produced]:
-        specifications = {tool.name: tool for tool in self.ports.toolbox.specifications()}
-        notes = self._guards.observe(run.calls, run.outcomes, specifications)
+        notes = self._guards.observe(run.calls, run.outcomes, self._specifications())
         if self._step is not None:
             yield from self._step.finish(reason)
         self._tools = self._step = None
         self._ran_tools = self._at_boundary = True
         for text in notes:
             yield self._note(text)
+
+    def _specifications(self) -> dict[str, ToolSpecification]:
+        return {tool.name: tool for tool in self.ports.toolbox.specifications()}
 
     def _add(self, message: ModelMessage) -> None:
         """What the model has not read yet."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from copilot import history, queries
+from copilot.agent.carried import Group
 from copilot.agent.parts import ResultMade
 from copilot.approvals import Standing
 from copilot.events import (
@@ -24,6 +25,7 @@ from copilot.previews import redacted_arguments
 from copilot.providers.base import ToolCall
 from copilot.rows import Row
 from copilot.tags import escape_server_tags
+from copilot.tools.base import CallOutcome
 from copilot.tools.calls import error_outcome
 
 FINAL_ARGUMENTS_CHARACTERS = 2_000
@@ -45,6 +47,7 @@ class Mended:
     notes: Mapping[str, str] = field(default_factory=dict)  # for the model, before a call's result
     results: tuple[ResultMade, ...] = ()  # for calls that are not run (again) by the platform
     answered: bool = False  # the answer stood; only the ending was lost
+    groups: tuple[Group, ...] = ()  # of the turn, whole ones
 
 
 def mend(
@@ -75,9 +78,10 @@ def mend(
         for call in open_calls
     ]
     results = tuple(one for one in judged if isinstance(one, ResultMade))
+    whole = (*present, *(_result_row(made, turn_id) for made in results))
     agreed = [standings[call.call_id] for call in open_calls if call.call_id in standings]
     return Mended(
-        rows=(*present, *(_result_row(made, turn_id) for made in results)),
+        rows=whole,
         continuing=continuing,
         finished=tuple(row for row in streaming if row is not continuing),
         pending_calls=tuple(one for one in judged if isinstance(one, ToolCall)),
@@ -86,16 +90,50 @@ def mend(
         notes={one.call_id: edited_note(one.arguments) for one in agreed if one.edited},
         results=results,
         answered=last is not None and last.kind == "assistant" and not last.streaming and bool(last.content),
+        groups=_groups(row for row in whole if row.turn_id == turn_id),
+    )
+
+
+def _groups(own: Iterable[Row]) -> tuple[Group, ...]:
+    """All calls of a reply stand before its first result; those with a call that is still open are left out."""
+    calls: list[dict[str, ToolCall]] = [{}]
+    outcomes: list[dict[str, CallOutcome]] = [{}]
+    for row in own:
+        if row.kind == "tool_call":
+            if outcomes[-1]:
+                calls.append({})
+                outcomes.append({})
+            calls[-1][row.call_id or ""] = _call(row)
+        elif row.kind == "tool_result" and row.call_id in calls[-1]:
+            outcomes[-1][row.call_id] = _outcome(row)
+    return tuple(
+        Group(calls=tuple(made.values()), outcomes=got)
+        for made, got in zip(calls, outcomes, strict=True)
+        if got and made.keys() == got.keys()
+    )
+
+
+def _outcome(row: Row) -> CallOutcome:
+    return CallOutcome(
+        call_id=row.call_id or "",
+        tool=str(row.data.get("tool")),
+        success=row.data.get("success") is not False,
+        content=row.content,
+        preview="",
+        duration_ms=0,
+        truncated=False,
     )
 
 
 def _open_calls(own: Sequence[Row]) -> list[ToolCall]:
     answered = {row.call_id for row in own if row.kind == "tool_result"}
-    return [
-        ToolCall(call_id=row.call_id or "", tool=str(row.data["tool"]), arguments=_arguments(row.data))
-        for row in own
-        if row.kind == "tool_call" and row.call_id not in answered
-    ]
+    return [_call(row) for row in own if row.kind == "tool_call" and row.call_id not in answered]
+
+
+def _call(row: Row) -> ToolCall:
+    """As the model made it: of one whose arguments were no JSON only the raw text was kept (A8.2)."""
+    arguments = None if "raw" in row.data else _arguments(row.data)
+    return ToolCall(call_id=row.call_id or "", tool=str(row.data["tool"]), arguments=arguments)
 
 
 def _unasked(call: ToolCall, may_run: Collection[str]) -> ToolCall | ResultMade:

@@ -8,13 +8,12 @@ from uuid import UUID
 
 from copilot.events import Event, Tokens
 from copilot.notices import NOBODY, Source
-from copilot.providers.base import Entry, ModelMessage, ToolCall
+from copilot.providers.base import Entry, FailureCode, ModelMessage, ToolCall
 from copilot.tools.base import CallOutcome
 
 Purpose = Literal["reply", "compaction"]
-CallEnding = Literal[
-    "", "answered", "cut", "called"
-]  # what a reply came to; cut: by the output limit, without calls
+# What a reply came to; cut: by the output limit, without calls. Of none what the call failed with, if anything.
+CallEnding = Literal["", "answered", "cut", "called"] | FailureCode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from datetime import timedelta
+from itertools import islice, pairwise
+from typing import get_args
 
 from django.conf import settings
 
 from copilot import approvals, history, mcp, offering, queries, usage
-from copilot.agent import pictures, taking
+from copilot.agent import pictures, shortening, taking
+from copilot.agent.carried import Carried, Sent
 from copilot.agent.mending import Mended, mend
 from copilot.agent.toolbox import abilities
 from copilot.providers import catalogue
-from copilot.providers.base import Entry, ImagePart
+from copilot.providers.base import Entry, FailureCode, ImagePart
 from copilot.rows import Row
 from copilot.turns import Claimed
 
@@ -25,6 +28,7 @@ class Prepared:
     taken: list[history.Taking]
     calls_begun: int  # the first model call's row stands already
     earlier: usage.Earlier = field(default_factory=usage.Earlier)  # runs of the turn
+    carried: Carried = field(default_factory=Carried)  # … and what they used up of its limits
     images: Mapping[str, ImagePart]  # by file id
     servers: tuple[mcp.Server, ...] = ()  # MCP servers the turn may use
 
@@ -41,12 +45,14 @@ def prepare(turn: Claimed) -> Prepared:
         usage.begin(turn.turn_id, number, chain[0].provider, chain[0].model, turn.purpose)
     servers = mcp.usable(turn.user_id, turn.permissions) if turn.has_servers else ()
     images = pictures.load(mended.rows, turn.user_id, chain)
+    earlier = usage.earlier(turn.turn_id) if turn.resumed else usage.Earlier()
     return Prepared(
         chain=chain,
         mended=mended,
         taken=taken,
         calls_begun=number,
-        earlier=usage.earlier(turn.turn_id) if turn.resumed else usage.Earlier(),
+        earlier=earlier,
+        carried=_carried(turn, chain, mended, earlier) if turn.resumed else Carried(),
         images=images,
         servers=servers,
     )
@@ -72,6 +78,40 @@ def _rest_of(chain: tuple[Entry, ...], turn: Claimed, rows: Sequence[Row]) -> tu
         return chain[next((at for at in places if chain[at].name == wrote), places[0]) :]
     still = (entry for entry in catalogue.entries() if (entry.provider, entry.model) == last)
     return (*islice(still, 1), *chain)
+
+
+def _carried(turn: Claimed, chain: Sequence[Entry], mended: Mended, earlier: usage.Earlier) -> Carried:
+    asked = usage.asked(turn.turn_id)
+    replied = [one.ending in ("answered", "called") and one.purpose == usage.REPLY for one in asked]
+    failed = earlier.compactions > 0 and history.was_noticed(turn.turn_id, shortening.COMPACTION_FAILED)
+    return Carried(
+        requests=tuple(
+            _sent(one, asked[place + 1 :], chain, in_round=not any(replied[place:]))
+            for place, one in enumerate(asked)
+            if one.number <= turn.calls
+        ),
+        groups=mended.groups,
+        compactions=earlier.compactions,
+        forced_compactions=sum(
+            two.purpose == "compaction" and (one.purpose, one.ending) == (usage.REPLY, "context_overflow")
+            for one, two in pairwise(asked)
+        ),
+        gave_up_compacting=failed,
+    )
+
+
+def _sent(one: usage.Asked, later: Sequence[usage.Asked], chain: Sequence[Entry], *, in_round: bool) -> Sent:
+    """By the name of its model, where the turn may still ask that; after a switch nobody waited."""
+    names = (entry.name for entry in chain if (entry.provider, entry.model) == (one.provider, one.model))
+    waited = timedelta()
+    if later and one.ended_at and (later[0].provider, later[0].model) == (one.provider, one.model):
+        waited = later[0].created_at - one.ended_at
+    return Sent(
+        model=next(names, one.model),
+        failure=next((code for code in get_args(FailureCode) if code == one.ending), None),
+        seconds_to_next=max(0.0, waited.total_seconds()),
+        in_round=in_round,
+    )
 
 
 def _mend(turn: Claimed, rows: Sequence[Row]) -> Mended:

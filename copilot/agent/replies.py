@@ -187,8 +187,9 @@ class Attempt:
     def _measured(self) -> Produced:
         refused = self.failure is not None and self.failure.refused_before_work
         named = self.response_id or (self.failure.request_id if self.failure else "")
+        ending = self.failure.code if self.failure else _ending(self.reply)
         return self.meter.ended(
-            aborted=self.failure is not None, refused=refused, response_id=named, ending=_ending(self.reply)
+            aborted=self.failure is not None, refused=refused, response_id=named, ending=ending
         )
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+from copilot.agent.carried import Sent
 from copilot.providers.base import FailureCode, ProviderFailure
 
 JITTER = 0.25
@@ -43,7 +44,14 @@ class Policy:
             broken=tuple(settings.RETRY_BROKEN_SECONDS),
         )
 
-    def schedule(self, code: FailureCode) -> tuple[float, ...]:
+    @property
+    def longest_wait(self) -> float:
+        return max(
+            self.longest_retry_after,
+            *((1 + JITTER) * delay for delay in (*self.transient, *self.rate, *self.broken)),
+        )
+
+    def schedule(self, code: FailureCode | None) -> tuple[float, ...]:
         match code:
             case "overloaded":
                 return self.transient
@@ -79,15 +87,31 @@ class Retries:
         policy: Policy | None = None,
         chance: Callable[[], float] = random.random,
         requests_beyond_rounds: int = 0,
+        before: Iterable[Sent] = (),
     ) -> None:
+        """`before`: what earlier runs of the turn sent; the round that goes on begins with its own of it."""
         self._policy = policy or Policy()
         self._chance = chance
         self._round = _Round()
         self._beyond_rounds = requests_beyond_rounds  # of earlier runs of the turn, too
         self._waited = 0.0
+        self._goes_on = _Round()
+        for sent in before:
+            self._take_up(sent)
+
+    def _take_up(self, sent: Sent) -> None:
+        """What passed between two requests was waited, unless nobody was there to wait."""
+        tried_again = bool(self._policy.schedule(sent.failure))
+        waited = min(sent.seconds_to_next, self._policy.longest_wait) if tried_again else 0.0
+        self._waited += waited
+        if sent.in_round:
+            self._goes_on.requests[sent.model] += 1
+            self._goes_on.waited += waited
+            if sent.failure is not None:
+                self._goes_on.retried[sent.model, sent.failure] += 1
 
     def begin_round(self) -> None:
-        self._round = _Round()
+        self._round, self._goes_on = self._goes_on, _Round()
 
     def count_request(self, model: str) -> None:
         self._round.requests[model] += 1

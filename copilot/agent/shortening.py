@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from uuid import uuid4
 
 from copilot.agent.asking import Asker
+from copilot.agent.carried import Carried
 from copilot.agent.fullness import Fullness, is_due
 from copilot.agent.guards import Limits
 from copilot.agent.parts import (
@@ -28,9 +29,8 @@ class Shortening:
     """One turn's. After `play`, `succeeded` says whether the conversation is shorter now."""
 
     def __init__(
-        self, compactor: Compactor, asker: Asker, fullness: Fullness, limits: Limits, *, begun: int = 0
+        self, compactor: Compactor, asker: Asker, fullness: Fullness, limits: Limits, *, carried: Carried
     ) -> None:
-        """`begun`: in earlier runs of the turn."""
         self.succeeded = False
         self.under_way = False
         self.reason = ""  # why the last one failed
@@ -38,9 +38,9 @@ class Shortening:
         self._asker = asker
         self._fullness = fullness
         self._limits = limits
-        self._begun = begun
-        self._forced = 0
-        self._gave_up = False
+        self._begun = carried.compactions
+        self._forced = carried.forced_compactions
+        self._gave_up = carried.gave_up_compacting
 
     def is_due(self) -> bool:
         window = self._asker.entry.context_window

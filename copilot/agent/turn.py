@@ -266,7 +266,7 @@ class TurnRun(Run):
             tokens_before=self.earlier.tokens,
             generation_seconds_before=self.earlier.generation_seconds,
             cut_texts=self.earlier.cut_texts,
-            compactions_before=self.earlier.compactions,
+            carried=prepared.carried,
             elapsed_seconds=self.turn.running_seconds,
             pending_calls=mended.pending_calls,
             pending_notes=mended.notes,

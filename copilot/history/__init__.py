@@ -11,6 +11,7 @@ from copilot.history.reading import (
     requests_of,
     rows_for_model,
     rows_named,
+    was_noticed,
 )
 from copilot.history.waiting import (
     Pending,
@@ -89,4 +90,5 @@ __all__ = [
     "switch",
     "take",
     "undo",
+    "was_noticed",
 ]

@@ -98,6 +98,10 @@ def _row(row: tuple[Any, ...]) -> Row:
     )
 
 
+def was_noticed(turn_id: UUID, code: str) -> bool:
+    return Message.objects.filter(turn_id=turn_id, kind="notice", data__code=code).exists()
+
+
 def noticed(session_id: UUID, code: str) -> set[str]:
     """What notices of this code have told the session about already."""
     rows = Message.objects.filter(session_id=session_id, kind="notice", data__code=code)

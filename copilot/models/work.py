@@ -42,11 +42,11 @@ class ModelCall(models.Model):
     estimated = models.BooleanField(default=False, db_default=False)
     aborted = models.BooleanField(default=False, db_default=False)
     ending = models.CharField(
-        max_length=8,
+        max_length=32,
         blank=True,
         default="",
         db_default="",
-        help_text="What its reply came to: answered, cut (by the output limit), called (tools); empty: to no end.",
+        help_text="What its reply came to: answered, cut (by the output limit), called (tools), or what it failed with; empty: to no end.",
     )
     latency_ms = models.PositiveIntegerField(null=True, blank=True)
     first_token_ms = models.PositiveIntegerField(null=True, blank=True)

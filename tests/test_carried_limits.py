@@ -1,0 +1,92 @@
+"""What a turn has used up of its limits counts in its next run too, after a lost worker as after a hand-over (A3.9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from copilot.models import Message, ModelCall
+from copilot.providers.scripted import Call, Fail, Text
+from diagnostics import tasks as reaper
+from tests import make
+from tests.engine import Errand, add_tools, cue, ended, notices, start, told, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+
+
+@pytest.fixture
+def session(rig):
+    return make.session()
+
+
+def lose_worker(rig):
+    rig.worker.kill()
+    rig.start_worker()
+    until(lambda: reaper.probe() == 1)
+
+
+def calls_have_ended(turn_id, number):
+    """Their rows are whole: recording is off the turn's path."""
+    until(lambda: ModelCall.objects.filter(turn=turn_id, ended_at__isnull=False).count() == number)
+
+
+def test_a_turn_that_goes_in_circles_does_so_across_its_runs(rig, session, model, monkeypatch):
+    """A10.2: the sixth equal round ends the turn, whoever ran the first four; it is told so once"""
+    add_tools(monkeypatch, Errand("look"))
+    for _ in range(4):
+        model.will(Call("look"))
+    model.will(cue(1), Call("look"))
+    turn_id = start(session)
+    model.reaches(1)
+    model.will(Call("look"))
+    model.will(Call("look"))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])
+    told_to_change = Message.objects.filter(turn=turn_id, kind="note", content__contains="same calls")
+    assert told_to_change.count() == 1
+
+
+def test_broken_calls_in_a_row_are_counted_across_runs(rig, session, model, monkeypatch):
+    """A10.3: five"""
+    add_tools(monkeypatch, Errand("look"))
+    for _ in range(3):
+        model.will(Call("look", "{"))
+    model.will(cue(1), Call("look", "{"))
+    turn_id = start(session)
+    model.reaches(1)
+    for _ in range(2):
+        model.will(Call("look", "{"))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert (ended(turn_id).status, notices(session)) == ("failed", ["tool_calls_broken"])
+
+
+def test_a_remedy_that_an_earlier_run_tried_holds_and_is_not_tried_again(rig, session, model):
+    """A7.4: each kind once per turn and model"""
+    model.will(Fail("thinking_unsupported"))
+    model.will(cue(1), Text("Half"))
+    turn_id = start(session)
+    model.reaches(1)
+    calls_have_ended(turn_id, 1)
+    model.will(Fail("thinking_unsupported"))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert ended(turn_id).failure_code == "thinking_unsupported"
+    assert len(model.requests) == 3
+    assert len(told(session.pk, "model.healed")) == 1
+
+
+def test_tries_of_the_round_that_goes_on_count(rig, session, model, settings):
+    """A7.1, A7.2: a schedule of two has no third try, whoever made the first"""
+    settings.RETRY_TRANSIENT_SECONDS = [0, 0]
+    model.will(Fail("overloaded"))
+    model.will(Fail("overloaded"))
+    model.will(cue(1), Text("Half"))
+    turn_id = start(session)
+    model.reaches(1)
+    calls_have_ended(turn_id, 2)
+    model.will(Fail("overloaded"))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert ended(turn_id).failure_code == "overloaded"
+    assert len(model.requests) == 4
