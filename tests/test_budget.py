@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from billing.models import LimitPolicy, ModelPrice, UsageRecord
 from billing.queries import forget_policy
-from copilot import usage
+from copilot import dispatch, usage
 from copilot.agent.budgets import smallest
 from copilot.agent.guards import Limit
 from copilot.agent.parts import Answered, Failed, NoticeMade
@@ -19,7 +19,7 @@ from copilot.agent.purse import Purse
 from copilot.events import Tokens
 from copilot.models import ModelCall, Turn
 from copilot.providers.base import ProviderFailure
-from copilot.providers.scripted import Call, Text, Usage
+from copilot.providers.scripted import Call, Fail, Text, Usage
 from tests import make
 from tests.engine import Errand, add_tools, cue, ended, kinds, notices, queue, start, until
 from tests.engine import model_fixture as model_fixture
@@ -180,6 +180,26 @@ def test_the_policy_can_let_running_turns_pass_the_limit(rig, model, settings, f
     spends(model, 900_000, times=2)
     assert ended(start(make.session())).limit_code == ""
     assert len(model.requests) == 3
+
+
+def test_a_summary_is_not_tried_again_with_money_that_is_not_there(rig, model, settings):
+    """A10.4, B6.10: before each model call, the second try of a summary among them"""
+    settings.TURN_BUDGET_MICRODOLLARS = 1_000
+    session = make.session()
+    model.will(Fail("context_overflow"))
+    model.will(cost(1_000), Fail("context_overflow"))
+    turn = ended(start(session))
+    assert (turn.failure_code, len(model.requests)) == ("budget_reached", 2)
+
+
+def test_a_question_aside_is_not_tried_again_beyond_the_users_limit(rig, model, settings):
+    """B6.10, A7.1"""
+    settings.RETRY_TRANSIENT_SECONDS = [0]
+    session = make.session()
+    model.will(cost(2_000_000), Fail("overloaded"))
+    aside = dispatch.ask_aside(session.owner_id, session.pk, "What is a fid?")
+    until(lambda: dispatch.aside_of(session.owner_id, session.pk, aside.side_id).state == "failed")
+    assert len(model.requests) == 1
 
 
 def test_a_message_queued_behind_a_spent_turn_gets_a_turn_of_its_own(rig, model, settings):

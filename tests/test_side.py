@@ -152,6 +152,28 @@ def test_a_failure_is_told_and_frees_the_place(rig, model, session):
     assert over(ask(session)).state == "answered"
 
 
+def test_a_model_that_is_busy_is_asked_again(rig, model, session, settings):
+    """A7.1: as a turn would; the schedule of its class, then the failure stands"""
+    settings.RETRY_TRANSIENT_SECONDS = [0, 0]
+    model.will(Fail("overloaded"))
+    model.will(Fail("overloaded"))
+    model.will(Text("At last."))
+    seen = over(ask(session))
+    assert (seen.state, seen.text) == ("answered", "At last.")
+    for _ in range(3):
+        model.will(Fail("overloaded"))
+    assert over(ask(session)).code == "overloaded"
+    assert (len(model.requests), ModelCall.objects.filter(purpose="side").count()) == (6, 6)
+
+
+def test_what_was_said_aside_is_not_said_anew(rig, model, session, settings):
+    """A7.3: nothing there can be taken back, so what came stands"""
+    settings.RETRY_TRANSIENT_SECONDS = [0]
+    model.will(Text("Half"), Fail("overloaded"))
+    seen = over(ask(session))
+    assert (seen.state, seen.text, len(model.requests)) == ("failed", "Half", 1)
+
+
 @pytest.fixture(name="offer")
 def offer_fixture(model, rig) -> Iterator[Callable[..., None]]:
     """Which models are the standard ones; scripts among them answer as `model` does."""

@@ -192,8 +192,13 @@ class Asker:
         self._switched(in_tool_loop=in_tool_loop, shown=shown)
         return list(_announced(self.attempt, self.outcome, switched))
 
-    def take_number(self) -> int:
-        """The next model call is another's: it counts among the turn's requests all the same (A7.2)."""
+    async def take_number(self, *, again: bool = False) -> int | None:
+        """The next model call is another's: it counts among the turn's requests all the same (A7.2).
+
+        None: one that is tried again may not be, or cannot be paid for (A10.4); the first was asked for before.
+        """
+        if again and (self.retries.exhausted or await self.is_short_of_money()):
+            return None
         number = self.call_number
         self.call_number += 1
         self.retries.count_request(self.entry.name)

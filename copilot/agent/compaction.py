@@ -20,7 +20,7 @@ from copilot.agent.parts import (
     Produced,
     SummaryMade,
 )
-from copilot.agent.ports import Clock, Compaction, closed
+from copilot.agent.ports import Clock, Compaction, TakeNumber, closed
 from copilot.agent.prompt import read_prompt
 from copilot.agent.rebuilding import summary_message, user_message
 from copilot.agent.replies import Attempt, Step
@@ -71,7 +71,7 @@ class TurnCompactor:
         return self._attempt.meter.left_open() if self._attempt else None
 
     async def compact(
-        self, task: Compaction, take_number: Callable[[], int]
+        self, task: Compaction, take_number: TakeNumber
     ) -> AsyncIterator[Produced | Compacted | CompactionFailed]:
         ground = await in_thread(_ground, self._turn.session_id, self._turn.turn_id)
         async with closed(self._summarise(task, ground, take_number)) as parts:
@@ -96,11 +96,14 @@ class TurnCompactor:
         yield Compacted(messages=messages, tokens=after)
 
     async def _summarise(
-        self, task: Compaction, ground: Ground, take_number: Callable[[], int]
+        self, task: Compaction, ground: Ground, take_number: TakeNumber
     ) -> AsyncIterator[Produced]:
         """Of the calls only beginning and end are anybody's news."""
         for number in range(1, TRIES + 1):
-            self._attempt = attempt = self._begin(task, ground, take_number(), tries=number)
+            call_number = await take_number(again=number > 1)
+            if call_number is None:
+                return
+            self._attempt = attempt = self._begin(task, ground, call_number, tries=number)
             async with closed(attempt.play(self._provider)) as parts:
                 async for part in parts:
                     if isinstance(part, ModelCallStarted | ModelCallEnded):

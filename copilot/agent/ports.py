@@ -94,9 +94,15 @@ class Compaction:
     focus: str = ""  # what a person asked to keep above all
 
 
+class TakeNumber(Protocol):
+    async def __call__(self, *, again: bool = False) -> int | None:
+        """The number of the next model call; None when a further try is not to be."""
+        ...
+
+
 class Compactor(Protocol):
     def compact(
-        self, task: Compaction, take_number: Callable[[], int]
+        self, task: Compaction, take_number: TakeNumber
     ) -> AsyncIterator[Produced | Compacted | CompactionFailed]:
         """Its model calls and the summary's row, then the shorter conversation or why there is none."""
         ...
@@ -166,11 +172,10 @@ class MemoryCompactor:
         self._outcomes = deque(outcomes)
 
     async def compact(
-        self, task: Compaction, take_number: Callable[[], int]
+        self, task: Compaction, take_number: TakeNumber
     ) -> AsyncIterator[Produced | Compacted | CompactionFailed]:
         self.tasks.append(task)
-        take_number()
-        await asyncio.sleep(0)
+        await take_number()
         yield self._outcomes.popleft() if self._outcomes else CompactionFailed(reason="nothing prepared")
 
     def open_call(self) -> ModelCallEnded | None:

@@ -12,6 +12,9 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 
+from billing import queries as billing_queries
+from billing import usage as billing_usage
+from billing.errors import LimitReached
 from copilot import history, offering, usage
 from copilot.agent import conversation, prompt
 from copilot.agent.fallback import MODELS_OWN, Fallback, Needs
@@ -21,6 +24,7 @@ from copilot.agent.parts import ModelCallEnded, ModelCallStarted
 from copilot.agent.ports import closed
 from copilot.agent.rebuilding import rebuilt
 from copilot.agent.replies import Attempt, Step
+from copilot.agent.retries import Policy, Retries
 from copilot.agent.spending import recorded, spent_on
 from copilot.agent.steps import Halt, next_step
 from copilot.bridge import in_thread
@@ -116,25 +120,43 @@ def _ending(streaming: asyncio.Future[None], said: _Answer) -> SideEnded:
 
 
 async def _stream(session_id: UUID, asked: Asked, said: _Answer) -> None:
-    """The models of the standard tier as a turn would go along them, until one has begun to answer (A7.6)."""
+    """The models of the standard tier, tried again as a turn would, until one has begun to answer (A7.1, A7.6)."""
     rows = await in_thread(history.rows_for_model, session_id)
     chain = await in_thread(offering.resolve, "", "")
     fallback, entry = Fallback(chain, BREAKERS.tripped), chain[0]
     needs = Needs(tools=False, prompt_tokens=estimate(size(_request(entry, rows, asked))))
+    retries, deadline = Retries(policy=Policy.of(settings)), time.monotonic() + SECONDS
     if BREAKERS.tripped(entry) is not None:
         entry = fallback.instead_of_first(needs) or entry
     while True:
+        retries.count_request(entry.name)
         try:
             await _try(entry, rows, session_id, asked, said)
         except ProviderFailure as failure:
+            again = not said.text and await in_thread(_may_spend, asked.user_id)  # nothing told is taken back
+            left = deadline - time.monotonic()
+            wait = retries.after(failure, model=entry.name, shown=False, seconds_left=left)
+            if again and wait is not None:
+                await asyncio.sleep(wait.delay_seconds)
+                continue
             await _counted(entry, failure)
-            following = None if said.text else fallback.next(failure, entry, needs)
+            following = fallback.next(failure, entry, needs) if again else None
             if following is None:
                 raise
             log.warning("%s could not answer aside: %s", entry.name, failure.code)
             entry = following
         else:
             return
+
+
+def _may_spend(user_id: int) -> bool:
+    """Asked before each call but the first, which the door has asked for (B6.10)."""
+    try:
+        if billing_queries.plan(user_id).limit_binds_running_turns:
+            billing_usage.check(user_id)
+    except LimitReached:
+        return False
+    return True
 
 
 async def _counted(entry: Entry, failure: ProviderFailure) -> None:
