@@ -247,6 +247,111 @@ async def test_memory_cannot_be_taken_where_nobody_counts_it(context: TurnContex
     assert fields["stdout"].split() == ["-1"] * 7, fields["stderr"]
 
 
+FULL = """
+import socket, time
+def fill(end):
+    end.setblocking(False)
+    try:
+        while end.send(bytes(4096)):
+            pass
+    except BlockingIOError:
+        pass
+"""
+UNACCEPTED = """
+heard = socket.socket(socket.AF_UNIX)
+heard.bind("/tmp/heard")
+heard.listen(2000)
+for _ in range(1500):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect("/tmp/heard")
+        fill(one)
+time.sleep(60)
+"""
+LETTERS = """
+boxes = []
+for number in range(150):
+    boxes.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    boxes[-1].bind(f"/tmp/{number}")
+    for _ in range(11):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+            one.connect(f"/tmp/{number}")
+            fill(one)
+time.sleep(60)
+"""
+UNREAD = """
+heard = socket.create_server(("127.0.0.1", 0), backlog=2000)
+for _ in range(1500):
+    with socket.create_connection(heard.getsockname()) as one:
+        fill(one)
+time.sleep(60)
+"""
+IN_MEMORY = """
+for place in ("/tmp/x", "/dev/shm/x"):
+    with open(place, "wb") as file:
+        file.write(bytes(150 * 2**20))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(UNACCEPTED, id="connections that nobody accepts, whose callers have gone"),
+        pytest.param(LETTERS, id="datagrams that nobody reads"),
+        pytest.param(UNREAD, id="connections inside its own network"),
+        pytest.param(IN_MEMORY, id="files that lie in memory"),
+    ],
+)
+async def test_what_the_kernel_keeps_for_a_program_is_its_memory(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """A23.1: 1 GiB is all there is, wherever it lies"""
+    monkeypatch.setattr(sandbox, "MAX_MEMORY_BYTES", 200 * 2**20)
+    fields = json.loads((await use(context, "python_exec", code=FULL + program, timeout=60)).content)
+    assert "Stopped, because it took more than" in fields["message"], fields
+
+
+async def test_many_processes_share_one_allowance_of_open_files(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A23.1: each of them keeps something in the kernel, and counting them must not take long"""
+    monkeypatch.setattr(sandbox, "MAX_DESCRIPTORS", 2_000)
+    holder = "python3 -c 'import os, time; kept = [os.pipe() for _ in range(300)]; time.sleep(60)'"
+    fields = await bash(context, " & ".join([holder] * 4) + "; wait", timeout=60)
+    assert "Stopped, because it held more than 2,000 files open" in fields["message"]
+
+
+SOCKETS = """
+import asyncio, ctypes, multiprocessing, socket
+one, other = socket.socketpair()
+before = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+for size in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+    one.setsockopt(socket.SOL_SOCKET, size, 2**22)
+print(one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before)
+libc = ctypes.CDLL(None, use_errno=True)
+print(*(libc.socket(*kind) for kind in ((38, 5, 0), (40, 1, 0), (2, 1, 132), (10, 1, 262), (2, 2, 1))))
+with socket.create_server(("127.0.0.1", 0)) as heard, socket.create_connection(heard.getsockname()) as caller:
+    caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    caller.send(b"over tcp")
+    print(heard.accept()[0].recv(20).decode())
+print(socket.if_nameindex()[0][1], asyncio.run(asyncio.sleep(0, "in a loop")))
+with multiprocessing.Pool(2) as pool:
+    print(sum(pool.map(abs, [-1, -2])))
+"""
+
+
+async def test_programs_have_sockets_of_the_usual_kinds_and_sizes_only(context: TurnContext) -> None:
+    """A23.1: buffers keep the size they are counted at, and what is in no namespace is out of reach"""
+    fields = json.loads((await use(context, "python_exec", code=SOCKETS)).content)
+    assert fields["stdout"].splitlines() == [
+        "True",
+        "-1 -1 -1 -1 -1",
+        "over tcp",
+        "lo in a loop",
+        "3",
+    ], fields["stderr"]
+
+
 async def test_a_flood_of_output_is_counted_not_kept(context: TurnContext) -> None:
     """A23.1"""
     outcome = await use(context, "bash_exec", command="head -c 3000000 /dev/zero | tr '\\0' x")

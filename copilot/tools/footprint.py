@@ -6,13 +6,25 @@ import os
 import stat
 from pathlib import Path
 
+from copilot.tools import buffers
+
 LEAST_BYTES = 4_096  # of every name: one that holds nothing takes its part of a disk, too
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_bytes(pid: int) -> int:
-    """Memory of a process and all its descendants; pages they share are counted once."""
-    return sum(_memory(member) for member in _family(pid))
+    """Memory of a process and all its descendants, and what the kernel keeps for them.
+
+    Pages they share are counted once, but for those of files in memory.
+    """
+    family = _family(pid)
+    inside = _first_inside(family)
+    return sum(_memory(member) for member in family) + (buffers.kept_bytes(inside) if inside else 0)
+
+
+def descriptors(pid: int) -> int:
+    """Open files of a process and all its descendants."""
+    return sum(_open_files(member) for member in _family(pid))
 
 
 def descendants(pid: int) -> list[int]:
@@ -59,6 +71,25 @@ def _family(pid: int) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def _first_inside(family: list[int]) -> int | None:
+    """The walls stand outside of themselves: their first process has our network."""
+    ours = os.stat("/proc/self/ns/net").st_ino
+    for member in family:
+        try:
+            if os.stat(f"/proc/{member}/ns/net").st_ino != ours:
+                return member
+        except OSError:
+            continue
+    return None
+
+
+def _open_files(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
 
 
 def _memory(pid: int) -> int:

@@ -21,7 +21,10 @@ MAX_CAPTURED_BYTES = 2**20  # of each stream; the rest is counted and thrown awa
 MAX_MEMORY_BYTES = 2**30
 MAX_FILE_BYTES = 200 * 2**20
 MAX_PROCESSES = 256
-MAX_OPEN_FILES = 1_024  # of each process: pipes and sockets take memory of the kernel
+MAX_OPEN_FILES = 1_024  # of each process …
+MAX_DESCRIPTORS = (
+    16_384  # … and of all together: a pipe may take 8 KiB of the kernel, and looking at them takes time
+)
 TEMPORARY_BYTES = 256 * 2**20  # /tmp and /dev/shm live in memory
 MAX_FOLDER_BYTES = 2**30
 WATCH_SECONDS = (
@@ -163,6 +166,8 @@ async def _excess(pid: int, folder: Path) -> str:
     """Returns when the program takes too much: limits of the kernel hold for each process, not for all together."""
     while True:
         await asyncio.sleep(WATCH_SECONDS)
+        if await asyncio.to_thread(footprint.descriptors, pid) > MAX_DESCRIPTORS:
+            return f"it held more than {MAX_DESCRIPTORS:,} files open"
         if await asyncio.to_thread(footprint.memory_bytes, pid) > MAX_MEMORY_BYTES:
             return f"it took more than {MAX_MEMORY_BYTES // 2**30} GiB of memory"
         if await asyncio.to_thread(footprint.disk_bytes, pid, folder) > MAX_FOLDER_BYTES:
