@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import shutil
 import signal
@@ -32,6 +33,16 @@ WITHOUT_BROWSER, IN_BROWSER = (
     "not slow and not browser",
     "browser and not slow and not looks",
 )  # as the Makefile names its two parts
+# Begun last, one of these would keep a process busy while the others have nothing left to do.
+LONGEST = (
+    "test_run.py",
+    "test_api_schemathesis.py",
+    "test_linked_life.py",
+    "test_admin.py",
+    "test_mcp_turns.py",
+    "test_whole_road.py",
+    "test_plans.py",
+)
 _stack = contextlib.ExitStack()
 
 # A busy machine draws slowly: that says nothing about what is tested.
@@ -41,6 +52,8 @@ hypothesis_settings.load_profile("patient")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Loads the settings only now, with the addresses of servers that run; pytest-django sets up Django next."""
+    if WORKER:
+        gc.disable()  # while modules and tests are read nothing becomes garbage
     _stay_on_this_machine()
     _hear_interrupts()
     if not WORKER:
@@ -59,6 +72,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     other = WITHOUT_BROWSER if FLOWS in collection_path.parents else IN_BROWSER
     return True if config.getoption("markexpr") == other else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """What was read lives as long as the process: nobody need look through it for garbage again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -99,9 +123,8 @@ def _start_servers() -> None:
         pytest.exit(str(problem), returncode=1)
     os.environ["TEST_POSTGRES_URL"] = postgres.database_url("")
     os.environ["TEST_REDIS_URL"] = valkey.url.rpartition("/")[0] + "/"
-    with redis.Redis.from_url(
-        valkey.url
-    ) as client:  # a test forgets its own number alone: others share the server
+    with redis.Redis.from_url(valkey.url) as client:
+        # A test forgets its own number alone: others share the server.
         client.execute_command("ACL", "SETUSER", "default", "-flushall")
 
 
@@ -158,12 +181,17 @@ def _maintenance() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
         yield server
 
 
-@pytest.fixture
-def redis_clean() -> Iterator[redis.Redis]:
-    """This process's Redis, emptied."""
+@pytest.fixture(scope="session")
+def _own_redis() -> Iterator[redis.Redis]:
     with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
-        client.flushdb()
         yield client
+
+
+@pytest.fixture
+def redis_clean(_own_redis: redis.Redis) -> redis.Redis:
+    """This process's Redis, emptied."""
+    _own_redis.flushdb()
+    return _own_redis
 
 
 @pytest.fixture(autouse=True)
