@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import signal
 import socket
 import subprocess
@@ -24,6 +26,8 @@ UNASKED = ("label", "greet", "headers", "big", "die", "wait", "fail", "picture",
 PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
 
 patience.with_those_of(mcp_connection)  # a child begins by starting Python
+_standing = contextlib.ExitStack()
+atexit.register(_standing.close)
 
 
 def words(transport: str, label: str = "test", manner: str = "plain") -> tuple[str, ...]:
@@ -41,6 +45,12 @@ def process(label: str = "test", manner: str = "plain", port: int | None = None)
     finally:
         child.kill()
         child.wait()
+
+
+@functools.cache
+def standing(manner: str = "plain") -> int:
+    """The port of a server that tests share, none of which may change it: starting one takes longer than most tests."""
+    return _standing.enter_context(process(manner=manner))
 
 
 def _answers(port: int) -> bool:

@@ -210,10 +210,10 @@ def test_the_page_of_tools_shows_every_tool() -> None:
 def test_a_trial_on_the_page_says_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ada = make.ada()
     client = person(ada)
-    with mcp_rig.process() as port:
-        mcp_rig.may_reach(monkeypatch, port)
-        row = mcp_rig.users(ada, "mine", mcp_rig.url(port))
-        page = client.post(f"/settings/mcp/{row.pk}/test/", follow=True).content.decode()
+    port = mcp_rig.standing()
+    mcp_rig.may_reach(monkeypatch, port)
+    row = mcp_rig.users(ada, "mine", mcp_rig.url(port))
+    page = client.post(f"/settings/mcp/{row.pk}/test/", follow=True).content.decode()
     assert "It answers, with 10 tools." in page
     assert "Says which server this is." in page
 
@@ -277,20 +277,19 @@ def test_the_admin_refuses_a_second_of_one_name_and_shows_no_users_server(staff:
 
 
 def test_the_admin_tries_a_server(staff: Client) -> None:
-    with mcp_rig.process() as port:
-        row = mcp_rig.everybodys("files", port)
-        form = {"action": "test_connection", "_selected_action": str(row.pk)}
-        page = staff.post("/admin/copilot/mcpserver/", form, follow=True).content.decode()
+    row = mcp_rig.everybodys("files", mcp_rig.standing())
+    form = {"action": "test_connection", "_selected_action": str(row.pk)}
+    page = staff.post("/admin/copilot/mcpserver/", form, follow=True).content.decode()
     assert "MCP server files: 10 tools" in page
 
 
 async def test_a_trial_leaves_the_web_processs_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the ASGI door: the view waits on a thread, the server is asked on the loop"""
     ada = await sync_to_async(make.ada)()
-    with mcp_rig.process() as port:
-        mcp_rig.may_reach(monkeypatch, port)
-        row = await sync_to_async(mcp_rig.users)(ada, "mine", mcp_rig.url(port))
-        client = AsyncClient()
-        await client.aforce_login(ada, backend="django.contrib.auth.backends.ModelBackend")
-        response = await client.post(f"{SERVERS}/{row.pk}/test")
+    port = mcp_rig.standing()
+    mcp_rig.may_reach(monkeypatch, port)
+    row = await sync_to_async(mcp_rig.users)(ada, "mine", mcp_rig.url(port))
+    client = AsyncClient()
+    await client.aforce_login(ada, backend="django.contrib.auth.backends.ModelBackend")
+    response = await client.post(f"{SERVERS}/{row.pk}/test")
     assert response.json()["ok"]

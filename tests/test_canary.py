@@ -97,9 +97,10 @@ def test_no_canary_is_found_where_it_must_not_be(rig, model, planted, monkeypatc
     session = make.session()
     add_tools(monkeypatch, leaking("leak"), leaking("break"), leaking("pay", approval="ask"))
     caplog.set_level(logging.DEBUG)
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port, secrets={"Authorization": f"Bearer {HEADER}", "X-Key": HEADER})
-        play_everything(model, session)
+    mcp_rig.everybodys(
+        "files", mcp_rig.standing(), secrets={"Authorization": f"Bearer {HEADER}", "X-Key": HEADER}
+    )
+    play_everything(model, session)
     kept = dict(everything_kept(Path(settings.MEDIA_ROOT)))
     kept["requests"] = repr(model.requests)
     kept["page"] = person(make.ada()).get(f"/chat/{session.pk}/").content.decode()

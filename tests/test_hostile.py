@@ -208,9 +208,8 @@ def test_a_server_that_is_slow_in_a_call_is_given_up(rig, model, settings):
     settings.MAX_TOOL_WAIT_SECONDS = 1
     session = make.session()
     model.will(Call("mcp_files_wait"))
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port)
-        turn = ended(start(session))
+    mcp_rig.everybodys("files", mcp_rig.standing())
+    turn = ended(start(session))
     [row] = results(session)
     assert (row.data["success"], "Error timeout" in row.content) == (False, True)
     assert (turn.status, one_ending(session, turn)) == ("succeeded", True)
@@ -220,12 +219,11 @@ def test_a_stop_does_not_wait_for_a_server_that_is_slow_in_a_call(rig, model):
     """A1.3, A28.2"""
     session = make.session()
     model.will(Call("mcp_files_wait"))
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port)
-        turn_id = start(session)
-        until(lambda: [one for one in told(session.pk, "tool.state_changed") if one.state == "running"])
-        dispatch.stop(session.owner_id, session.pk)
-        turn = ended(turn_id)
+    mcp_rig.everybodys("files", mcp_rig.standing())
+    turn_id = start(session)
+    until(lambda: [one for one in told(session.pk, "tool.state_changed") if one.state == "running"])
+    dispatch.stop(session.owner_id, session.pk)
+    turn = ended(turn_id)
     assert (turn.status, one_ending(session, turn)) == ("cancelled", True)
 
 
@@ -234,9 +232,8 @@ def test_an_answer_larger_than_any_message_is_refused(rig, model, monkeypatch):
     monkeypatch.setattr(mcp_wire, "ANSWER_BYTES", 100_000)
     session = make.session()
     model.will(Call("mcp_files_big"))
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port)
-        turn = ended(start(session))
+    mcp_rig.everybodys("files", mcp_rig.standing())
+    turn = ended(start(session))
     [row] = results(session)
     assert (row.data["success"], row.content.startswith("Error ")) == (False, True)
     assert (turn.status, one_ending(session, turn)) == ("succeeded", True)
@@ -245,22 +242,22 @@ def test_an_answer_larger_than_any_message_is_refused(rig, model, monkeypatch):
 def test_a_server_whose_name_moves_inside_between_listing_and_call_is_refused(rig, model, monkeypatch):
     """A28.1, A24.1: every request is checked, not only the first"""
     session = make.session()
-    with mcp_rig.process() as port:
-        names = Names({"mcp.example": [["127.0.0.1"]]})
-        mcp_rig.may_reach(monkeypatch, port, resolver=names)
-        mcp_rig.users(session.owner, "mine", f"http://mcp.example:{port}/mcp", never_ask=["label"])
-        model.will(Text("Wait."), Call("mcp_mine_label"))
-        monkeypatch.setattr(model, "otherwise", lambda request: [Text("Aye.")])
-        moved = names._names
-        original = names.resolve
+    port = mcp_rig.standing()
+    names = Names({"mcp.example": [["127.0.0.1"]]})
+    mcp_rig.may_reach(monkeypatch, port, resolver=names)
+    mcp_rig.users(session.owner, "mine", f"http://mcp.example:{port}/mcp", never_ask=["label"])
+    model.will(Text("Wait."), Call("mcp_mine_label"))
+    monkeypatch.setattr(model, "otherwise", lambda request: [Text("Aye.")])
+    moved = names._names
+    original = names.resolve
 
-        async def resolve(host, port=0, family=0):
-            if model.requests:  # the list is there, and the model has chosen
-                moved["mcp.example"] = [["10.0.0.1"]]
-            return await original(host, port, family)
+    async def resolve(host, port=0, family=0):
+        if model.requests:  # the list is there, and the model has chosen
+            moved["mcp.example"] = [["10.0.0.1"]]
+        return await original(host, port, family)
 
-        monkeypatch.setattr(names, "resolve", resolve)
-        turn = ended(start(session))
+    monkeypatch.setattr(names, "resolve", resolve)
+    turn = ended(start(session))
     [row] = results(session)
     assert not row.data["success"]
     assert "I am" not in row.content

@@ -19,19 +19,18 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_a_call_waits_for_a_person_and_runs_in_another_worker(rig: Rig, model: Model) -> None:
     """A28.6, A11.10: the tools are there again when the turn goes on, and edited arguments are checked meanwhile"""
     session = make.session()
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port, never_ask=())
-        model.will(Call("mcp_files_greet", {"name": "Ada"}))
-        turn_id = start(session)
-        paused(session)
-        rig.worker.leave()
-        rig.start_worker()
-        [request] = open_requests(session)
-        with pytest.raises(InvalidRequest) as caught:
-            approve(request, arguments={"name": 7})
-        assert caught.value.code == "invalid_arguments"
-        approve(request, arguments={"name": "Bob"})
-        ended(turn_id)
+    mcp_rig.everybodys("files", mcp_rig.standing(), never_ask=())
+    model.will(Call("mcp_files_greet", {"name": "Ada"}))
+    turn_id = start(session)
+    paused(session)
+    rig.worker.leave()
+    rig.start_worker()
+    [request] = open_requests(session)
+    with pytest.raises(InvalidRequest) as caught:
+        approve(request, arguments={"name": 7})
+    assert caught.value.code == "invalid_arguments"
+    approve(request, arguments={"name": "Bob"})
+    ended(turn_id)
     assert "Hello, Bob!" in Message.objects.get(session=session, kind="tool_result").content
     assert model.requests[0].tools == model.requests[1].tools
 
@@ -39,11 +38,10 @@ def test_a_call_waits_for_a_person_and_runs_in_another_worker(rig: Rig, model: M
 def test_a_changed_call_of_a_server_that_was_removed_can_only_be_rejected(rig: Rig, model: Model) -> None:
     """A11.6"""
     session = make.session()
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port, never_ask=())
-        model.will(Call("mcp_files_greet", {"name": "Ada"}))
-        start(session)
-        paused(session)
+    mcp_rig.everybodys("files", mcp_rig.standing(), never_ask=())
+    model.will(Call("mcp_files_greet", {"name": "Ada"}))
+    start(session)
+    paused(session)
     McpServer.objects.all().delete()
     with pytest.raises(InvalidRequest):
         approve(*open_requests(session), arguments={"name": "Bob"})
@@ -63,11 +61,10 @@ def test_who_need_not_ask_is_for_administrators_to_say(
 ) -> None:
     """A28.6: `label` says of itself that it only reads"""
     session = make.session()
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port, **({"never_ask": ()} | fields))
-        model.will(Call("mcp_files_label", {}), Call("mcp_files_greet", {"name": "Ada"}))
-        start(session)
-        paused(session)
+    mcp_rig.everybodys("files", mcp_rig.standing(), **({"never_ask": ()} | fields))
+    model.will(Call("mcp_files_label", {}), Call("mcp_files_greet", {"name": "Ada"}))
+    start(session)
+    paused(session)
     requests = Approval.objects.filter(session=session).order_by("position")
     assert [request.tool for request in requests] == asked
 
@@ -75,10 +72,10 @@ def test_who_need_not_ask_is_for_administrators_to_say(
 def test_a_users_own_server_is_not_believed(rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A28.6"""
     session = make.session()
-    with mcp_rig.process() as port:
-        mcp_rig.may_reach(monkeypatch, port)
-        mcp_rig.users(session.owner, "mine", mcp_rig.url(port))
-        model.will(Call("mcp_mine_label", {}))
-        start(session)
-        paused(session)
+    port = mcp_rig.standing()
+    mcp_rig.may_reach(monkeypatch, port)
+    mcp_rig.users(session.owner, "mine", mcp_rig.url(port))
+    model.will(Call("mcp_mine_label", {}))
+    start(session)
+    paused(session)
     assert [request.tool for request in open_requests(session)] == ["mcp_mine_label"]

@@ -93,14 +93,14 @@ async def test_a_name_is_checked_at_every_request_and_met_at_the_checked_address
     opened: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A28.1, A24.1: the request goes to the address under the name, and a name that moves inside is refused"""
-    with mcp_rig.process() as port:
-        names = Names({"mcp.example": [["127.0.0.1"]]})
-        mcp_rig.may_reach(monkeypatch, port, resolver=names)
-        opened.append(Connection(users(f"http://mcp.example:{port}/mcp")))
-        await opened[0].listing()
-        assert f"'host': 'mcp.example:{port}'" in await said(opened[0], "headers")
-        names._names["mcp.example"] = [["127.0.0.1"], ["10.0.0.1"]]
-        assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC
+    port = mcp_rig.standing()
+    names = Names({"mcp.example": [["127.0.0.1"]]})
+    mcp_rig.may_reach(monkeypatch, port, resolver=names)
+    opened.append(Connection(users(f"http://mcp.example:{port}/mcp")))
+    await opened[0].listing()
+    assert f"'host': 'mcp.example:{port}'" in await said(opened[0], "headers")
+    names._names["mcp.example"] = [["127.0.0.1"], ["10.0.0.1"]]
+    assert await refusal(opened, users(f"http://mcp.example:{port}/mcp")) == NOT_PUBLIC
 
 
 @pytest.mark.parametrize(("name", "met"), [("mcp.example", True), ("other.example", False)])

@@ -57,12 +57,11 @@ def test_a_turn_uses_the_tools_of_a_server(rig: Rig, model: Model, over: str) ->
     session = make.session()
     model.will(Call("mcp_files_greet", {"name": "Ada"}))
     model.will(Text("Done."))
-    with contextlib.ExitStack() as stack:
-        if over == "http":
-            mcp_rig.everybodys("files", stack.enter_context(mcp_rig.process()))
-        else:
-            mcp_rig.stdio("files")
-        ended(start(session))
+    if over == "http":
+        mcp_rig.everybodys("files", mcp_rig.standing())
+    else:
+        mcp_rig.stdio("files")
+    ended(start(session))
     assert "mcp_files_greet" in offered(model)
     assert "From the MCP server files:\nCall label first." in model.requests[0].suffix
     [result] = results(session)
@@ -76,10 +75,10 @@ def test_one_hangs_one_refuses_one_is_fine(rig: Rig, model: Model, monkeypatch: 
     shipped = patience.shipped["copilot.tools.mcp_connection.CONNECT_SECONDS"]
     monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", shipped)
     session = make.session()
-    with silence() as silent, mcp_rig.process() as port:
+    with silence() as silent:
         mcp_rig.everybodys("hanging", silent)
         mcp_rig.everybodys("refusing", free_port())
-        mcp_rig.everybodys("fine", port)
+        mcp_rig.everybodys("fine", mcp_rig.standing())
         ended(start(session))
         ended(start(session, "Again"))
     assert [name for name in offered(model, 0) if "fine" not in name] == []
@@ -113,9 +112,8 @@ def test_a_large_output_is_cut_for_the_model_and_kept_whole(rig: Rig, model: Mod
     """A28.c2, A28.5"""
     session = make.session()
     model.will(Call("mcp_files_big", {}))
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port)
-        ended(start(session))
+    mcp_rig.everybodys("files", mcp_rig.standing())
+    ended(start(session))
     row = Message.objects.get(session=session, kind="tool_result")
     assert row.data["truncated"]
     assert len(row.content) <= 70_000
@@ -155,9 +153,8 @@ def test_a_server_that_keeps_dying_is_left_alone(rig: Rig, model: Model, earlier
 
 def test_what_a_hostile_server_says_reaches_the_model_disarmed(rig: Rig, model: Model) -> None:
     """A28.4, A28.5"""
-    with mcp_rig.process(manner="hostile") as port:
-        mcp_rig.everybodys("evil", port)
-        ended(start(make.session()))
+    mcp_rig.everybodys("evil", mcp_rig.standing("hostile"))
+    ended(start(make.session()))
     names = offered(model)
     assert len(names) == len(set(names)) == 7
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
@@ -177,12 +174,11 @@ def test_what_a_hostile_server_says_reaches_the_model_disarmed(rig: Rig, model: 
 
 def test_names_are_the_same_after_a_restart(rig: Rig, model: Model) -> None:
     """A28.4"""
-    with mcp_rig.process(manner="hostile") as port:
-        mcp_rig.everybodys("evil", port)
-        ended(start(make.session()))
-        rig.worker.leave()
-        rig.start_worker()
-        ended(start(make.session()))
+    mcp_rig.everybodys("evil", mcp_rig.standing("hostile"))
+    ended(start(make.session()))
+    rig.worker.leave()
+    rig.start_worker()
+    ended(start(make.session()))
     assert offered(model, 0) == offered(model, 1)
 
 
@@ -203,14 +199,14 @@ def test_what_a_server_learns_is_offered_from_the_next_turn_on(rig: Rig, model: 
 def test_names_do_not_depend_on_who_answers(rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A28.4: of two servers of one name, one that is away keeps its part of the names"""
     ada = make.ada()
-    with mcp_rig.process() as port:
-        mcp_rig.may_reach(monkeypatch, port)
-        mcp_rig.everybodys("files", port)
-        mcp_rig.users(ada, "files", mcp_rig.url(port))
-        ended(start(make.session(ada)))
-        later = timezone.now() + timedelta(hours=1)
-        McpServer.objects.filter(owner=None).update(retry_at=later, failures=1)
-        ended(start(make.session(ada)))
+    port = mcp_rig.standing()
+    mcp_rig.may_reach(monkeypatch, port)
+    mcp_rig.everybodys("files", port)
+    mcp_rig.users(ada, "files", mcp_rig.url(port))
+    ended(start(make.session(ada)))
+    later = timezone.now() + timedelta(hours=1)
+    McpServer.objects.filter(owner=None).update(retry_at=later, failures=1)
+    ended(start(make.session(ada)))
     both, one = (set(offered(model, at)) for at, request in enumerate(model.requests) if request.tools)
     assert one < both
     assert 2 * len(one) == len(both)
@@ -231,12 +227,11 @@ def test_a_server_that_asks_in_return_is_declined(rig: Rig, model: Model, over: 
     """A28.5"""
     session = make.session()
     model.will(Call("mcp_files_ask", {}))
-    with contextlib.ExitStack() as stack:
-        if over == "http":
-            mcp_rig.everybodys("files", stack.enter_context(mcp_rig.process()))
-        else:
-            mcp_rig.stdio("files")
-        ended(start(session))
+    if over == "http":
+        mcp_rig.everybodys("files", mcp_rig.standing())
+    else:
+        mcp_rig.stdio("files")
+    ended(start(session))
     assert results(session)[0].count("declined") == 3
     assert "given" not in results(session)[0]
 
@@ -261,11 +256,10 @@ def test_secrets_reach_the_server_and_nobody_else(rig: Rig, model: Model) -> Non
     """A28.1, A33.c6"""
     session = make.session()
     model.will(Call("mcp_files_headers", {}))
-    with mcp_rig.process() as port:
-        row = mcp_rig.everybodys(
-            "files", port, secrets={"Authorization": f"Bearer {CANARY}", "X-Key": CANARY}
-        )
-        ended(start(session))
+    row = mcp_rig.everybodys(
+        "files", mcp_rig.standing(), secrets={"Authorization": f"Bearer {CANARY}", "X-Key": CANARY}
+    )
+    ended(start(session))
     assert results(session)[0].count("[REDACTED]") >= 2
     everything = (
         repr(list(Message.objects.values("content", "data")))
@@ -290,19 +284,19 @@ def test_permissions_filter_by_server_and_by_tool(
 ) -> None:
     """A28.6, A20.3: what is hidden is unknown when it is called all the same"""
     session = make.session()
-    with mcp_rig.process() as port:
-        mcp_rig.may_reach(monkeypatch, port)
-        mcp_rig.everybodys("files", port)
-        mcp_rig.users(session.owner, "mine", mcp_rig.url(port))
-        narrow = replace(
-            UNRESTRICTED, mcp_servers=frozenset({"files"}), denied_tools=frozenset({"mcp_files_big"})
-        )
-        model.will(Call("mcp_mine_label", {}), Call("mcp_files_big", {}))
-        ended(start(session, permissions=narrow))
-        ended(start(make.session(session.owner), permissions=replace(UNRESTRICTED, own_credentials=False)))
-        ended(start(make.session(session.owner), permissions=replace(UNRESTRICTED, network=False)))
-        only = replace(UNRESTRICTED, tools=frozenset({"mcp_files_label"}))
-        ended(start(make.session(session.owner), permissions=only))
+    port = mcp_rig.standing()
+    mcp_rig.may_reach(monkeypatch, port)
+    mcp_rig.everybodys("files", port)
+    mcp_rig.users(session.owner, "mine", mcp_rig.url(port))
+    narrow = replace(
+        UNRESTRICTED, mcp_servers=frozenset({"files"}), denied_tools=frozenset({"mcp_files_big"})
+    )
+    model.will(Call("mcp_mine_label", {}), Call("mcp_files_big", {}))
+    ended(start(session, permissions=narrow))
+    ended(start(make.session(session.owner), permissions=replace(UNRESTRICTED, own_credentials=False)))
+    ended(start(make.session(session.owner), permissions=replace(UNRESTRICTED, network=False)))
+    only = replace(UNRESTRICTED, tools=frozenset({"mcp_files_label"}))
+    ended(start(make.session(session.owner), permissions=only))
     assert {name.split("_")[1] for name in offered(model, 0)} == {"files"}
     assert "mcp_files_big" not in offered(model, 0)
     assert [result.partition(".")[0] for result in results(session)] == [
@@ -319,9 +313,8 @@ def test_invalid_arguments_never_reach_the_server(rig: Rig, model: Model) -> Non
     session = make.session()
     model.will(Call("mcp_files_greet", {}))
     model.will(Call("mcp_files_greet", {"name": 7}))
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port)
-        ended(start(session))
+    mcp_rig.everybodys("files", mcp_rig.standing())
+    ended(start(session))
     missing, wrong = results(session)
     assert "- name: Field required" in missing
     assert "- name: Input should be of type string" in wrong
@@ -332,9 +325,8 @@ def test_errors_and_images_of_a_server_are_results_like_any(rig: Rig, model: Mod
     session = make.session()
     model.will(Call("mcp_files_fail", {}))
     model.will(Call("mcp_files_picture", {}))
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port)
-        ended(start(session))
+    mcp_rig.everybodys("files", mcp_rig.standing())
+    ended(start(session))
     rows = Message.objects.filter(session=session, kind="tool_result").order_by("sequence")
     assert [row.data["success"] for row in rows] == [False, True]
     assert "It went wrong." in rows[0].content
