@@ -12,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.flows.conftest import Visitor
+from tests.flows.conftest import THEMES, Visitor, switch
 
 pytestmark = pytest.mark.browser
 WIDTHS = (1280, 390)
@@ -20,17 +20,21 @@ Stored = Callable[[Callable[[], str]], str]
 
 
 def seen(page: Page, name: str) -> list[str]:
-    """What axe finds serious, and whether it scrolls sideways; pictures are kept where SCREENSHOTS says."""
+    """What axe finds serious in both themes, and whether it scrolls sideways; pictures are kept where SCREENSHOTS says."""
     wrong: list[str] = []
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 860})
-        if page.evaluate("document.documentElement.scrollWidth") > width:
-            wrong.append(f"{name}: scrolls sideways at {width}")
-        if folder := os.environ.get("SCREENSHOTS"):
-            page.screenshot(path=Path(folder) / f"{name}-{width}.png", full_page=True)
-    for found in Axe().run(page).response["violations"]:
-        if found["impact"] in {"serious", "critical"}:
-            wrong.append(f"{name}: {found['id']} {[node['target'] for node in found['nodes']][:3]}")
+    for theme, rules in THEMES.items():
+        switch(page, theme)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 860})
+            if page.evaluate("document.documentElement.scrollWidth") > width:
+                wrong.append(f"{name}: scrolls sideways at {width}")
+            if folder := os.environ.get("SCREENSHOTS"):
+                page.screenshot(path=Path(folder) / f"{name}-{theme}-{width}.png", full_page=True)
+        for found in Axe().run(page, options=rules).response["violations"]:
+            if found["impact"] in {"serious", "critical"}:
+                wrong.append(
+                    f"{name}, {theme}: {found['id']} {[node['target'] for node in found['nodes']][:3]}"
+                )
     return wrong
 
 
@@ -70,24 +74,21 @@ def log_in_on_the_way(page: Page, email: str) -> None:
     page.get_by_role("button", name="Sign in").click()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_server_is_connected_limited_and_let_go(
-    visit: Callable[..., Visitor], stored: Stored, theme: str
-) -> None:
+def test_a_server_is_connected_limited_and_let_go(visit: Callable[..., Visitor], stored: Stored) -> None:
     """L6, L8: through the login, which leads back; caps are chosen on the way"""
-    ada, server = visit(color_scheme=theme, reduced_motion="reduce"), f"s-{uuid4()}"
+    ada, server = visit(reduced_motion="reduce"), f"s-{uuid4()}"
     token = stored(lambda: server_token(server, "<b>The Quay</b> and all who work there by night"))
     page = ada.tab(f"/link/{token}")
     expect(page.get_by_text("The Quay")).to_have_count(0)
     log_in_on_the_way(page, ada.email)
     expect(page.get_by_role("heading", name="Connect this server?")).to_be_visible()
-    wrong = seen(page, f"claim-server-{theme}")
+    wrong = seen(page, "claim-server")
     page.get_by_label("At most per day").select_option("20")
     page.get_by_role("button", name="Connect the server").click()
     expect(page.get_by_role("heading", name="Connected")).to_be_visible()
-    wrong += seen(page, f"claim-done-{theme}")
+    wrong += seen(page, "claim-done")
     page.goto(f"{ada.site.url}/link/{stored(lambda: user_token(f'p-{uuid4()}'))}")
-    wrong += seen(page, f"claim-user-{theme}")
+    wrong += seen(page, "claim-user")
     page.get_by_role("button", name="It is mine, connect it").click()
     page.get_by_role("link", name="Connected chats").first.click()
     expect(page.get_by_role("heading", name=re.compile("The Quay"))).to_be_visible()
@@ -95,12 +96,12 @@ def test_a_server_is_connected_limited_and_let_go(
     expect(page.get_by_label("Dollars per day")).to_have_value("20.00")
     page.get_by_label("Answer only when mentioned").uncheck()
     page.get_by_label("read web pages").check()
-    wrong += seen(page, f"connected-{theme}")
+    wrong += seen(page, "connected")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Saved.")).to_be_visible()
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_text("Paused", exact=True)).to_be_visible()
-    wrong += seen(page, f"paused-{theme}")
+    wrong += seen(page, "paused")
     assert wrong == []
 
 
