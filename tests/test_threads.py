@@ -43,8 +43,9 @@ def few_threads(monkeypatch):
     pool = threads.WarmPool(4, "few")
     monkeypatch.setattr(threads, "_threads", pool)
     yield
-    meeting = threading.Barrier(max(1, len(pool._threads)))
-    for one in [pool.submit(_closed, meeting) for _ in pool._threads]:
+    number = len(pool._threads)
+    meeting = threading.Barrier(max(1, number))
+    for one in [pool.submit(_closed, meeting) for _ in range(number)]:
         one.result(PATIENCE_SECONDS)
     pool.shutdown()
 
