@@ -24,7 +24,7 @@ from copilot.providers.base import ImagePart, ToolCall
 from copilot.redaction import register
 from copilot.tools import execution, read_tool_result, registry, results
 from copilot.tools.base import Arguments, CallOutcome, Invocation, Tool, ToolFailed, ToolOutput
-from copilot.workspace import files
+from copilot.workspace import outputs
 from tests import make
 from tests.test_commits import in_own_connection
 
@@ -161,7 +161,7 @@ async def test_many_problems_are_cut_for_the_model_and_kept_whole(
     wrong: dict[str, JSON] = {f"unknown_field_{number}_{'x' * 60}": 1 for number in range(problems)}
     (outcome,) = await run(call("echo", "c", **wrong), context=context)
     assert len(outcome.content) <= 1000
-    whole = await in_thread(files.read_tool_output, context.user_id, _session(context), "c")
+    whole = await in_thread(outputs.read, context.user_id, _session(context), "c")
     assert all(field in whole for field in wrong)
 
 
@@ -396,10 +396,7 @@ async def test_an_output_is_kept_whole_though_the_database_goes_away_meanwhile(
     context = await in_thread(make_context)
     [outcome] = await run(call("cut_off"), context=context)
     assert outcome.success
-    assert (
-        await in_thread(files.read_tool_output, context.user_id, _session(context), "call-cut_off")
-        == "x" * 9_000
-    )
+    assert await in_thread(outputs.read, context.user_id, _session(context), "call-cut_off") == "x" * 9_000
 
 
 def _backend() -> int:
@@ -480,7 +477,7 @@ async def test_a_group_stays_within_its_room_and_every_call_keeps_its_part(
     assert sum(len(outcome.content) for outcome in outcomes) <= 200_000
     for outcome in outcomes:
         assert len(outcome.content) >= 8_000
-        whole = await in_thread(files.read_tool_output, context.user_id, _session(context), outcome.call_id)
+        whole = await in_thread(outputs.read, context.user_id, _session(context), outcome.call_id)
         assert whole == "x" * 70_000
 
 

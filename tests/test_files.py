@@ -21,7 +21,7 @@ from copilot import sessions
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound, StorageUnavailable, TooLarge
 from copilot.events import ArtifactAdded, ArtifactRemoved
 from copilot.models import StorageUse, WorkspaceFile
-from copilot.workspace import files, pictures, quotas
+from copilot.workspace import files, outputs, pictures, quotas
 from copilot.workspace.quotas import MB, Quota
 from tests import make
 from tests.engine import told
@@ -389,7 +389,7 @@ def test_tool_outputs_are_outside_quota_and_lists() -> None:
     assert files.page(owner).items == []
     assert files.resolve_attachments(owner, [str(output.id)]) == ([], [str(output.id)])
     assert files.get(owner, output.id).name == "call-1.txt"
-    assert files.read_tool_output(owner, session.id, "call-1") == "é" * 10
+    assert outputs.read(owner, session.id, "call-1") == "é" * 10
 
 
 @pytest.mark.django_db
@@ -399,8 +399,8 @@ def test_a_result_without_a_file_and_a_long_message_are_read_from_their_rows() -
     make.message(session, "tool_result", content="short", call_id="call-2")
     said = make.message(session, "user", content="a long message")
     owner = make.ada().pk
-    assert files.read_tool_output(owner, session.id, "call-2") == "short"
-    assert files.read_tool_output(owner, session.id, str(said.id)) == "a long message"
+    assert outputs.read(owner, session.id, "call-2") == "short"
+    assert outputs.read(owner, session.id, str(said.id)) == "a long message"
 
 
 @pytest.mark.django_db
@@ -413,13 +413,13 @@ def test_a_sub_session_reads_the_outputs_of_those_above_it_and_its_own_first() -
     files.store_tool_output(child.id, "call-2", "of the child")
     files.store_tool_output(root.id, "call-2", "of the root")
     owner = make.ada().pk
-    assert files.read_tool_output(owner, grandchild.id, "call-1") == "of the root"
-    assert files.read_tool_output(owner, grandchild.id, "call-2") == "of the child"
-    assert files.read_tool_output(owner, root.id, "call-2") == "of the root"
+    assert outputs.read(owner, grandchild.id, "call-1") == "of the root"
+    assert outputs.read(owner, grandchild.id, "call-2") == "of the child"
+    assert outputs.read(owner, root.id, "call-2") == "of the root"
     files.store_tool_output(grandchild.id, "call-3", "of the grandchild")
     for user, where in ((make.ada(), root), (make.ada(), child), (make.bob(), grandchild)):
         with pytest.raises(NotFound):
-            files.read_tool_output(user.pk, where.id, "call-3")
+            outputs.read(user.pk, where.id, "call-3")
 
 
 def test_outputs_of_another_user_or_session_do_not_exist() -> None:
@@ -428,4 +428,4 @@ def test_outputs_of_another_user_or_session_do_not_exist() -> None:
     files.store_tool_output(session.id, "call-1", "text")
     for user, where in ((make.bob(), session), (make.ada(), make.session())):
         with pytest.raises(NotFound):
-            files.read_tool_output(user.pk, where.id, "call-1")
+            outputs.read(user.pk, where.id, "call-1")

@@ -14,7 +14,7 @@ from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany
 from copilot.live import lease
 from copilot.models import Message, Turn
 from copilot.providers.scripted import Call, Hang, Text
-from copilot.workspace import files
+from copilot.workspace import outputs
 from tests import make
 from tests.engine import (
     NARROW,
@@ -172,7 +172,7 @@ def test_a_long_follow_up_is_shown_in_part_and_readable_whole(session, model, mo
     errand.cue.give()
     ended(turn_id)
     assert "the first 2,000 of 9,000 characters" in model.said_to()
-    assert files.read_tool_output(session.owner_id, session.pk, str(message_id)) == "x" * 9_000
+    assert outputs.read(session.owner_id, session.pk, str(message_id)) == "x" * 9_000
 
 
 def test_a_follow_up_is_part_of_every_later_request(session, model, monkeypatch):

@@ -24,7 +24,7 @@ from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
 from copilot.tools import execution, programs, registry, sandbox
 from copilot.tools.base import CallOutcome
-from copilot.workspace import files, mirrors, quotas
+from copilot.workspace import files, mirrors, outputs, quotas
 from tests import make
 
 PNG = "89504e470d0a1a0a" + "00" * 32
@@ -355,7 +355,7 @@ async def test_programs_have_sockets_of_the_usual_kinds_and_sizes_only(context: 
 async def test_a_flood_of_output_is_counted_not_kept(context: TurnContext) -> None:
     """A23.1"""
     outcome = await use(context, "bash_exec", command="head -c 3000000 /dev/zero | tr '\\0' x")
-    whole = await in_thread(files.read_tool_output, context.user_id, UUID(context.session_id), "this-call")
+    whole = await in_thread(outputs.read, context.user_id, UUID(context.session_id), "this-call")
     fields = json.loads(whole)
     assert outcome.truncated
     assert len(fields["stdout"]) == sandbox.MAX_CAPTURED_BYTES

@@ -7,6 +7,7 @@ from pydantic import Field
 from copilot.bridge import in_thread
 from copilot.events import JSON
 from copilot.models import WorkspaceFile
+from copilot.tools import scans
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 from copilot.tools.scope import session_scope
 from copilot.workspace import files
@@ -38,6 +39,7 @@ def _entry(file: WorkspaceFile) -> dict[str, JSON]:
         "type": file.mime,
         "size_bytes": file.size_bytes,
         "created_at": file.created_at.isoformat(timespec="seconds"),
+        **scans.remark(file),
     }
 
 

@@ -21,7 +21,7 @@ from copilot.bridge import in_thread
 from copilot.events import JSON
 from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart
-from copilot.tools import sandbox
+from copilot.tools import sandbox, scans
 from copilot.tools.base import Invocation, ToolFailed, ToolOutput
 from copilot.workspace import mirrors, pictures
 
@@ -63,6 +63,7 @@ async def execute(program: Program, invocation: Invocation) -> ToolOutput:
         await asyncio.shield(asyncio.to_thread(mirrors.remove, folder))
     for file in saved.files:
         invocation.emit(artifacts.added(file))
+    await scans.settled(saved.files)
     media = await in_thread(_images, saved.files) if program.shows_images else ()
     return ToolOutput(value=_fields(program, finished, before, saved), media=media)
 
@@ -103,7 +104,12 @@ def _fields(
 
 
 def _named(file: WorkspaceFile) -> JSON:
-    return {"name": file.name, "uri": f"workspace://{file.id}", "size_bytes": file.size_bytes}
+    return {
+        "name": file.name,
+        "uri": f"workspace://{file.id}",
+        "size_bytes": file.size_bytes,
+        **scans.remark(file),
+    }
 
 
 def _remarks(
@@ -119,6 +125,7 @@ def _remarks(
             said.append(f"{stream.left_out:,} more bytes of {name} were not kept.")
     for sentence, names in (
         ("Not in the working directory, for want of room:", before.left_out),
+        ("Not in the working directory, because no scan has let them through:", before.unsafe),
         (f"Not saved, because a call saves {mirrors.MAX_SAVED} files:", saved.left_out),
         ("Could not be saved:", saved.failed),
     ):

@@ -27,6 +27,7 @@ class ReadFile(Arguments):
 async def read_file(arguments: ReadFile, invocation: Invocation) -> ToolOutput:
     context = invocation.context
     file = await in_thread(files.find, context.user_id, arguments.file, session_id=session_scope(context))
+    files.check_scan(file)
     about = f"{file.name}, {file.mime}, {file.size_bytes:,} bytes, workspace://{file.id}"
     if sniffing.is_text(file.mime):
         return await in_thread(_text, file, arguments, about)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from copilot.bridge import in_thread
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
-from copilot.workspace import files
+from copilot.workspace import outputs
 
 MAX_CHARACTERS = min(50_000, settings.TOOL_OUTPUT_CHARACTERS - 1_000)  # a part is not cut again
 
@@ -22,9 +22,7 @@ class ReadToolResult(Arguments):
 
 async def read_tool_result(arguments: ReadToolResult, invocation: Invocation) -> ToolOutput:
     context = invocation.context
-    text = await in_thread(
-        files.read_tool_output, context.user_id, UUID(context.session_id), arguments.call_id
-    )
+    text = await in_thread(outputs.read, context.user_id, UUID(context.session_id), arguments.call_id)
     part = text[arguments.offset : arguments.offset + arguments.length]
     end = arguments.offset + len(part)
     where = f"characters {arguments.offset:,} to {end:,}" if part else "nothing there"

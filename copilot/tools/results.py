@@ -14,11 +14,13 @@ from pydantic import ValidationError
 
 from copilot.bridge import retried
 from copilot.errors import StorageUnavailable
+from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart, ToolCall
 from copilot.redaction import redact
 from copilot.tags import escape_server_tags
+from copilot.tools import scans
 from copilot.tools.base import LEAST_CHARACTERS, CallOutcome, ToolOutput
-from copilot.workspace import files, sniffing
+from copilot.workspace import files, scanning, sniffing
 
 PREVIEW_CHARACTERS = 4_000
 CHUNK_CHARACTERS = 1_000_000  # cleaned at a time, so that other threads get their turn in between
@@ -90,7 +92,8 @@ async def conclude(
     call: ToolCall, result: Result, *, session_id: str, room: Room, duration_ms: int
 ) -> CallOutcome:
     """The outcome of a call; what the model or the preview lacks is kept whole before anybody hears of it."""
-    text = await _clean(result.text)
+    media, left_out = await _kept_images(UUID(session_id), result.media)
+    text = "\n\n".join([await _clean(result.text), *left_out])
     shown = clean(result.short) if result.short is not None else text
     content, truncated = room.take(shown, call.call_id)
     file_id = None
@@ -105,7 +108,7 @@ async def conclude(
         duration_ms=duration_ms,
         truncated=truncated,
         file_id=file_id,
-        media=await retried(partial(_kept_images, UUID(session_id)), result.media) if result.media else (),
+        media=media,
         cost_microdollars=result.cost_microdollars,
         session_id=result.session_id,
     )
@@ -130,21 +133,42 @@ async def _kept(session_id: str, call_id: str, text: str) -> str | None:
     return str(file.id)
 
 
-def _kept_images(session_id: UUID, media: tuple[ImagePart, ...]) -> tuple[ImagePart, ...]:
-    """Pictures with the file each is read from again by later turns; encoded here, off the loop (A9.9)."""
-    kept = tuple(part if part.file_id else _stored(session_id, part) for part in media)
-    for part in kept:
+async def _kept_images(
+    session_id: UUID, media: tuple[ImagePart, ...]
+) -> tuple[tuple[ImagePart, ...], list[str]]:
+    """Pictures with the file each is read from again by later turns (A9.9), and words for those no scan let through."""
+    if not media:
+        return (), []
+    kept = await retried(partial(_stored_images, session_id), media)
+    await scans.settled([file for _, file in kept if file is not None])
+    judged = [(part, _refusal(part, file)) for part, file in kept]
+    left_out = [f"[A picture was left out: {words}]" for _, words in judged if words]
+    return tuple(part for part, words in judged if not words), left_out
+
+
+def _stored_images(
+    session_id: UUID, media: tuple[ImagePart, ...]
+) -> list[tuple[ImagePart, WorkspaceFile | None]]:
+    """Encoded here, off the loop; one that came out of a file was looked through when that was read."""
+    kept = [(part, None) if part.file_id else _stored(session_id, part) for part in media]
+    for part, _ in kept:
         _ = part.base64
     return kept
 
 
-def _stored(session_id: UUID, part: ImagePart) -> ImagePart:
+def _stored(session_id: UUID, part: ImagePart) -> tuple[ImagePart, WorkspaceFile | None]:
     """A full disk costs later turns the picture, not this one."""
     try:
         file = files.store_tool_image(session_id, part.name, part.data)
     except StorageUnavailable:
-        return part
-    return replace(part, name=file.name, file_id=str(file.id))
+        return part, None
+    return replace(part, name=file.name, file_id=str(file.id)), file
+
+
+def _refusal(part: ImagePart, file: WorkspaceFile | None) -> str:
+    if file is not None:
+        return scans.remark(file).get("scan", "")
+    return scans.UNSEEN if scanning.is_on() and not part.file_id else ""
 
 
 def fitted(text: str, limit: int, call_id: str) -> tuple[str, bool]:

@@ -17,7 +17,7 @@ from yarl import URL
 from copilot import addresses, artifacts
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
-from copilot.tools import net, pages
+from copilot.tools import net, pages, scans
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
 from copilot.workspace import files, sniffing
 
@@ -137,9 +137,11 @@ async def _stored(fetched: net.Fetched, mime: str, invocation: Invocation) -> To
         call_id=invocation.call_id,
     )
     invocation.emit(artifacts.added(file))
+    await scans.settled([file])
     return ToolOutput(
         value=f"[{fetched.url[:MAX_URL]}; status {fetched.status}; {mime}; complete]\n"
         f"Not text; stored as {file.name}, {file.mime}, {file.size_bytes:,} bytes, workspace://{file.id}"
+        + "".join(f"\nIt is {words}" for words in scans.remark(file).values())
     )
 
 

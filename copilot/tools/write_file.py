@@ -16,6 +16,7 @@ from copilot.context import TurnContext
 from copilot.errors import NotFound
 from copilot.models import WorkspaceFile
 from copilot.names import last_part, stored_name
+from copilot.tools import scans
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
 from copilot.tools.scope import session_scope
 from copilot.workspace import files
@@ -42,6 +43,9 @@ async def write_file(arguments: WriteFile, invocation: Invocation) -> ToolOutput
         raise ToolFailed("invalid_name", "The name has no last part to call the file by.")
     file = await in_thread(_store, arguments, invocation.context, invocation.call_id)
     invocation.emit(artifacts.added(file))
+    await scans.settled([file])
+    if file.scan == WorkspaceFile.Scan.INFECTED:
+        raise ToolFailed("quarantined", f"{file.name} is {scans.INFECTED}")
     return ToolOutput(
         value={
             "file_id": str(file.id),
@@ -49,6 +53,7 @@ async def write_file(arguments: WriteFile, invocation: Invocation) -> ToolOutput
             "name": file.name,
             "type": file.mime,
             "size_bytes": file.size_bytes,
+            **scans.remark(file),
         }
     )
 

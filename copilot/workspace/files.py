@@ -21,7 +21,7 @@ from copilot import artifacts, metrics, ports
 from copilot.commands import as_uuid
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from copilot.events import AttachmentView
-from copilot.models import Message, Session, WorkspaceFile
+from copilot.models import Session, WorkspaceFile
 from copilot.names import last_part, stored_name
 from copilot.workspace import quotas, scanning, sniffing, storage
 
@@ -67,29 +67,33 @@ def store(
         file = WorkspaceFile(
             owner_id=owner_id, session_id=session_id, call_id=call_id, name=stored_name(name), source=source
         )
-        if scanning.is_on():
-            file.scan = WorkspaceFile.Scan.PENDING
         _keep(file, stream, size)
         undo.pop_all()
     _log.info("stored file %s: %d bytes, from %s", file.id, size, source)
-    if file.scan == WorkspaceFile.Scan.PENDING:
-        transaction.on_commit(partial(ports.send_scan, file.id))
+    _have_scanned(file)
     return file
 
 
 def _keep(file: WorkspaceFile, stream: storage.Readable, size: int) -> None:
-    """Bytes first, then the row; without the row the bytes go again."""
+    """Bytes first, then the row; without the row the bytes go again. Nobody has them before a scan lets them through."""
     head = stream.read(sniffing.HEAD_BYTES)
     stream.seek(0)
     file.mime = sniffing.detect(head, file.name)
     file.size_bytes = size
     file.storage_key = storage.new_key(file.owner_id, file.id)
+    if scanning.is_on():
+        file.scan = WorkspaceFile.Scan.PENDING
     with ExitStack() as undo:
         undo.callback(storage.remove, file.storage_key)
         file.sha256 = storage.write(file.storage_key, stream, size)
         file.save(force_insert=True)
         undo.pop_all()
     file.refresh_from_db(fields=["created_at"])
+
+
+def _have_scanned(file: WorkspaceFile) -> None:
+    if file.scan == WorkspaceFile.Scan.PENDING:
+        transaction.on_commit(partial(ports.send_scan, file.id))
 
 
 # --- reading -----------------------------------------------------------------------------------------
@@ -143,10 +147,10 @@ def page(
 
 
 def find(owner_id: int, reference: str, *, session_id: UUID | None = None) -> WorkspaceFile:
-    """The file meant by an id, a `workspace://` URI or a name; a name means the newest file that bears it."""
+    """The file meant by an id, a `workspace://` URI or a name, which means the newest that bears it, scanned or not."""
     identifier = reference.removeprefix("workspace://").split("#")[0].split("/")[0].strip()
     file_id = as_uuid(identifier.lower())
-    found = _listed(owner_id, session_id).filter(scan__in=USABLE)
+    found = _listed(owner_id, session_id)
     if file_id is not None:
         file = found.filter(pk=file_id).first()
     elif reference.startswith("workspace://"):
@@ -279,6 +283,13 @@ def scan(file_id: UUID) -> str:
     return verdict
 
 
+def read_scans(some: Sequence[WorkspaceFile]) -> None:
+    """What scans have said of these files meanwhile, put down in them."""
+    states = dict(WorkspaceFile.objects.filter(pk__in=[file.pk for file in some]).values_list("pk", "scan"))
+    for file in some:
+        file.scan = states.get(file.pk, file.scan)
+
+
 def scan_failed(file_id: UUID) -> int | None:
     """Count a failed look; answers how many there were, or None when it was the last: the file stays closed."""
     pending = WorkspaceFile.objects.filter(pk=file_id, scan=WorkspaceFile.Scan.PENDING)
@@ -300,8 +311,8 @@ def scan_again(owner_id: int, file_id: UUID) -> WorkspaceFile:
     given_up = WorkspaceFile.objects.filter(pk=file.pk, scan=WorkspaceFile.Scan.FAILED, purged_at=None)
     with transaction.atomic():
         if given_up.update(scan=WorkspaceFile.Scan.PENDING, scan_attempts=0):
-            transaction.on_commit(partial(ports.send_scan, file.pk))
             file.scan = WorkspaceFile.Scan.PENDING
+            _have_scanned(file)
     return file
 
 
@@ -317,64 +328,25 @@ def scans_lost(limit: int = 500) -> list[UUID]:
 
 def store_tool_output(session_id: UUID, call_id: str, text: str) -> WorkspaceFile:
     """The whole output of a call, outside quota and lists (A9.6)."""
-    content = text.encode()
-    file = WorkspaceFile(
-        owner_id=Session.objects.values_list("owner_id", flat=True).get(pk=session_id),
-        session_id=session_id,
-        call_id=call_id,
-        name=stored_name(f"{call_id}.txt"),
-        source=WorkspaceFile.Source.TOOL_OUTPUT,
-    )
-    _keep(file, io.BytesIO(content), len(content))
-    return file
+    return _keep_output(session_id, f"{call_id}.txt", text.encode(), call_id=call_id)
 
 
 def store_tool_image(session_id: UUID, name: str, content: bytes) -> WorkspaceFile:
     """A picture that a tool made, outside quota and lists; no call is named, for its text is read by the call's id."""
+    return _keep_output(session_id, name or "picture", content)
+
+
+def _keep_output(session_id: UUID, name: str, content: bytes, *, call_id: str = "") -> WorkspaceFile:
     file = WorkspaceFile(
         owner_id=Session.objects.values_list("owner_id", flat=True).get(pk=session_id),
         session_id=session_id,
-        name=stored_name(name or "picture"),
+        call_id=call_id,
+        name=stored_name(name),
         source=WorkspaceFile.Source.TOOL_OUTPUT,
     )
     _keep(file, io.BytesIO(content), len(content))
+    _have_scanned(file)
     return file
-
-
-def read_tool_output(user_id: int, session_id: UUID, call_id: str) -> str:
-    """What a call put out, or the whole of a long follow-up, named by its message's id (A22.5).
-
-    Of the session or, where it knows no such call, of the one that started it, and so on.
-    """
-    for place in _with_ancestors(user_id, session_id):
-        if (text := _output_in(place, call_id)) is not None:
-            return text
-    raise NotFound("There is no output of such a call in this session.")
-
-
-def _with_ancestors(user_id: int, session_id: UUID) -> list[UUID]:
-    """From the session to its root, which is three levels up at most (A21.2); none for a stranger."""
-    up = ("pk", "parent", "parent__parent", "parent__parent__parent")
-    line = Session.objects.filter(pk=session_id, owner_id=user_id).values_list(*up).first()
-    return [place for place in line or () if place is not None]
-
-
-def _output_in(session_id: UUID, call_id: str) -> str | None:
-    outputs = WorkspaceFile.objects.filter(
-        session_id=session_id, call_id=call_id, source=WorkspaceFile.Source.TOOL_OUTPUT, purged_at=None
-    )
-    file = outputs.order_by("-created_at").first()
-    if file is not None:
-        with open(file) as stream:
-            return stream.read().decode()
-    row = Message.objects.filter(_says(call_id), session_id=session_id).only("content").first()
-    return None if row is None else row.content
-
-
-def _says(call_id: str) -> Q:
-    result = Q(kind=Message.Kind.TOOL_RESULT, call_id=call_id)
-    message_id = as_uuid(call_id)
-    return result if message_id is None else result | Q(kind=Message.Kind.USER, pk=message_id)
 
 
 # --- for good ----------------------------------------------------------------------------------------

@@ -37,10 +37,11 @@ _NO_LINKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a program may have le
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What lay in the folder before a call: digests by path, and the names that found no room."""
+    """What lay in the folder before a call: digests by path, and the names that found no room, or passed no scan."""
 
     digests: dict[str, str]
     left_out: list[str]
+    unsafe: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +54,18 @@ class Saved:
 def lay_out(owner_id: int, session_id: UUID, folder: Path) -> Layout:
     """Write the session's files into `folder`, the newest of each name, attachments included."""
     left_out: list[str] = []
+    unsafe: list[str] = []
     room = MAX_LAID_OUT_BYTES
     wanted = _newest(owner_id, session_id)
     for name in sorted(wanted, key=lambda name: name != FOLDERS):  # folders first: a file wins over a folder
         file = wanted[name]
-        if file.size_bytes > room or not _written(file, folder):
+        if file.scan not in files.USABLE:
+            unsafe.append(name)
+        elif file.size_bytes > room or not _written(file, folder):
             left_out.append(name)
         else:
             room -= file.size_bytes
-    return Layout(digests=_digests(folder), left_out=left_out)
+    return Layout(digests=_digests(folder), left_out=left_out, unsafe=unsafe)
 
 
 def save_changes(owner_id: int, session_id: UUID, call_id: str, folder: Path, before: Layout) -> Saved:
@@ -132,7 +136,7 @@ def _attached(owner_id: int, session_id: UUID) -> Iterator[WorkspaceFile]:
 
 
 def _written(file: WorkspaceFile, folder: Path) -> bool:
-    """Whether the file is on disk now; one that a scan forbids, or that a folder is in the way of, is not."""
+    """Whether the file is on disk now; one that a folder is in the way of is not."""
     try:
         with files.open(file) as content:
             if file.name == FOLDERS:
