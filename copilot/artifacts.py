@@ -52,12 +52,16 @@ def added(file: WorkspaceFile) -> ArtifactAdded:
 
 
 def tell(file: WorkspaceFile) -> None:
-    """That a file went into the trash, or came back, wherever its chat is open; its row says so already."""
-    if file.source != WorkspaceFile.Source.AGENT or file.session_id is None:
+    """That a file went into the trash, or came back to the chat that made it; its row says so already.
+
+    Any chat may have it open. What was made in none has a log of its own, named by the file.
+    """
+    made_in = file.session_id if file.source == WorkspaceFile.Source.AGENT else None
+    if made_in is None and file.deleted_at is None:
         return
     news = added(file) if file.deleted_at is None else ArtifactRemoved(file_id=str(file.pk))
     try:
-        stream.publish_now(str(file.session_id), [(news, None)], user_id=file.owner_id)
+        stream.publish_now(str(made_in or file.pk), [(news, None)], user_id=file.owner_id)
     except RedisDown:
         _log.warning("the event log is unreachable; clients will catch up from the rows")
 

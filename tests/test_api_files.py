@@ -159,6 +159,28 @@ def test_a_broken_form_is_400(content, content_type):
     assert (refused.status_code, code_of(refused)) == (400, "invalid_request")
 
 
+def part(disposition: str, content: bytes = b"content") -> bytes:
+    return f"--x\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + content + b"\r\n"
+
+
+@pytest.mark.parametrize("name", ['filename=""', "filename*=UTF-8''"])
+def test_a_file_without_a_name_is_400_and_its_neighbours_are_not_kept(name):
+    """S3, S18: the refusal says which part it is"""
+    body = part('name="files"; filename="a.txt"') + part(f'name="second"; {name}') + b"--x--\r\n"
+    refused = program(make.ada()).generic("POST", FILES, body, content_type="multipart/form-data; boundary=x")
+    assert (refused.status_code, code_of(refused)) == (400, "invalid_request")
+    assert refused.json()["error"]["message"] == "second: neither `session` nor a file with a name."
+    assert not WorkspaceFile.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["..", "a/", "\u202e", "\x01"])
+def test_a_name_with_nothing_left_of_it_is_file(name):
+    """S4, A22.3: and never dropped in silence beside its neighbours"""
+    body = part(f'name="files"; filename="{name}"') + part('name="files"; filename="b.txt"') + b"--x--\r\n"
+    answer = program(make.ada()).generic("POST", FILES, body, content_type="multipart/form-data; boundary=x")
+    assert [result["file"]["name"] for result in answer.json()["results"]] == ["file", "b.txt"]
+
+
 def test_unknown_form_fields_are_400_and_foreign_sessions_404():
     client = program(make.ada())
     assert code_of(upload(client, ("a.txt", b"a"), colour="red")) == "invalid_request"

@@ -183,7 +183,7 @@ def test_parallel_uploads_fill_the_quota_exactly(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_chat_is_told_that_what_was_made_in_it_went_and_came_back() -> None:
-    """S14: whoever deletes it; of files that nobody made there nothing is told"""
+    """S14: whoever deletes it; that any other file went is news for its owner, and no part of this chat"""
     session = make.session()
     made, sent = (
         files.store(session.owner_id, name="a.md", content=b"a", source=source, session_id=session.pk)
@@ -196,6 +196,7 @@ def test_a_chat_is_told_that_what_was_made_in_it_went_and_came_back() -> None:
     assert isinstance(gone, ArtifactRemoved)
     assert isinstance(back, ArtifactAdded)
     assert gone.file_id == back.file_id == str(made.pk)
+    assert told(sent.pk) == [ArtifactRemoved(file_id=str(sent.pk))]
 
 
 @pytest.mark.django_db(transaction=True)

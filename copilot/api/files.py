@@ -136,7 +136,7 @@ class FilesView(Door):
         fields = {name: value for name, value in request.POST.items() if name != "csrfmiddlewaretoken"}
         wanted = fields.pop("session", "")
         if fields:
-            raise InvalidRequest("Only files and `session` are taken here.")
+            raise InvalidRequest(f"{next(iter(fields))[:100]}: neither `session` nor a file with a name.")
         if not wanted:
             return None
         session_id = as_uuid(str(wanted))

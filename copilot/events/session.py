@@ -81,7 +81,7 @@ class ArtifactAdded:
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactRemoved:
-    """The file was deleted; should it be brought back, it is added again."""
+    """The file was deleted, which any chat of its owner hears; should it be brought back, the one that made it adds it."""
 
     file_id: str
     kind: Literal["artifact.removed"] = "artifact.removed"

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.2
 CONNECT_SECONDS = 5.0
-FOR_EVERY_CHAT = frozenset({"session.changed", "export.finished"})
+FOR_EVERY_CHAT = frozenset({"session.changed", "export.finished", "artifact.removed"})
 QUEUE_EVENTS = 2_000  # a listener this far behind is told to take a snapshot again
 
 

@@ -77,6 +77,7 @@ function take(event) {
   if (event.kind === "session.changed" || event.kind === "title.changed") sidebar.changed(event);
   if (event.kind === "session.changed" && notifier.heard(event)) transcript.schedule();
   if (event.kind === "export.finished") return sidebar.exports.finished(event);
+  if (event.kind === "artifact.removed") artifacts.lost(event); // of whichever chat: it may be open here
   if (event.kind === "error") return toast(refusal(event));
   if (event.kind.startsWith("side.")) return aside.take(event);
   if (event.session_id !== sessionId || frozen !== undefined) return;
@@ -88,7 +89,6 @@ function take(event) {
   }
   if (event.kind === "session.snapshot") known = true;
   if (event.kind === "artifact.added") artifacts.news(event);
-  if (event.kind === "artifact.removed") artifacts.lost(event);
   if (event.kind === "turn.queued") waitAWhile();
   if (state.ended !== before) announceEnding(state.ended);
   if (event.kind !== "usage.metered" && event.kind !== "turn.heartbeat") news = true;

@@ -70,6 +70,38 @@ def test_a_file_named_in_an_answer_opens_beside_it(reader: Reader) -> None:
     expect(page.locator("#toasts")).to_contain_text("deleted or is not available")
 
 
+@pytest.mark.parametrize("source", ["upload", "agent"])
+def test_a_file_from_elsewhere_that_is_open_here_says_that_it_was_deleted(
+    reader: Reader, source: str
+) -> None:
+    """S14: made in another chat, or in none; the chat that names it has it open"""
+
+    def keep() -> str:
+        from copilot.models import Session
+        from copilot.workspace import files
+        from tests import make
+
+        owner = Session.objects.get(pk=reader.session_id).owner
+        place = make.session(owner).pk if source == "agent" else None
+        kept = files.store(owner.pk, name="far.md", content=b"# Far", source=source, session_id=place)  # type: ignore[arg-type]
+        return str(kept.pk)
+
+    def delete() -> None:
+        from copilot.models import WorkspaceFile
+        from copilot.workspace import files
+
+        file = WorkspaceFile.objects.get(pk=file_id)
+        files.delete(file.owner_id, file.pk)
+
+    file_id = str(reader.stored(keep))
+    reader.says(f"See [what is far](workspace://{file_id}).")
+    reader.load()
+    reader.page.get_by_role("link", name="what is far").last.click()
+    expect(reader.stage.get_by_role("heading", name="Far")).to_be_visible()
+    reader.stored(delete)
+    expect(reader.panel.locator(".failure")).to_contain_text("was deleted or is not available")
+
+
 def test_a_picture_that_an_answer_shows_is_shown(reader: Reader) -> None:
     """S14, W2.1: in one's own chat too, live and stored; what is no picture, or is gone, is a link with its name"""
     seen = reader.makes("chart.png", PNG)
