@@ -17,7 +17,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from copilot.models import Share, WorkspaceFile
+from copilot.models import Share, SharedFile, WorkspaceFile
 from copilot.workspace import files, shares, storage, visiting
 from copilot.workspace.drafts import Asked
 from copilot.workspace.shares import Terms
@@ -438,6 +438,25 @@ def test_a_public_file_is_served_safely():
     assert visitor.head(path).status_code == 200
     shares.revoke(share)
     assert visitor.get(path, headers={"if-none-match": shown["ETag"]}).status_code == 404
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_public_file_asks_the_database_three_times_at_most(locked):
+    """A-S21.2: however it is asked for; how long it takes is a line of the bench"""
+    share = with_files(
+        stored("p.png", PIXEL), stored("p.txt", b"text"), password="open sesame" if locked else ""
+    )
+    visitor = stranger()
+    if locked:
+        visitor.post(f"/share/{share.token}/unlock", {"password": "open sesame"})
+    file = SharedFile.objects.select_related("file").filter(share=share).first()
+    path = f"/share/{share.token}/files/{file.file_id}"
+    for how in ({}, {"range": "bytes=0-1"}, {"if-none-match": f'"{file.file.sha256}"'}):
+        with CaptureQueriesContext(connection) as asked:
+            answer = visitor.get(path, headers=how)
+            b"".join(getattr(answer, "streaming_content", ()))
+        assert answer.status_code in (200, 206, 304)
+        assert len(asked) <= 3
 
 
 def test_a_store_that_is_away_is_said_so_only_to_those_who_may_read(monkeypatch):
