@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -25,6 +26,11 @@ class ToolShown:
     asks: bool  # a person is asked before it runs
     available: bool
     reason: str  # why it is not available
+
+    @property
+    def summary(self) -> str:
+        """Its first sentence: what follows tells the model how to call it."""
+        return re.split(r"(?<=[.!?])\s", self.description.strip(), maxsplit=1)[0].replace("`", "")
 
 
 def unavailable() -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth.models import User
 from django.contrib.staticfiles import finders
 from django.test import Client
 
@@ -43,6 +44,22 @@ def test_a_stranger_sees_what_this_is_and_is_sent_to_the_login_from_a_chat(clien
 
 def test_home_leads_a_known_person_to_the_chat(ada: Client) -> None:
     assert ada.get("/")["Location"] == "/chat/"
+
+
+@pytest.mark.parametrize(
+    ("rights", "found"),
+    [
+        ([], []),
+        (["is_staff"], ["/admin/"]),
+        (["is_staff", "is_superuser"], ["/admin/", "/admin/diagnostics/"]),
+    ],
+)
+def test_staff_find_the_dashboards_they_may_see_in_their_menu(
+    ada: Client, rights: list[str], found: list[str]
+) -> None:
+    """W3"""
+    User.objects.filter(pk=make.ada().pk).update(**dict.fromkeys(rights, True))
+    assert re.findall(r'href="(/admin/[^"]*)"', ada.get("/chat/").content.decode()) == found
 
 
 def test_an_empty_chat_offers_four_prompts_and_names_the_demo(ada: Client) -> None:

@@ -78,10 +78,13 @@ export class Attachments {
   #showThumbnail({ item, file }) {
     const image = item.querySelector("img");
     const url = URL.createObjectURL(file);
-    image.onload = image.onerror = () => URL.revokeObjectURL(url);
+    image.onload = () => {
+      URL.revokeObjectURL(url);
+      show(image, true);
+      item.querySelector(".icon").remove();
+    };
+    image.onerror = () => URL.revokeObjectURL(url); // what only says that it is a picture keeps its icon
     image.src = url;
-    show(image, true);
-    item.querySelector(".icon").remove();
   }
 
   async #send(entry) {

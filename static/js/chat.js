@@ -74,8 +74,8 @@ let news = false;
 // --- events in ---
 
 function take(event) {
-  if (event.kind === "session.changed" || event.kind === "title.changed") sidebar.changed(event);
-  if (event.kind === "session.changed" && notifier.heard(event)) transcript.schedule();
+  if (event.kind === "session.changed") changed(event);
+  if (event.kind === "title.changed") sidebar.changed(event);
   if (event.kind === "export.finished") return sidebar.exports.finished(event);
   if (event.kind === "artifact.removed") artifacts.lost(event); // of whichever chat: it may be open here
   if (event.kind === "error") return toast(refusal(event));
@@ -95,6 +95,12 @@ function take(event) {
   if (event.kind === "approval.requested") announce(_("A call waits for your approval."));
   if (event.kind === "question.asked") announce(_("A question for you: {question}", event.question));
   transcript.schedule();
+}
+
+/** Of any chat, told or found out. */
+function changed(session) {
+  sidebar.changed(session);
+  if (notifier.heard(session)) transcript.schedule();
 }
 
 let patient = true; // a worker usually comes at once; only a real wait is worth a word
@@ -350,7 +356,7 @@ function paintFrame() {
 startTheme();
 delegate(document.body, { search: () => palette.open(), "this-chat": () => thisChat.open() });
 if (sessionId && frozen === undefined) socket.subscribe(sessionId, known ? app.dataset.cursor : null);
-socket.subscribeSidebar(() => sidebar.catchUp());
+socket.subscribeSidebar(() => sidebar.catchUp(changed));
 socket.connect();
 transcript.paint();
 typeset(byId("transcript")); // what the server has painted

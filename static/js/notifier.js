@@ -6,7 +6,8 @@ const KEPT = "notify"; // in this browser: a choice of the device, not of the ac
 
 export class Notifier {
   constructor() {
-    this.states = new Map(); // session id → the last state heard of
+    this.states = new Map(); // session id → the last state heard of, or painted
+    for (const { dataset } of document.querySelectorAll("#sessions .session")) this.states.set(dataset.session, dataset.state);
     this.unseen = new Set(); // sessions with news since somebody looked
     this.button = byId("notify");
     show(this.button, "Notification" in window);

@@ -49,17 +49,20 @@ export class Sidebar {
     if (title !== undefined && !item.querySelector("input")) fill(item, "title", title || _("New chat"));
     if (platform) fill(item, "platform", platform.charAt(0).toUpperCase() + platform.slice(1));
     if (state === undefined) return;
-    if (state === "running" && item.dataset.state !== "running") this.#toTop(item);
+    if (state === "running" && item.dataset.state !== "running") {
+      item.dataset.activeAt = new Date().toISOString();
+      this.#toTop(item);
+    }
     item.dataset.state = state;
     fill(item, "state", DOTS[state] ?? "");
   }
 
-  /** What changed between the page and its socket, or while there was none; what came meanwhile stands on top. */
-  async catchUp() {
+  /** What changed between the page and its socket, or while there was none, goes to `take`; what came meanwhile stands on top. */
+  async catchUp(take) {
     const newest = [...this.list.querySelectorAll("li")].map((item) => item.dataset.activeAt).sort().at(-1) ?? "";
     const { items } = await call("GET", "/sessions");
     for (const session of items.reverse()) {
-      if (this.#item(session.id) || session.active_at > newest) this.changed({ ...session, session_id: session.id });
+      if (this.#item(session.id) || session.active_at > newest) take({ ...session, session_id: session.id });
     }
   }
 
@@ -91,19 +94,45 @@ export class Sidebar {
   #toTop(item) {
     const place = item.dataset.pinned === "true" ? this.#section(_("Pinned")) : this.#section(_("Today"));
     if (place.firstElementChild !== item) place.prepend(item);
-    for (const section of this.list.querySelectorAll("section")) if (!section.querySelector("li")) section.remove();
+    this.#tidy();
   }
 
   #pin(item, pinned) {
     if ((item.dataset.pinned === "true") === pinned) return;
     item.dataset.pinned = String(pinned);
-    this.#toTop(item);
+    if (pinned) this.#toTop(item);
+    else this.#sortIn(item);
+  }
+
+  /** Back among the days: it is no newer for having been pinned. */
+  #sortIn(item) {
+    const { activeAt } = item.dataset;
+    const isOlder = (other) => other.dataset.pinned !== "true" && other !== item && other.dataset.activeAt < activeAt;
+    const next = [...this.list.querySelectorAll("li")].find(isOlder);
+    const label = dayLabel(activeAt);
+    let list = this.#known(label);
+    if (!list) {
+      list = element("ul");
+      const section = element("section", {}, element("h2", { textContent: label }), list);
+      this.list.insertBefore(section, next?.closest("section") ?? null);
+    }
+    list.insertBefore(item, next?.parentElement === list ? next : null);
+    this.#tidy();
+  }
+
+  #tidy() {
+    for (const section of this.list.querySelectorAll("section")) if (!section.querySelector("li")) section.remove();
+  }
+
+  #known(label) {
+    const headings = [...this.list.querySelectorAll("section h2")];
+    return headings.find((heading) => heading.textContent.trim() === label)?.nextElementSibling;
   }
 
   #section(label) {
+    const known = this.#known(label);
+    if (known) return known;
     const headings = [...this.list.querySelectorAll("section h2")];
-    const known = headings.find((heading) => heading.textContent.trim() === label);
-    if (known) return known.nextElementSibling;
     const list = element("ul");
     const section = element("section", {}, element("h2", { textContent: label }), list);
     const pinned = headings.find((heading) => heading.textContent.trim() === _("Pinned"));
@@ -209,7 +238,7 @@ export class Sidebar {
       this.list.dataset.more = page.next_cursor ?? "";
       for (const session of page.items) if (!this.#item(session.id)) this.#append(session);
     } catch {
-      this.list.dataset.more = "";
+      // the next scroll asks again
     }
     this.loading = false;
   }

@@ -48,6 +48,8 @@ def test_files_come_by_button_drop_and_paste_and_go_with_the_message(ada: Visito
     pasted = page.evaluate_handle(HOLD, [["image.png", "image/png", "not one"]])
     page.locator("#text").evaluate(PASTE, pasted)
     arrived(page, "dot.png", "a.txt", "b.txt", "image.png")
+    expect(chips(page).nth(3).locator("> .icon")).to_be_visible()  # it only says that it is a picture
+    expect(chips(page).nth(3).locator("img")).to_be_hidden()
     chips(page).nth(1).get_by_role("button", name="Remove").click()
     send(page, "all of these")
     expect(page.locator(".row.user [data-slot=files] li")).to_have_count(3)

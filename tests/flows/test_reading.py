@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -92,3 +93,17 @@ def test_whoever_is_away_is_told_once_if_they_asked_for_it(ada: Visitor) -> None
     expect(page.locator(".question")).to_be_visible()
     expect(page).to_have_title(re.compile(r"^\(1\) "))
     assert [body for _, body in page.evaluate("window.told")] == ["It needs you."]
+
+
+def test_whoever_left_a_page_that_was_loaded_meanwhile_is_told_of_its_ending(ada: Visitor) -> None:
+    """W2.10: the page saw no beginning"""
+    ada.context.add_init_script(AWAY)
+    page = ada.log_in()
+    send(page, "Ask me something before you go on.")
+    expect(page.locator(".question")).to_be_visible()
+    page.reload()
+    ada.is_connected(page)
+    page.evaluate("window.away = true")
+    other = ada.tab(urlsplit(page.url).path)
+    other.locator(".question").get_by_role("button", name="Recovery").click()
+    expect(page).to_have_title(re.compile(r"^\(1\) "))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import expect
 
 from tests.flows.conftest import Visitor, in_menu, send
@@ -84,3 +86,38 @@ def test_a_chat_is_pinned_archived_and_brought_back_in_every_tab(ada: Visitor) -
     other.get_by_role("button", name="Bring back").click()
     expect(other.get_by_text("Nothing is archived.")).to_be_visible()
     expect(page.locator("#sessions .session")).to_have_count(1)
+
+
+def test_an_unpinned_chat_stands_among_those_of_its_day(
+    ada: Visitor, stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """W2.9: it is no newer for having been pinned"""
+
+    def old_ones() -> str:
+        from django.contrib.auth.models import User
+
+        from copilot.models import Session
+        from tests import make
+
+        owner = User.objects.get(email=ada.email)
+        for days, title in enumerate(("today's", "yesterday's", "an older one")):
+            session = make.session(owner, title=title)
+            when = timezone.now() - timedelta(days=3 * days if days > 1 else days)
+            Session.objects.filter(pk=session.pk).update(active_at=when)
+        return ""
+
+    page = ada.log_in()
+    stored(old_ones)
+    page.reload()
+    ada.is_connected(page)
+    before = page.locator("#sessions").inner_text()
+    for place in (1, 2):
+        item = page.locator("#sessions .session").nth(place)
+        title = item.locator("[data-slot=title]").inner_text()
+        for act in ("Pin", "Unpin"):
+            item.hover()
+            item.get_by_role("button", name="More").click()
+            page.get_by_role("menuitem", name=act, exact=True).click()
+            item = page.locator("#sessions .session", has_text=title)
+            expect(item).to_have_attribute("data-pinned", "true" if act == "Pin" else "false")
+        assert page.locator("#sessions").inner_text() == before

@@ -57,6 +57,22 @@ def test_an_edited_message_is_a_version_that_every_tab_can_switch(ada: Visitor) 
     expect(bubbles(page)).to_have_text(["Hello again"])
 
 
+def test_what_a_version_made_stands_in_that_version_alone(ada: Visitor) -> None:
+    """W2.7, S14: the file of the other version is in the panel's list, and no card here"""
+    page = ada.log_in()
+    say(page, "Write a file")
+    cards = page.locator("#transcript .made [data-file]")
+    first = cards.get_attribute("data-file")
+    edit(page, 0, "Write a file again")
+    expect(versions(page)).to_contain_text("2/2")
+    expect(page.locator(f'.made:not(:has([data-file="{first}"]))')).to_have_count(1)
+    is_idle(page)
+    expect(cards).to_have_count(1)
+    page.get_by_role("button", name="Previous version").click()
+    expect(cards).to_have_count(1)
+    expect(cards).to_have_attribute("data-file", str(first))
+
+
 def test_an_answer_is_retried_and_says_how_long_it_took(ada: Visitor) -> None:
     """W2.7: time, model, duration; live and after a reload"""
     page = ada.log_in()
