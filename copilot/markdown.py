@@ -32,6 +32,7 @@ BARE_LINK = re.compile(f"https?{_REST}")
 _FILE = r"workspace://[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9a-fA-F-])"
 BARE_LINK_OR_FILE = re.compile(rf"https?{_REST}|{_FILE}(?:[/#?][^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}}*_])?")
 WORKSPACE = "workspace://"
+TASK = re.compile(r"\[([ xX])\] +(?=\S)")
 OWN_LINKS = "noopener noreferrer nofollow"
 TAGS = {
     *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote"),
@@ -39,12 +40,13 @@ TAGS = {
     *("div", "span", "button", "img"),
 }
 ATTRIBUTES = {
+    **{tag: {"dir"} for tag in ("p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "blockquote")},
     "a": {"href", "title", "target", "class"},
     "img": {"src", "alt", "loading"},
-    "ol": {"start"},
+    "ol": {"start", "dir"},
     "th": {"class"},
     "td": {"class"},
-    "div": {"class", "tabindex"},
+    "div": {"class", "tabindex", "dir"},
     "span": {"class"},
     "code": {"class"},
     "button": {"class", "type", "data-act"},
@@ -124,9 +126,14 @@ def _link_open(
     href = str(token.attrGet("href") or "")
     if href.startswith(WORKSPACE) and env.get("find_file"):
         _lead_to_file(token, env["find_file"](href))
-    elif urlsplit(href).scheme:
+    elif _leads_away(href):
         token.attrSet("target", "_blank")
     return renderer.renderToken(tokens, index, options, env)
+
+
+def _leads_away(href: str) -> bool:
+    """From this site: by a whole address, or by one that only leaves out how it is fetched."""
+    return bool(urlsplit(href).scheme) or href.startswith("//")
 
 
 def _lead_to_file(token: Token, linked: Linked | None) -> None:
@@ -161,7 +168,8 @@ def _file_picture(linked: Linked | None, label: str) -> str:
 def _table_open(
     renderer: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    return '<div class="table" tabindex="0"><table>'
+    direction = ' dir="auto"' if tokens[index].level == 0 else ""
+    return f'<div class="table" tabindex="0"{direction}><table>'
 
 
 def _table_close(
@@ -179,6 +187,23 @@ def _cell_open(
     if alignment in {"right", "center"}:
         token.attrSet("class", alignment)
     return renderer.renderToken(tokens, index, options, env)
+
+
+def _find_directions(state: StateCore) -> None:
+    """Each block reads from the side its own first letter says, and what is in it likewise (W2.1)."""
+    for block in state.tokens:
+        if block.level == 0 and block.nesting == 1:
+            block.attrSet("dir", "auto")
+
+
+def _tick_tasks(state: StateCore) -> None:
+    """An item that begins with a box is a task; nothing here can be ticked, so its box is a sign."""
+    for item, paragraph, words in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+        first = words.children[0] if words.children else None
+        if (item.type, paragraph.type) != ("list_item_open", "paragraph_open") or first is None:
+            continue
+        if first.type == "text" and (box := TASK.match(words.content)):
+            first.content = ("☐ " if box[1] == " " else "☑ ") + first.content[box.end() :]
 
 
 def _link_bare_addresses(state: StateCore) -> None:
@@ -229,6 +254,8 @@ def _text(content: str) -> Token:
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
     formulas.teach(parser)
+    parser.core.ruler.push("directions", _find_directions)
+    parser.core.ruler.push("tasks", _tick_tasks)
     parser.core.ruler.push("bare_links", _link_bare_addresses)
     rules = {
         "fence": _fence,

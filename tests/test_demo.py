@@ -11,6 +11,7 @@ from copilot import dispatch
 from copilot.commands import Decide
 from copilot.models import Approval, Message, Question
 from copilot.providers import catalogue
+from copilot.workspace import files
 from tests import make
 from tests.engine import Rig, answer, assert_same_page, ended, folded, fresh, queue, start, told, until
 from tests.engine import rig_fixture as rig_fixture
@@ -25,6 +26,16 @@ def _without_a_key(rig: Rig) -> Iterator[None]:
     catalogue.configure(catalogue.Catalogue(entries=chain, tiers=tiers, demo_tokens_per_second=10_000))
     yield
     catalogue.configure(before)
+
+
+def test_the_demo_hears_what_was_written_and_not_what_the_server_adds(rig):
+    """W1.2: the first message tells how many files there are, which is no wish for one"""
+    files.store(make.ada().pk, name="notes.txt", content=b"calm", source="upload")
+    session = make.session()
+    turn_id = start(session, "Use a tool and make a todo list.")
+    ended(turn_id)
+    called = Message.objects.filter(turn=turn_id, kind="tool_call").values_list("data__tool", flat=True)
+    assert set(called) == {"todos_write", "current_time"}
 
 
 def test_everything_can_be_tried_offline_and_is_labelled_a_demo(rig):

@@ -39,6 +39,30 @@ def test_links_open_safely() -> None:
     assert "noopener" in html
 
 
+@pytest.mark.parametrize("address", ["https://example.com", "//example.com/x", "mailto:a@example.com"])
+def test_a_link_out_of_the_site_leaves_the_chat_open(address: str) -> None:
+    """W2.1: an address without its scheme leads away too"""
+    assert 'target="_blank"' in markdown.render(f"[x]({address})")
+    assert 'target="_blank"' not in markdown.render("[x](/files/)")
+
+
+def test_a_task_is_shown_by_a_sign_as_the_browser_shows_it() -> None:
+    """W2.1: a reload changes nothing; words in brackets elsewhere are words"""
+    html = markdown.render("- [x] done\n- [ ] **open**\n- [y] other\n\n[x] alone")
+    assert "<li>☑ done</li>" in html
+    assert "<li>☐ <strong>open</strong></li>" in html
+    assert "<li>[y] other</li>" in html
+    assert ">[x] alone</p>" in html
+
+
+def test_each_block_reads_from_its_own_side() -> None:
+    """W2.1: an Arabic answer runs from the right, lists and tables included; what is inside follows its block"""
+    html = markdown.render("# سلام\n\n- مرحبا\n\n> مرحبا\n\n| a |\n|--|\n| b |\n\nHello")
+    for tag in ("h1", "ul", "blockquote", 'div class="table" tabindex="0"'):
+        assert f'<{tag} dir="auto">' in html
+    assert html.count("dir=") == 5
+
+
 def test_a_bare_address_becomes_a_link_without_the_full_stop_after_it() -> None:
     html = markdown.render("See https://example.com/x. Then `https://not.a/link`.")
     assert ">https://example.com/x</a>." in html

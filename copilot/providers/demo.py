@@ -35,7 +35,7 @@ from copilot.providers.scripted import (
     WallClock,
     play,
 )
-from copilot.tags import strip_server_tags
+from copilot.tags import SERVER_TAGS, strip_server_tags
 
 LONG_SECONDS = 60
 _WORD = re.compile(r"\S+\s*|\s+")
@@ -88,6 +88,11 @@ def part_{n}(events: list[str]) -> str:
 3. Every open page appends them in the same frame.
 
 """
+LONG_OPENING = """Here is the long answer. It takes about a minute.
+
+**Send me something while I write:** it waits above the box, where you can edit, move or remove it, or send it at once.
+
+"""
 DELETING = "The file is written. I delete it again, if you let me.\n"
 CALLS: dict[str, dict[str, JSON]] = {
     "write_file": {
@@ -134,7 +139,9 @@ REFLECTION = """The user wants to see how I think, so I think slowly and in orde
 2. What could go wrong? They could stand in the way of the answer. So they fold into one line when I am done.
 3. What do I answer? That opening this line shows exactly these words.
 """
-_SERVER_BLOCK = re.compile(r"<(env_context|attached_files)>.*?</\1>", re.DOTALL)
+_SERVER_BLOCK = re.compile(  # all that is not the user's own words
+    rf"<({'|'.join(tag for tag in SERVER_TAGS if tag != 'user_follow_up')})>.*?</\1>", re.DOTALL
+)
 
 
 class DemoProvider:
@@ -266,7 +273,7 @@ def _readable(content: str) -> str:
 
 def _long(words: int) -> str:
     """Parts until the answer holds about `words` words."""
-    text, number = "Here is the long answer. It takes about a minute.\n\n", 0
+    text, number = LONG_OPENING, 0
     count = len(_WORD.findall(text))
     while count < words:
         number += 1

@@ -252,6 +252,7 @@ def _tries() -> list[dict[str, str]]:
     """What the demo's script shows off, one part each (W1.2)."""
     return [
         {"name": _("streaming"), "text": _("Give me a long answer that I can stop or steer.")},
+        {"name": _("queueing"), "text": _("Give me a long answer: I send more while you write.")},
         {"name": _("reasoning"), "text": _("Think aloud before you answer.")},
         {"name": _("tools"), "text": _("Use a tool and make a todo list.")},
         {"name": _("approval"), "text": _("Delete a file, but let me approve it first.")},

@@ -22,6 +22,8 @@ export async function call(method, path, body, options = {}) {
     },
     body: body === undefined ? undefined : JSON.stringify(body),
     ...options,
+  }).catch(() => {
+    throw new Refused(0, { error: { code: "not_connected", message: _("Not connected right now. Please try again in a moment.") } });
   });
   const answer = response.status === 204 ? null : await response.json().catch(() => null);
   if (!response.ok) throw new Refused(response.status, answer);

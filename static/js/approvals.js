@@ -1,5 +1,6 @@
 // Calls that wait for a person: what would run, with which arguments, at what cost; approve, change, reject, or allow (W2.4).
 
+import { paintCards, submit } from "./cards.js";
 import { byId, clone, element, fill, show, slot } from "./dom.js";
 import { toolLabel } from "./rows.js";
 import { _ } from "./words.js";
@@ -19,16 +20,9 @@ export class Approvals {
   }
 
   paint({ approvals, autoApprove }) {
-    if (this.seen.approvals !== approvals) this.#paintCards(approvals);
+    if (this.seen.approvals !== approvals) paintCards(this.box, approvals, (approval) => this.#card(approval));
     if (this.seen.autoApprove !== autoApprove) this.#paintUnasked(autoApprove);
     this.seen = { approvals, autoApprove };
-  }
-
-  #paintCards(approvals) {
-    const known = new Map([...this.box.children].map((card) => [card.dataset.approval, card]));
-    for (const [id, card] of known) if (!approvals.some((one) => one.id === id)) card.remove();
-    for (const approval of approvals) if (!known.has(approval.id)) this.box.append(this.#card(approval));
-    show(this.box, approvals.length > 0);
   }
 
   #paintUnasked({ enabled, cap_microdollars: cap, sub_sessions: too, inherited }) {
@@ -41,7 +35,6 @@ export class Approvals {
 
   #card(approval) {
     const card = clone("approval-card");
-    card.dataset.approval = approval.id;
     fill(card, "what", `${toolLabel(approval.tool)}?`);
     fill(card, "cost", approval.estimate_microdollars === null ? "" : _("about {amount}", { amount: dollars(approval.estimate_microdollars) }));
     fill(card, "why", [approval.reason, approval.block_reason, remaining(approval)].filter(Boolean).join(" "));
@@ -49,10 +42,12 @@ export class Approvals {
     slot(card, "fields").append(...fields);
     card.onsubmit = (event) => {
       event.preventDefault();
-      this.#send(card, () => this.#approve(card, approval));
+      submit(card, () => this.#approve(card, approval));
     };
-    card.elements.reject.onclick = () => this.#send(card, () => this.#reject(card));
-    card.elements.allow.onclick = () => this.#send(card, () => this.#allow(card, approval));
+    card.elements.reject.onclick = () => submit(card, () => this.#reject(card));
+    card.elements.allow.onclick = () => submit(card, () => this.#allow(card, approval));
+    onEnter(card.elements.feedback, card.elements.reject);
+    onEnter(card.elements.cap, card.elements.allow);
     return card;
   }
 
@@ -62,7 +57,7 @@ export class Approvals {
   }
 
   #reject(card) {
-    return this.decide({ approval_id: card.dataset.approval, decision: "reject", feedback: card.elements.feedback.value.trim() });
+    return this.decide({ approval_id: card.dataset.id, decision: "reject", feedback: card.elements.feedback.value.trim() });
   }
 
   async #allow(card, approval) {
@@ -78,25 +73,24 @@ export class Approvals {
     await this.allow({ enabled: false }).catch(() => {});
     button.disabled = false;
   }
+}
 
-  async #send(card, act) {
-    const controls = [...card.elements];
-    for (const control of controls) control.disabled = true;
-    show(slot(card, "problem"), false);
-    try {
-      await act();
-    } catch (problem) {
-      show(fill(card, "problem", problem.message), true);
-      for (const control of controls) control.disabled = false;
-    }
-  }
+/** Enter means the button beside a field: left to the form, it would approve what somebody is about to reject. */
+function onEnter(input, button) {
+  input.onkeydown = (event) => {
+    if (event.key !== "Enter" || event.isComposing) return;
+    event.preventDefault();
+    button.click();
+  };
 }
 
 function field({ id, editable }, name, value) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
-  const area = element("textarea", { id: `${id}-${name}`, value: text, rows: Math.min(8, Math.ceil(text.length / LINE) || 1) });
+  const lines = text.split("\n").reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / LINE)), 0);
+  const area = element("textarea", { id: `${id}-${name}`, value: text, rows: Math.min(8, lines) });
   area.dataset.argument = name;
   area.spellcheck = false;
+  area.dir = "auto";
   area.readOnly = !editable;
   return element("div", { className: "approval-field" }, element("label", { htmlFor: area.id, textContent: name }), area);
 }

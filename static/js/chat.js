@@ -5,6 +5,7 @@ import { Approvals } from "./approvals.js";
 import { Artifacts } from "./artifacts.js";
 import { Aside } from "./aside.js";
 import { Composer } from "./composer.js";
+import { focusComposer } from "./cards.js";
 import { confirmed } from "./confirm.js";
 import { byId, delegate, fill, show, slot } from "./dom.js";
 import { Dock } from "./dock.js";
@@ -27,6 +28,7 @@ import { _, refusal, translated } from "./words.js";
 const QUIET_FOR = 1500; // a connection back within this time was never worth a word
 
 const PATIENT_FOR = 2500;
+const OLDER_AGAIN_AFTER = 5000;
 
 const app = byId("app");
 let sessionId = app.dataset.session || null;
@@ -45,7 +47,7 @@ const command = (kind, fields) => socket.command(kind, { session_id: sessionId, 
 const answer = (fields) => socket.command("question.answer", fields);
 const artifacts = new Artifacts(state, transcript, { session: () => sessionId });
 const composer = new Composer({ sessionId, onSend: send, onCommand: obey, onStop: stop, onRecall: recall });
-const dock = new Dock({ send: attempt, answer });
+const dock = new Dock({ send: attempt, answer, onTooLate: tooLate });
 const approvals = new Approvals({
   decide: (fields) => socket.command("approval.decide", fields),
   allow: (fields) => call("PATCH", `/sessions/${sessionId}`, { auto_approve: fields }),
@@ -160,7 +162,7 @@ async function send(message) {
       return;
     }
     outbox.remove(entry);
-    if (problem.code.startsWith("limit_")) refusedByLimit(entry, problem);
+    if (problem.code?.startsWith("limit_")) refusedByLimit(entry, problem);
     else notSent(entry, problem.message);
   }
   transcript.schedule();
@@ -200,6 +202,12 @@ function notSent(entry, words) {
   transcript.schedule();
 }
 
+/** A waiting message was taken while somebody changed it: their words are not lost. */
+function tooLate(text) {
+  composer.giveBack({ text, files: [] });
+  toast(_("It was sent before you changed it. Your words are in the box."));
+}
+
 async function startSession() {
   const session = await call("POST", "/sessions", {});
   sessionId = session.id;
@@ -221,6 +229,7 @@ async function attempt(kind, fields) {
 
 function stop() {
   if (!state.turn) return;
+  if (document.activeElement === byId("stop")) focusComposer();
   byId("stop").disabled = true;
   attempt("turn.stop").finally(() => {
     byId("stop").disabled = false;
@@ -246,15 +255,17 @@ function leave() {
   location.assign("/chat/");
 }
 
+let olderFrom = 0; // after a page that could not be had, scrolling asks for none until then
 async function loadOlder() {
-  if (!state.hasOlder || loadOlder.busy || !sessionId) return;
+  if (!state.hasOlder || loadOlder.busy || !sessionId || Date.now() < olderFrom) return;
   loadOlder.busy = true;
   try {
     const first = state.rows.get(state.order[0]);
     const page = await call("GET", `/sessions/${sessionId}/messages?before=${first.sequence}`);
     addOlder(state, page.items, page.has_older);
-    scroll.keepingPlace(transcript.elements.get(first.id), () => transcript.paint());
+    scroll.keepingPlace(() => transcript.paint());
   } catch (problem) {
+    olderFrom = Date.now() + OLDER_AGAIN_AFTER;
     toast(problem.message);
   }
   loadOlder.busy = false;
@@ -283,7 +294,13 @@ byId("transcript").addEventListener("change", (event) => {
   versions.retry(choice);
   choice.value = "";
 });
-if (byId("tries")) delegate(byId("tries"), { try: (button) => composer.say(button.dataset.text) });
+const tries = {
+  try: (button) => {
+    focusComposer(); // they go away while it answers
+    composer.say(button.dataset.text);
+  },
+};
+if (byId("tries")) delegate(byId("tries"), tries);
 byId("share").addEventListener("click", () => share(null));
 delegate(byId("empty"), {
   example: (link, event) => {
@@ -293,6 +310,7 @@ delegate(byId("empty"), {
 });
 byId("older").addEventListener("click", (event) => {
   event.preventDefault();
+  olderFrom = 0;
   loadOlder();
 });
 

@@ -1,8 +1,11 @@
 // The box one writes in: keys, draft, model choice. It hands over what to send and knows no more.
 
 import { Attachments } from "./attachments.js";
+import { focusComposer } from "./cards.js";
 import { byId, show } from "./dom.js";
 import { Slashes } from "./slashes.js";
+
+const PHONE = matchMedia("(pointer: coarse) and (max-width: 48rem)");
 
 export class Composer {
   /** Callbacks: `onSend({text, attachments, tier, mode})`, `onCommand(name, {text, …})`, `onStop()`, `onRecall()`: ↑ in an empty box. */
@@ -10,6 +13,7 @@ export class Composer {
     this.form = byId("composer");
     this.text = byId("text");
     this.running = false;
+    if (PHONE.matches) this.text.enterKeyHint = "enter";
     Object.assign(this, { sessionId, onSend, onCommand, onStop, onRecall });
     this.slashes = new Slashes(this.text, (text) => this.put(text));
     this.#restore();
@@ -31,9 +35,8 @@ export class Composer {
   setRunning(running) {
     if (this.running === running) return;
     this.running = running;
-    const held = document.activeElement === byId("stop");
+    if (!running && document.activeElement === byId("stop")) focusComposer();
     show(byId("stop"), running);
-    if (held && !running) this.text.focus();
     this.#buttons();
   }
 
@@ -101,7 +104,7 @@ export class Composer {
     if (event.isComposing || this.slashes.key(event)) return;
     if (event.key === "Enter" && !event.shiftKey) {
       // A phone's keyboard has no Shift+Enter to speak of: there Enter breaks the line and the button sends.
-      if (matchMedia("(pointer: coarse) and (max-width: 48rem)").matches) return;
+      if (PHONE.matches) return;
       event.preventDefault();
       this.#submit();
     } else if (event.key === "ArrowUp" && this.text.value === "") {

@@ -1,5 +1,6 @@
 // What stands above the composer: todos, open questions, and messages that wait for the running turn.
 
+import { focusComposer, paintCards, submit } from "./cards.js";
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
 import { Limit } from "./limit.js";
 import { _ } from "./words.js";
@@ -7,10 +8,9 @@ import { _ } from "./words.js";
 const MARKS = { pending: "○", in_progress: "◐", completed: "●" };
 
 export class Dock {
-  /** `send(kind, fields)` sends a command and shows a refusal; `answer(fields)` answers a question or fails. */
-  constructor({ send, answer }) {
-    this.send = send;
-    this.answer = answer;
+  /** `send(kind, fields)` sends a command and shows a refusal; `answer(fields)` answers a question or fails; `onTooLate(text)`: a change to what has left the queue. */
+  constructor({ send, answer, onTooLate }) {
+    Object.assign(this, { send, answer, onTooLate });
     this.queue = byId("queue");
     this.questions = byId("questions");
     this.limit = new Limit();
@@ -69,13 +69,39 @@ export class Dock {
   #paintQueue(items, sending) {
     const focused = document.activeElement?.closest?.("#queue [data-act]");
     const again = focused && [focused.closest(".chip").dataset.message, focused.dataset.act];
-    const chips = items.map((item) => (item.id === this.editing ? this.#editor(item) : this.#chip(item)));
-    const waiting = sending.map((one) => element("li", { className: "chip pending" }, element("span", { className: "chip-text", textContent: one.text })));
-    show(this.queue, chips.length + waiting.length > 0);
-    if (!this.queue.querySelector(".editing") || !items.some((item) => item.id === this.editing)) {
-      this.queue.replaceChildren(...chips, ...waiting);
+    const waiting = sending.map((one) => element("li", { className: "chip pending" }, element("span", { className: "chip-text", textContent: one.text, dir: "auto" })));
+    show(this.queue, items.length + waiting.length > 0);
+    const editor = this.#openEditor(items);
+    for (const old of [...this.queue.children]) if (old !== editor) old.remove();
+    let passed = !editor;
+    for (const item of items) {
+      if (editor && item.id === this.editing) passed = true;
+      else if (passed) this.queue.append(this.#entry(item));
+      else editor.before(this.#entry(item)); // around it: moved itself, it would lose its focus
     }
-    if (again) this.queue.querySelector(`[data-message="${again[0]}"] [data-act="${again[1]}"]`)?.focus();
+    this.queue.append(...waiting);
+    if (again) this.#refocus(...again);
+  }
+
+  /** What somebody writes in stays as it is; when its message has been taken, the words are handed back. */
+  #openEditor(items) {
+    const editor = this.queue.querySelector(".editing");
+    if (!editor || items.some((item) => item.id === this.editing)) return editor;
+    this.editing = null;
+    const area = editor.querySelector("textarea");
+    if (area.value.trim() !== area.defaultValue) this.onTooLate(area.value);
+    return null;
+  }
+
+  #entry(item) {
+    return item.id === this.editing ? this.#editor(item) : this.#chip(item);
+  }
+
+  #refocus(message, act) {
+    const chip = this.queue.querySelector(`[data-message="${message}"]`);
+    const control = chip?.querySelector(`[data-act="${act}"]:not([hidden])`) ?? chip?.querySelector("[data-act]:not([hidden])");
+    if (control) control.focus();
+    else focusComposer();
   }
 
   #chip(item) {
@@ -90,7 +116,7 @@ export class Dock {
     const chip = clone("queued-editor");
     chip.dataset.message = item.id;
     const area = chip.querySelector("textarea");
-    area.value = item.text;
+    area.value = area.defaultValue = item.text;
     chip.querySelector("form").onsubmit = (event) => {
       event.preventDefault();
       const text = area.value.trim();
@@ -110,10 +136,12 @@ export class Dock {
   }
 
   #edit(id) {
+    const before = this.editing;
     this.editing = id;
     this.queue.replaceChildren();
     this.#paintQueue(this.state.queue, []);
-    this.queue.querySelector("textarea")?.focus();
+    if (id) this.queue.querySelector("textarea")?.focus();
+    else this.#refocus(before, "queue-edit");
   }
 
   #onQueued(kind, button, fields = {}) {
@@ -132,16 +160,12 @@ export class Dock {
   // --- questions ---
 
   #paintQuestions(questions) {
-    const known = new Map([...this.questions.children].map((card) => [card.dataset.question, card]));
-    for (const [id, card] of known) if (!questions.some((one) => one.id === id)) card.remove();
-    for (const question of questions) if (!known.has(question.id)) this.questions.append(this.#card(question));
-    show(this.questions, questions.length > 0);
+    paintCards(this.questions, questions, (question) => this.#card(question));
     this.#countDown();
   }
 
   #card(question) {
     const card = clone("question-card");
-    card.dataset.question = question.id;
     card.dataset.deadline = question.deadline;
     fill(card, "question", question.question);
     slot(card, "choices").append(
@@ -158,15 +182,8 @@ export class Dock {
     return card;
   }
 
-  async #answer(card, fields) {
-    const controls = [...card.elements];
-    for (const control of controls) control.disabled = true;
-    try {
-      await this.answer({ question_id: card.dataset.question, ...fields });
-    } catch (problem) {
-      show(fill(card, "problem", problem.message), true);
-      for (const control of controls) control.disabled = false;
-    }
+  #answer(card, fields) {
+    return submit(card, () => this.answer({ question_id: card.dataset.id, ...fields }));
   }
 
   #countDown() {

@@ -14,7 +14,7 @@ const ALLOWED = {
     "p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "strong", "em", "s",
     "del", "code", "pre", "a", "table", "thead", "tbody", "tr", "th", "td", "div", "span", "button", "img",
   ],
-  ALLOWED_ATTR: ["href", "src", "alt", "loading", "title", "target", "rel", "class", "start", "type", "tabindex", "data-act"],
+  ALLOWED_ATTR: ["href", "src", "alt", "loading", "title", "target", "rel", "class", "start", "type", "tabindex", "dir", "data-act"],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|[^a-z]|[a-z+.-]+(?:[^a-z+.:-]|$))/i,
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
@@ -111,7 +111,7 @@ function rendered(tokens, links) {
   const fragment = globalThis.DOMPurify.sanitize(marked.parser(tokens), ALLOWED);
   for (const link of fragment.querySelectorAll("a[href]")) {
     link.rel = "noopener noreferrer nofollow";
-    if (/^[a-z][a-z0-9+.-]*:/i.test(link.getAttribute("href"))) link.target = "_blank";
+    if (/^([a-z][a-z0-9+.-]*:|\/\/)/i.test(link.getAttribute("href"))) link.target = "_blank";
   }
   for (const picture of fragment.querySelectorAll(`img:not([src^="${OWN_BYTES}"])`)) picture.remove(); // whatever the rules above let through
   typeset(fragment);
@@ -208,6 +208,7 @@ export class GrowingMarkdown {
     const grown = this.#grow(tokens[first], links) ? 1 : 0;
     const fragment = rendered(grown ? tokens.slice(first + 1) : tokens, links);
     const count = fragment.childNodes.length;
+    if (!this.lead.length) for (const block of fragment.children) block.dir = "auto"; // what stands in a quote reads from the quote's side
     morph(this.element, fragment, this.kept + grown, last ? Infinity : count);
     return grown + count;
   }

@@ -56,17 +56,18 @@ export class Transcript {
 
   #paintRow(id) {
     const row = this.state.rows.get(id);
-    if (!row) {
-      this.elements.get(id)?.remove();
-      this.elements.delete(id);
-      return;
-    }
+    if (!row) return this.#remove(id);
     if (row.kind === "tool_call") this.calls.set(row.content.call_id, id);
     if (row.kind === "tool_result" && this.calls.has(row.content.call_id)) {
       return this.#paintTool(this.state.rows.get(this.calls.get(row.content.call_id)), row.content);
     }
     const item = this.#itemOf(row);
     if (item) PAINTERS[row.kind].call(this, item, row);
+  }
+
+  #remove(id) {
+    this.elements.get(id)?.remove();
+    this.elements.delete(id);
   }
 
   #itemOf(row) {
@@ -106,16 +107,18 @@ export class Transcript {
     return id ? rows.get(id) : null;
   }
 
-  paintToolCall(item, row) {
-    const result = this.#resultOf(row.content.call_id);
-    this.#paintTool(row, result);
+  /** A result whose call was on an older page stood alone; with its call it is one row. */
+  paintToolCall(row) {
+    const result = row.kind === "tool_result" ? row : this.#resultOf(row.content.call_id);
+    if (result && result !== row) this.#remove(result.id);
+    this.#paintTool(row, result?.content);
   }
 
   #resultOf(callId) {
     const { order, rows } = this.state;
     for (let i = order.length - 1; i >= 0; i -= 1) {
       const row = rows.get(order[i]);
-      if (row.kind === "tool_result" && row.content.call_id === callId) return row.content;
+      if (row.kind === "tool_result" && row.content.call_id === callId) return row;
       if (row.kind === "tool_call" && row.content.call_id === callId) return null;
     }
     return null;
@@ -173,10 +176,10 @@ const PAINTERS = {
     this.paintProse(slot(item, "prose"), row);
   },
   tool_call(item, row) {
-    this.paintToolCall(item, row);
+    this.paintToolCall(row);
   },
   tool_result(item, row) {
-    this.paintToolCall(item, row);
+    this.paintToolCall(row);
   },
   notice(item, row) {
     const { code, label, hint, action, details, model, request_id: request } = row.content;

@@ -58,7 +58,7 @@ export function toolState(result, call, running) {
   if (result?.cancelled) return { state: "cancelled", note: _("stopped") };
   if (result) return { state: result.success ? "done" : "failed", note: result.success ? duration(result.duration_ms) : _("failed · {duration}", { duration: duration(result.duration_ms) }) };
   if (!running) return { state: "cancelled", note: _("stopped") };
-  return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? "waiting" : _("running…")) };
+  return { state: call?.state ?? "running", note: call?.progress || (call?.state === "waiting" ? _("waiting") : _("running…")) };
 }
 
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" }); // made once: they are dear

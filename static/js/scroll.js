@@ -55,10 +55,13 @@ export class Scroll {
   }
 
   /** Run `change`, which puts rows above, and keep what is on screen where it is. */
-  keepingPlace(anchor, change) {
-    const before = anchor?.getBoundingClientRect().top;
+  keepingPlace(change) {
+    const { top } = this.box.getBoundingClientRect();
+    const places = [...this.box.querySelectorAll("[data-row]")].map((row) => [row, row.getBoundingClientRect()]);
+    const seen = places.filter(([, place]) => place.bottom > top); // a row that is folded away has no place
     change();
-    if (anchor) this.box.scrollTop += anchor.getBoundingClientRect().top - before;
+    const [anchor, before] = seen.find(([row]) => row.getClientRects().length) ?? [];
+    if (anchor) this.box.scrollTop += anchor.getBoundingClientRect().top - before.top;
     this.lastTop = this.box.scrollTop;
   }
 }

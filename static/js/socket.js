@@ -8,6 +8,7 @@ const PING_EVERY = 25_000;
 const PONG_WITHIN = 10_000;
 const ANSWER_WITHIN = 20_000;
 const STRANGER = 4401;
+const AWAY = ["unavailable", "internal_error"]; // the server is there, what it needs is not: no reason to follow nothing
 const RELOAD_ONCE_IN = 60_000; // a page that is refused again right after a reload must not spin
 
 export class CommandFailed extends Error {
@@ -95,17 +96,20 @@ export class Socket {
       (problem) => {
         if (problem.code === "disconnected" || problem.code === "not_connected") return;
         if (problem.code === "invalid_cursor") return this.subscribe(sessionId, null);
+        if (AWAY.includes(problem.code)) return this.socket.close(); // again, from the same cursor
         this.cursors.delete(sessionId);
         throw problem;
       },
     );
   }
 
-  #opened() {
-    this.failures = 0;
-    for (const sessionId of this.cursors.keys()) this.#subscribe(sessionId).catch(() => {});
-    if (this.onFollowed) this.#followSidebar();
+  async #opened() {
+    const { socket } = this;
     this.pingTimer = setInterval(() => this.#ping(), PING_EVERY);
+    if (this.onFollowed) this.#followSidebar();
+    await Promise.allSettled([...this.cursors.keys()].map((sessionId) => this.#subscribe(sessionId)));
+    if (!this.open || socket !== this.socket) return; // refused for now, or lost again: no better than before
+    this.failures = 0;
     this.onStatus("open");
   }
 

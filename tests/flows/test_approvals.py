@@ -44,6 +44,20 @@ def test_a_rejection_carries_its_reason(ada: Visitor) -> None:
     expect(page.locator(".row.answer .prose").last).to_contain_text("I still need it")
 
 
+def test_enter_means_the_button_beside_its_field(ada: Visitor) -> None:
+    """W2.4: who writes a reason and presses Enter has not approved; the cap's Enter allows up to it"""
+    page = ada.log_in()
+    asked(page).get_by_label("Reason for rejecting").fill("Not this one")
+    page.keyboard.press("Enter")
+    expect(card(page)).to_have_count(0)
+    expect(page.locator(".row.answer .prose").last).to_contain_text("Not this one")
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    asked(page).get_by_text("Always allow in this chat").click()
+    card(page).get_by_label("Cost cap in US dollars").fill("2")
+    page.keyboard.press("Enter")
+    expect(page.locator("#unasked")).to_contain_text("up to $2.00")
+
+
 def test_arguments_can_be_changed_and_a_wrong_change_is_explained(ada: Visitor) -> None:
     """W2.4, A11.6: refused changes leave the card open"""
     page = ada.log_in()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
 from tests.flows.conftest import Site, Visitor, send
 
@@ -103,6 +104,103 @@ def test_queued_messages_can_be_moved_and_removed(ada: Visitor) -> None:
     page.keyboard.press("Escape")
     is_idle(page)
     expect(chips(page)).to_have_text([re.compile("first")])  # T7.4: a stop keeps the queue
+
+
+def test_an_open_chip_stays_open_while_others_come_and_gives_its_focus_back(ada: Visitor) -> None:
+    """W2.5, W4.2: what is sent meanwhile stands around the editor, and nobody is left without a focus"""
+    page = ada.log_in()
+    send(page, LONG)
+    expect(answers(page)).to_contain_text("Part 1")
+    for text in ("first", "second"):
+        send(page, text)
+        expect(chips(page).last).to_contain_text(text)
+    chips(page).nth(1).get_by_role("button", name="Edit").click()
+    page.get_by_label("Queued message").fill("half a thou")
+    send(page, "third")
+    expect(chips(page)).to_have_text([re.compile("first"), re.compile("Save"), re.compile("third")])
+    expect(page.get_by_label("Queued message")).to_have_value("half a thou")
+    page.get_by_label("Queued message").press("Escape")
+    expect(chips(page).nth(1).get_by_role("button", name="Edit")).to_be_focused()
+    chips(page).nth(1).get_by_role("button", name="Move up").press("Enter")
+    expect(chips(page)).to_have_text([re.compile("second"), re.compile("first"), re.compile("third")])
+    for left in (2, 1, 0):
+        chips(page).first.get_by_role("button", name="Remove").press("Enter")
+        expect(chips(page)).to_have_count(left)
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.get_by_role("button", name="Stop").press("Enter")
+    is_idle(page)
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+
+
+def test_what_was_changed_too_late_is_not_lost(ada: Visitor) -> None:
+    """W2.5: the message is taken while somebody edits it; their words go to the composer"""
+    page = ada.log_in()
+    send(page, LONG)
+    expect(answers(page)).to_contain_text("Part 1")
+    send(page, "say this")
+    other = ada.tab(page.url.removeprefix(ada.site.url))
+    chips(page).get_by_role("button", name="Edit").click()
+    page.get_by_label("Queued message").fill("say that instead")
+    chips(other).get_by_role("button", name="Send now").click()
+    expect(bubbles(page)).to_have_text([LONG, "say this"])
+    expect(page.get_by_label("Message", exact=True)).to_have_value("say that instead")
+
+
+def test_chips_are_put_in_order_on_a_phone(visit: Callable[..., Visitor]) -> None:
+    """W2.5, W4.1"""
+    page = visit(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True).log_in()
+    for text, shown in ((LONG, "Part 1"), ("first", "first"), ("second", "second")):
+        page.get_by_label("Message", exact=True).fill(text)
+        page.get_by_role("button", name="Send", exact=True).tap()
+        expect(page.get_by_text(shown, exact=True)).to_be_visible()
+    expect(chips(page)).to_have_count(2)
+    chips(page).nth(1).get_by_role("button", name="Move up").tap()
+    expect(chips(page)).to_have_text([re.compile("second"), re.compile("first")])
+
+
+def test_first_words_that_cannot_be_sent_go_back_to_the_box(ada: Visitor) -> None:
+    """W2.6: no network, and no chat yet: what was typed is not lost"""
+    page = ada.log_in()
+    ada.outage = True
+    page.route("**/api/v1/sessions", lambda route: route.abort())
+    send(page, "Precious words")
+    expect(page.locator("#problem")).to_contain_text("Not connected")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Precious words")
+    page.unroute("**/api/v1/sessions")
+    page.keyboard.press("Enter")
+    expect(bubbles(page)).to_have_text(["Precious words"])
+
+
+def test_a_chat_that_cannot_be_followed_yet_is_asked_for_again(ada: Visitor) -> None:
+    """W2.6, T8.2: after a reconnect the database is still away; the page goes on where it was, not nowhere"""
+    page = ada.log_in()
+    send(page, "Hello")
+    expect(answers(page)).to_contain_text("kill -9")
+    is_idle(page)
+    asked: list[str] = []
+
+    def between(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def heard(text: str | bytes) -> None:
+            command = json.loads(text)
+            if command["kind"] == "session.subscribe":
+                asked.append(command.get("cursor", ""))
+                if len(asked) == 1:
+                    away = {"kind": "error", "ref": command["ref"], "code": "unavailable", "message": "Away."}
+                    return socket.send(json.dumps(away))
+            server.send(text)
+            return None
+
+        socket.on_message(heard)
+
+    late = ada.context.new_page()
+    late.route_web_socket("**/ws/", between)
+    late.goto(page.url)
+    ada.is_connected(late)
+    send(page, "And more")
+    expect(bubbles(late)).to_have_text(["Hello", "And more"])
+    assert asked[0] == asked[1] != ""
 
 
 def test_stop_edit_and_resend(ada: Visitor) -> None:
@@ -209,8 +307,9 @@ def test_a_question_is_a_card_that_an_answer_closes(ada: Visitor) -> None:
     card = page.locator(".question")
     expect(card).to_contain_text("Which part shall I show next?")
     expect(card.locator(".countdown")).to_have_text(re.compile(r"^\d:\d\d$"))
-    card.get_by_role("button", name="Recovery").click()
+    card.get_by_role("button", name="Recovery").press("Enter")
     expect(card).to_have_count(0)
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
     expect(answers(page).last).to_contain_text("Recovery")
 
 

@@ -139,6 +139,43 @@ def test_older_messages_come_on_scrolling_up_and_nothing_moves(
     expect(page.locator(".row .prose").first).to_have_text("Line 0")
 
 
+def test_older_steps_join_those_that_stand_there_and_nothing_moves(
+    ada: Visitor, stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """W2.2, W2.3: a page begins inside a turn, between a call and its result; its first rows are folded away"""
+
+    def long_turns() -> str:
+        from django.contrib.auth.models import User
+
+        from tests import make
+
+        session = make.session(User.objects.get(email=ada.email), title="Long")
+        for number in range(8):
+            turn = make.turn(session, "succeeded")
+            make.message(session, content=f"Do {number}", turn=turn)
+            for step in range(9):
+                call = f"c{number}-{step}"
+                data = {"tool": "current_time", "arguments": {}}
+                make.message(session, "tool_call", call_id=call, data=data, turn=turn)
+                said = {"tool": "current_time", "success": True, "preview": call, "duration_ms": 5}
+                make.message(
+                    session, "tool_result", call_id=call, data=said | {"truncated": False}, turn=turn
+                )
+            make.message(session, "assistant", content=f"Done {number}. " + "Word " * 400, turn=turn)
+        return str(session.pk)
+
+    page = ada.log_in()
+    page.goto(f"{ada.site.url}/chat/{stored(long_turns)}/")
+    ada.is_connected(page)
+    expect(page.locator("[data-row]:not([data-folded])").first).to_contain_text("Done 5")
+    line = page.get_by_text("Do 6", exact=True)
+    where = "row => (document.querySelector('#scroll').scrollTo(0, 0), row.getBoundingClientRect().top)"
+    before = line.evaluate(where)
+    expect(page.get_by_text("Do 3", exact=True)).to_have_count(1)
+    assert line.evaluate("row => row.getBoundingClientRect().top") == pytest.approx(before, abs=2)
+    expect(page.locator(".row.fold")).to_have_text([re.compile("Show 9 steps")] * 5)
+
+
 def test_the_first_chat_page_is_small_and_asks_nobody_else(ada: Visitor, site: Site) -> None:
     """W4.3: 150 KB compressed in total, no third party, one socket."""
     ada.log_in()
