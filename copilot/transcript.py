@@ -14,7 +14,7 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
 from copilot import markdown, shell, stepfolds
-from copilot.events import MessageView, ToolCallContent, ToolResultContent, tool_label
+from copilot.events import Content, MessageView, NoticeContent, ToolCallContent, ToolResultContent, tool_label
 from copilot.queries import SessionView
 
 State = Literal["", "running", "done", "failed", "cancelled"]
@@ -43,6 +43,7 @@ class Item:
     session_id: str | None = None
     shell: shell.Shell | None = None
     fold: str = ""  # the fold it belongs to, named by its last row
+    other_model: bool = False  # a failure that another model may not have
 
 
 def items(rows: Sequence[MessageView], *, running_turn: str | None) -> list[Item]:
@@ -100,7 +101,7 @@ def _item(
                 label=thought_label(row, following),
             )
         case "notice":
-            return Item(template="copilot/_row_notice.html", row=row)
+            return Item(template="copilot/_row_notice.html", row=row, other_model=_may_switch(row.content))
         case "summary":
             return Item(
                 template="copilot/_row_summary.html", row=row, html=markdown.render(text, find_file=_own_file)
@@ -112,6 +113,13 @@ def _item(
                 html=markdown.render(text, find_file=_own_file),
                 note=duration(row.duration_ms) if row.duration_ms is not None else "",
             )
+
+
+def _may_switch(content: Content) -> bool:
+    """What may be tried again, and what a provider would not do at any time (W2.6)."""
+    if not isinstance(content, NoticeContent):
+        return False
+    return content.action == "retry" or (content.action == "none" and bool(content.model))
 
 
 def _own_file(uri: str) -> markdown.Linked | None:

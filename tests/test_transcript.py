@@ -9,8 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 import time_machine
 
-from copilot import shell, transcript
+from copilot import rowviews, shell, transcript
 from copilot.events import MessageView, ToolCallContent, ToolResultContent
+from copilot.notices import Source
 from copilot.queries import SessionView
 
 TURN = "turn-1"
@@ -62,6 +63,22 @@ def test_a_result_whose_call_is_on_an_older_page_stands_alone() -> None:
 def test_a_call_without_a_result_runs_only_as_long_as_its_turn(running: str | None, state: str) -> None:
     [item] = transcript.items([call(1)], running_turn=running)
     assert item.state == state
+
+
+@pytest.mark.parametrize(
+    ("code", "model", "offered"),
+    [
+        ("overloaded", "", True),
+        ("auth_failed", "harbour-4", True),  # ours to mend, and no reason to wait for it
+        ("context_full", "", False),
+        ("stopped", "", False),
+    ],
+)
+def test_a_failure_that_another_model_may_not_have_offers_one(code: str, model: str, offered: bool) -> None:
+    """W2.6: switch the model, also where trying the same one again is of no use"""
+    content = rowviews.notice_content(code, source=Source(model=model))
+    [item] = transcript.items([row(1, "notice", content)], running_turn=None)
+    assert item.other_model == offered
 
 
 def test_a_thought_lasted_until_the_next_row_began() -> None:

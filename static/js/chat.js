@@ -29,6 +29,7 @@ const QUIET_FOR = 1500; // a connection back within this time was never worth a 
 
 const PATIENT_FOR = 2500;
 const OLDER_AGAIN_AFTER = 5000;
+const NEWS = /^(message|text|reasoning|tool|notice|context|session\.snapshot)\b/; // what adds something to read
 
 const app = byId("app");
 let sessionId = app.dataset.session || null;
@@ -93,7 +94,7 @@ function take(event) {
   if (event.kind === "artifact.added") artifacts.news(event);
   if (event.kind === "turn.queued") waitAWhile();
   if (state.ended !== before) announceEnding(state.ended);
-  if (event.kind !== "usage.metered" && event.kind !== "turn.heartbeat") news = true;
+  if (NEWS.test(event.kind)) news = true;
   if (event.kind === "approval.requested") announce(_("A call waits for your approval."));
   if (event.kind === "question.asked") announce(_("A question for you: {question}", event.question));
   transcript.schedule();
@@ -123,12 +124,15 @@ function announceEnding(event) {
 }
 
 let bannerTimer = null;
+let unsent = false; // the composer says that there was no connection
 function connection(status) {
   clearTimeout(bannerTimer);
   const banner = byId("banner");
   document.documentElement.dataset.connection = status;
   if (status === "open") {
     show(banner, false);
+    if (unsent) composer.problem(""); // it can be sent now
+    unsent = false;
     // Whatever was sent into the broken connection either shows up by now or was never accepted.
     setTimeout(() => outbox.giveUp(state).forEach((one) => notSent(one, _("The connection broke. Please send it again."))), 1500);
     return;
@@ -164,6 +168,7 @@ async function send(message) {
     outbox.remove(entry);
     if (problem.code?.startsWith("limit_")) refusedByLimit(entry, problem);
     else notSent(entry, problem.message);
+    unsent = problem.code === "not_connected";
   }
   transcript.schedule();
 }
@@ -276,6 +281,7 @@ async function copy(text, button) {
   const use = button.querySelector("use");
   if (use) use.setAttribute("href", "#i-check");
   else button.textContent = _("Copied");
+  announce(_("Copied"));
   setTimeout(() => (use ? use.setAttribute("href", "#i-copy") : (button.textContent = _("Copy"))), 1600);
 }
 

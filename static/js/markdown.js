@@ -118,6 +118,11 @@ function rendered(tokens, links) {
   return fragment;
 }
 
+/** Each block reads from the side its own first letter says; code and formulas have theirs. */
+function direct(fragment) {
+  for (const block of fragment.children) if (!block.matches(".code, .formula, hr")) block.dir = "auto";
+}
+
 /** The block at the end may change as it grows; a list before what may become its next item, too. */
 function unsettledFrom(tokens) {
   const visible = tokens.flatMap((token, i) => (token.type === "space" ? [] : [i]));
@@ -208,7 +213,7 @@ export class GrowingMarkdown {
     const grown = this.#grow(tokens[first], links) ? 1 : 0;
     const fragment = rendered(grown ? tokens.slice(first + 1) : tokens, links);
     const count = fragment.childNodes.length;
-    if (!this.lead.length) for (const block of fragment.children) block.dir = "auto"; // what stands in a quote reads from the quote's side
+    if (!this.lead.length) direct(fragment); // what stands in a quote reads from the quote's side
     morph(this.element, fragment, this.kept + grown, last ? Infinity : count);
     return grown + count;
   }

@@ -187,7 +187,8 @@ const PAINTERS = {
     fill(item, "label", translated(label)); // the server's words, which come with the page's
     fill(item, "hint", translated(hint));
     show(slot(item, "retry"), action === "retry");
-    show(slot(item, "switch"), action === "retry" && item.querySelectorAll("option").length > 2);
+    const other = action === "retry" || (action === "none" && model); // what a provider would not do, another may
+    show(slot(item, "switch"), Boolean(other) && item.querySelectorAll("option").length > 2);
     show(slot(item, "continue"), action === "continue");
     show(fill(item, "details", details ?? ""), Boolean(details));
     show(fill(item, "source", [model, request].filter(Boolean).join(" · ")), Boolean(model));

@@ -48,7 +48,7 @@ export class Steps {
       head.dataset.fold = key;
       this.heads.set(key, head);
       // Whoever reads one of them right now goes on reading.
-      if (items.some((item) => item.querySelector("details[open]"))) head.dataset.open = "";
+      if (items.some((item) => item.contains(document.activeElement) || item.querySelector("details[open]"))) head.dataset.open = "";
     }
     if (items[0].previousElementSibling !== head) items[0].before(head);
     for (const item of items) item.dataset.folded = key;

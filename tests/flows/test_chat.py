@@ -371,6 +371,7 @@ def test_the_chat_works_on_a_phone(visit: Callable[..., Visitor]) -> None:
 def test_without_a_script_one_can_log_in_read_and_send(visit: Callable[..., Visitor]) -> None:
     """E5: a form post and a refresh."""
     page = visit(java_script_enabled=False).sign_in()
+    expect(page.locator(".examples a:visible")).to_have_count(4)
     page.locator("#text").fill("Hello from a plain form")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(bubbles(page)).to_have_text(["Hello from a plain form"])
@@ -380,6 +381,7 @@ def test_without_a_script_one_can_log_in_read_and_send(visit: Callable[..., Visi
     page.locator("#text").fill("And a second one")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(bubbles(page)).to_have_text(["Hello from a plain form", "And a second one"])
+    expect(bubbles(page).last).to_be_in_viewport()
 
 
 def test_a_chat_is_named_after_its_first_answer(ada: Visitor) -> None:

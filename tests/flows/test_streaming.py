@@ -25,6 +25,13 @@ LONGEST_MS = 50  # W4.4: what an eye notices
 MAIN_THREAD = "FireAnimationFrame"  # only the page's own thread has such events
 
 
+ROW: dict[str, object] = {
+    "id": "row", "sequence": 10, "turn_id": TURN, "kind": "assistant", "role": "assistant", "content": "",
+    "author": "", "attachments": [], "branch": 0, "created_at": "2026-11-16T10:00:00.000Z",
+    "streaming": True, "mid_turn": False, "model": "demo", "versions": 1, "duration_ms": None,
+}  # fmt: skip
+
+
 class Wire:
     """The server's end of the page's socket: it acknowledges everything and says what we want."""
 
@@ -49,15 +56,10 @@ class Wire:
 
 def stream(page: Page, wire: Wire, text: str, pieces: int) -> None:
     """The text as one answer in so many deltas, about as fast as the fastest models write."""
-    row = {
-        "id": "row", "sequence": 10, "turn_id": TURN, "kind": "assistant", "role": "assistant", "content": "",
-        "author": "", "attachments": [], "branch": 0, "created_at": "2026-11-16T10:00:00.000Z",
-        "streaming": True, "mid_turn": False, "model": "demo", "versions": 1, "duration_ms": None,
-    }  # fmt: skip
     wire.say(
         {"kind": "turn.queued", "turn_id": TURN, "origin": "web", "run_ids": []},
         {"kind": "turn.started", "turn_id": TURN, "run_ids": [], "model": "demo"},
-        {"kind": "text.started", "turn_id": TURN, "block_id": "b", "row_id": "row", "message": row},
+        {"kind": "text.started", "turn_id": TURN, "block_id": "b", "row_id": "row", "message": ROW},
     )
     size = -(-len(text) // pieces)
     parts = [(at, text[at : at + size]) for at in range(0, len(text), size)]
@@ -134,6 +136,33 @@ def test_five_thousand_deltas_cost_no_long_frame_and_no_memory(
     assert len(tasks) > FEW
     assert max(tasks) <= LONGEST_MS
     assert heap(cdp) <= kept_by_few * 1.25
+
+
+def test_only_what_can_be_read_is_offered_as_new(
+    ada: Visitor, stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """W2.2: somebody reads further up; a new title is no new message"""
+
+    def long_chat() -> str:
+        from copilot.models import Session
+        from tests import make
+
+        session = Session.objects.get(pk=chat(ada.email))
+        make.message(session, "assistant", content="Line.\n\n" * 200)
+        return str(session.pk)
+
+    session = stored(long_chat)
+    ada.log_in()
+    page, wire, _ = opened(ada, session)
+    page.locator("#scroll").evaluate("box => box.scrollTo(0, 0)")
+    wire.say({"kind": "title.changed", "title": "Harbour"})
+    expect(page.locator("#title")).to_have_text("Harbour")
+    expect(page.locator("#pill")).to_be_hidden()
+    wire.say({"kind": "message.added", "message": {**ROW, "kind": "user", "role": "user", "content": "Ahoy"}})
+    expect(page.locator("#pill")).to_be_visible()
+    page.locator("#pill").click()
+    expect(page.get_by_text("Ahoy")).to_be_in_viewport()
+    expect(page.locator("#pill")).to_be_hidden()
 
 
 GROWING = {
