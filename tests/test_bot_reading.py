@@ -9,8 +9,10 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync
 
+from copilot.errors import Unavailable
 from copilot.models import Session, Turn
 from copilot.providers.scripted import Call, Reasoning, Text
+from copilot.queries import readers
 from linking import links
 from linking.bot_api import reading, streams
 from linking.bot_api.sight import Sight
@@ -227,6 +229,20 @@ def test_a_key_has_so_many_streams_and_a_closed_one_makes_room(bot, model, setti
     settings.BOT_KEY_STREAMS = 1
     refused = bot.get(f"sessions/{answered(bot)['session_id']}/events")
     assert (refused.status_code, refused["Retry-After"]) == (429, "15")
+
+
+def test_a_stream_that_is_refused_before_its_first_byte_holds_no_place(bot, model, settings, monkeypatch):
+    """A-L13.3: the log is away when it is opened; the key's next stream is not refused for that"""
+    settings.BOT_KEY_STREAMS = 1
+    path = f"sessions/{answered(bot)['session_id']}/events?cursor=0-0"
+
+    async def away(*asked: object) -> list[readers.Entry]:
+        raise Unavailable
+
+    with monkeypatch.context() as outage:
+        outage.setattr(readers, "page_after", away)
+        assert bot.get(path).status_code == 503
+    streams.Held(BotKey.objects.get()).open()
 
 
 def test_a_session_stream_ends_after_its_time(bot, model, monkeypatch):

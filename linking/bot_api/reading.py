@@ -77,11 +77,9 @@ class _Events(AsyncBotDoor):
             readers.check_cursor(cursor)
         if asked.format == "json":
             return answer(await _page(sight, cursor, asked.wait))
-        held = Held(self.key)
-        await readers.in_thread(held.open)
-        frames = _frames(sight, cursor, held)
+        frames = _held(sight, cursor, Held(self.key))
         first = await anext(frames)  # whatever refuses the stream does so before its first byte
-        response = StreamingHttpResponse(_whole(first, frames, held), content_type="text/event-stream")
+        response = StreamingHttpResponse(_whole(first, frames), content_type="text/event-stream")
         response["X-Accel-Buffering"] = "no"
         return response
 
@@ -171,9 +169,7 @@ async def _is_over(sight: Sight) -> bool:
 # --- a stream ----------------------------------------------------------------------------------------
 
 
-async def _whole(
-    first: bytes, frames: AsyncGenerator[bytes, None], held: Held
-) -> AsyncGenerator[bytes, None]:
+async def _whole(first: bytes, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     try:
         async with aclosing(frames):
             yield first
@@ -181,6 +177,15 @@ async def _whole(
                 yield frame
     except readers.OUTAGES:
         return  # the client comes back with its cursor; there is no status left to tell it
+
+
+async def _held(sight: Sight, cursor: str | None, held: Held) -> AsyncGenerator[bytes, None]:
+    """With a place among its key's streams, which is given back however it ends: also before its first frame."""
+    await readers.in_thread(held.open)
+    try:
+        async with aclosing(_frames(sight, cursor, held)) as frames:
+            async for frame in frames:
+                yield frame
     finally:
         leaving = asyncio.ensure_future(readers.in_thread(held.close))
         _leaving.add(leaving)
