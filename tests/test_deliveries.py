@@ -208,6 +208,15 @@ def test_fifty_failures_in_a_row_pause_it_and_a_success_counts_anew(bot, secret,
     assert len(mail.outbox) == 1
 
 
+def test_what_waits_for_an_endpoint_that_was_switched_off_is_purged_like_the_rest(bot, secret, model):
+    """L17: thirty days of what nobody will take; what waits for one that is on stays"""
+    answered(bot)
+    Delivery.objects.update(created_at=timezone.now() - timedelta(days=31))
+    assert deliveries.purge_deliveries() == 0
+    DeliveryEndpoint.objects.update(disabled_at=timezone.now(), disabled_reason="gone")
+    assert deliveries.purge_deliveries() == 1
+
+
 def test_a_bot_sees_its_deliveries_and_has_one_sent_again(bot, secret, model):
     """A-L17.1: the list has no bodies; redelivery keeps the id; a stranger finds nothing"""
     answered(bot)

@@ -207,5 +207,6 @@ def _shown(row: Delivery) -> DeliveryShown:
 
 
 def purge_deliveries() -> int:
-    long_ago = Now() - timedelta(days=settings.DELIVERY_KEEP_DAYS)
-    return Delivery.objects.filter(created_at__lt=long_ago).exclude(state=Delivery.State.WAITING).delete()[0]
+    """What waits for an endpoint that was switched off waits for nobody."""
+    old = Delivery.objects.filter(created_at__lt=Now() - timedelta(days=settings.DELIVERY_KEEP_DAYS))
+    return old.exclude(state=Delivery.State.WAITING, endpoint__disabled_at=None).delete()[0]
