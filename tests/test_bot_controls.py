@@ -161,7 +161,7 @@ def test_only_the_author_and_the_payer_stop(bot, model):
 
 
 def test_stop_in_a_server_is_for_ones_own_messages(bot, model):
-    """A-L14.3: `/stop` drops what waits too, of the speaker alone; the payer stops everything"""
+    """L14: `/stop` drops what waits too, of the speaker alone; the payer's stops what runs, and others' messages stay"""
     where = Where(
         platform="telegram", bot_account="bot-1", scope="server", container_id="general", server_id="guild"
     )
@@ -169,14 +169,18 @@ def test_stop_in_a_server_is_for_ones_own_messages(bot, model):
     answer = say(bot, "k1", channel())
     model.reaches(1)
     say(bot, "k2", channel(platform_user_id="carol-1", text="Two"))
-    say(bot, "k3", channel(text="Three"))
+    bobs = say(bot, "k3", channel(text="Three"))
+    say(bot, "k4", channel(platform_user_id="ada-1", text="Four"))
     carol = inbound.obey("stop", inbound.Asked(where=where, user_id="carol-1"))
     assert carol == Halted(stopped=1)
     status = inbound.obey("status", inbound.Asked(where=where, user_id="carol-1"))
-    assert status == Status(linked=True, state="running", waiting=1)
+    assert status == Status(linked=True, state="running", waiting=2)
     assert inbound.obey("stop", inbound.Asked(where=where, user_id="ada-1")) == Halted(stopped=2)
     ended(UUID(answer["turn_id"]))
-    quiet(Session.objects.get(pk=answer["session_id"]))
+    session = Session.objects.get(pk=answer["session_id"])
+    quiet(session)
+    succeeded = session.turns.filter(status="succeeded").values_list("run_ids", flat=True)
+    assert (list(succeeded), session.turns.count()) == ([[bobs["run_id"]]], 4)
 
 
 # --- questions ---------------------------------------------------------------------------------------

@@ -145,16 +145,11 @@ def _unlink(asked: Asked) -> Unlinked:
 
 
 def _stop(asked: Asked) -> Halted:
-    where = asked.where
-    payer = conversations.payer_of(where, asked.user_id)
-    place = conversations.session_at(where)
+    payer = conversations.payer_of(asked.where, asked.user_id)
+    place = conversations.session_at(asked.where)
     if place is None:
         return Halted(stopped=0)
-    alone = where.scope == "server" and not payer.speaks
-    stopped = controls.stop_chat(
-        place.session_id, owner_id=payer.owner_id, user_id=asked.user_id, alone=alone
-    )
-    return Halted(stopped=stopped)
+    return Halted(stopped=controls.stop_chat(place.session_id, payer, asked.user_id))
 
 
 def _status(asked: Asked) -> Status:

@@ -11,7 +11,7 @@ from copilot.commands import Decide
 from copilot.errors import Forbidden, NotFound
 from copilot.turns import TurnStanding
 from linking import queries
-from linking.conversations import Bot
+from linking.conversations import Bot, Payer
 from linking.errors import NotLinked
 from linking.inbound import seeing
 
@@ -70,16 +70,19 @@ def _drop(bot: Bot, turn_id: UUID, user_id: str, run_id: str) -> Stopped | None:
     return Stopped(turn_id=str(turn_id), state="dropped", status="cancelled")
 
 
-def stop_chat(session_id: UUID, *, owner_id: int, user_id: str, alone: bool) -> int:
-    """`/stop`: what runs and what waits; `alone`: the speaker's own only. How much there was to stop (L14)."""
+def stop_chat(session_id: UUID, payer: Payer, user_id: str) -> int:
+    """`/stop`: what runs, if the speaker asked or pays for it, and what waits; in a server the speaker's own alone,
+    whoever that is. How much there was to stop (L14)."""
     count = 0
     for one in turns.waiting_in(session_id):
-        if not alone or one.speaker == user_id:
+        if payer.link is None or one.speaker == user_id:
             count += dispatch.drop_queue(session_id, None, one.message_id)
     running = turns.unfinished(session_id)
-    if running is None or running.reply is None or (alone and running.reply.speaker != user_id):
+    if running is None or running.reply is None:
         return count
-    stopped = dispatch.stop(owner_id, session_id, turn_id=running.turn_id)
+    if not payer.speaks and running.reply.speaker != user_id:
+        return count
+    stopped = dispatch.stop(payer.owner_id, session_id, turn_id=running.turn_id)
     return count + (stopped.state == "stopping")
 
 
