@@ -115,6 +115,7 @@ class _Talk:
             display_name=self.said.speaker.name,
             role_ids=self.said.speaker.role_ids,
             reply_to=self.said.message_id,
+            reply_thread=self.place.reply_thread,
             mentioned=self.said.mentioned,
         )
 
@@ -267,7 +268,7 @@ def address(place: Place, *, anchor: str = "", reply_token: str = "") -> Address
     return Address(
         scope=place.scope,
         container_id=place.container_id,
-        thread_id=place.thread_id,
+        thread_id=place.thread_id or place.reply_thread,
         anchor=anchor,
         reply_token=reply_token,
     )

@@ -34,7 +34,7 @@ def sound(incoming: Incoming) -> str:
 def _ids(incoming: Incoming) -> Iterator[str]:
     """What is stored, compared or sent back by itself; a code, a token and a file's reference are not read by us."""
     place = incoming.place
-    yield from (place.container_id, place.thread_id, place.server_id)
+    yield from (place.container_id, place.thread_id, place.reply_thread, place.server_id)
     match incoming.what:
         case Said() as said:
             yield from (said.speaker.user_id, said.message_id, said.reply_to, *said.speaker.role_ids)

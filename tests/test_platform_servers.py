@@ -7,14 +7,15 @@ import json
 import pytest
 from django.core.cache import caches
 
-from copilot.models import Message, Turn
+from copilot.models import Message, Session, Turn
 from linking import links
 from linking.links import TokenRequest
 from linking.models import PlatformLink, PlatformUpdate
 from tests import make
+from tests.bots import link_ada
 from tests.engine import model_fixture as model_fixture
+from tests.engine import quiet, until
 from tests.engine import rig_fixture as rig_fixture
-from tests.engine import until
 from tests.platform_chats import DiscordChat, SlackChat, TelegramChat, chatting, handled
 from tests.platform_fakes import discord, recorded, slack, telegram
 
@@ -53,6 +54,25 @@ def test_a_mention_in_a_slack_channel_is_answered_in_its_own_thread(fakes):
     assert Turn.objects.count() == 2
     assert set(Message.objects.filter(kind="user").values_list("author", flat=True)) == {"Ada Lovelace"}
     assert fakes["slack"].calls.count("users.info") == 1
+
+
+def test_a_thread_in_a_direct_chat_of_slack_is_answered_in_the_thread(fakes):
+    """L23, L15: always in the thread, although a direct chat is one conversation; a command and a press too"""
+    link_ada("slack", recorded.SLACK_ADA)
+    fake, chat = fakes["slack"], SlackChat(fakes["slack"])
+    for number, (text, thread) in enumerate((("hello", ""), ("and here?", "1.5"), ("/status", "1.5")), 2):
+        where = {"channel": recorded.SLACK_DM, "channel_type": "im"} | (
+            {"thread_ts": thread} if thread else {}
+        )
+        told = recorded.slack_event(text=text, event_id=f"Ev{number}", ts=f"{number}.5", **where)
+        body = json.dumps(told).encode()
+        assert chat.knock(body, recorded.slack_headers(body, "shh")).status_code == 200
+        until(handled)
+        quiet(Session.objects.get())
+        until(lambda number=number: len(fake.shown(recorded.SLACK_DM)) == number - 1)
+    chat.press("unknown")  # the card that it stood on hangs in the thread 100.5
+    until(lambda: len(fake.shown(recorded.SLACK_DM)) == 4)
+    assert [one.thread_ts for one in fake.shown(recorded.SLACK_DM)] == ["", "1.5", "1.5", "100.5"]
 
 
 def test_a_telegram_group_hears_the_bot_where_it_calls_it_by_name(fakes):

@@ -55,6 +55,7 @@ class IncomingMessage:
     attachments: tuple[str, ...] = ()  # ids of files that were put into this conversation
     sources: tuple[str, ...] = ()  # what they are on the platform, where we fetch them ourselves
     reply_to: str = ""  # the platform's message that is answered
+    reply_thread: str = ""  # where it is answered, if not where the conversation is
     mentioned: bool = True
     locale: str = "en"
 
@@ -218,7 +219,7 @@ def _command(message: IncomingMessage, payer: Payer, conversation: Open) -> Send
         platform=where.platform,
         conversation_id=str(conversation.conversation_id),
         container=where.container_id,
-        thread=where.thread_id,
+        thread=where.thread_id or message.reply_thread,
         anchor=message.reply_to,
         speaker=message.user_id,
         of_payer=payer.speaks,

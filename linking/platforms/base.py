@@ -24,6 +24,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope
     container_id: str
     thread_id: str = ""
+    reply_thread: str = ""  # where to answer, in a thread that is no conversation of its own
     server_id: str = ""
     server_name: str = ""
 

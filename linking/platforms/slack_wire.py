@@ -152,7 +152,7 @@ def _own_id(envelope: Envelope) -> str:
 
 def _place(event: _Event, team_id: str) -> Place:
     if event.channel_type == "im":
-        return Place(scope="dm", container_id=event.channel)
+        return Place(scope="dm", container_id=event.channel, reply_thread=event.thread_ts)
     return Place(
         scope="server",
         server_id=team_id,
@@ -221,7 +221,8 @@ def from_interaction(interaction: Interaction) -> Incoming | None:
     if interaction.type != "block_actions" or channel is None or action is None:
         return None
     if channel.name == "directmessage":
-        place = Place(scope="dm", container_id=channel.id)
+        hangs_in = message.thread_ts if message and message.thread_ts != message.ts else ""
+        place = Place(scope="dm", container_id=channel.id, reply_thread=hangs_in)
     else:
         place = Place(
             scope="server",
