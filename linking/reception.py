@@ -305,7 +305,7 @@ def _leave(bot: Bot, place: Place) -> str:
     """The bot was thrown out: nothing is sent there any more, and whoever linked it is told."""
     conversations.shut_place(bot, place.container_id)
     if place.scope == "server":
-        link = links.mark_removed(bot.platform, place.server_id)
+        link = links.mark_removed(bot, place.server_id)
         if link is not None:
             mails.say_removed(link)
     return "removed"
@@ -316,7 +316,7 @@ def _move(bot: Bot, place: Place, new_id: str) -> str:
     try:
         with transaction.atomic():
             links.move_server(bot.platform, place.server_id, new_id)
-            conversations.move_place(bot, place.container_id, new_id)
+            conversations.move_place(bot.platform, place.container_id, new_id)
     except IntegrityError:
         log.warning("a server moved to where another one is linked already; it keeps its old id")
         return "conflict"

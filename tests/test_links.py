@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 from copilot.errors import InvalidRequest
 from copilot.workspace import erasure
 from linking import conversations, links, queries, tasks
+from linking.conversations import Bot
 from linking.errors import (
     LinkAlreadyExists,
     LinkFlowMismatch,
@@ -34,6 +35,8 @@ from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 
 pytestmark = pytest.mark.django_db
+
+OURS = Bot(platform="discord", bot_account=chats.BOT)
 
 
 def state_of(token: links.NewToken, platform: str = "discord") -> str:
@@ -352,19 +355,38 @@ def test_a_removed_bot_leaves_a_link_that_says_so():
     """L23"""
     link = chats.server_link()
     place = chats.conversation(link)
-    assert links.mark_removed("discord", chats.SERVER) == link
+    assert links.mark_removed(OURS, chats.SERVER) == link
     link.refresh_from_db()
     place.refresh_from_db()
     assert (link.state, place.closed_at is None) == ("bot_removed", False)
     with pytest.raises(InvalidRequest):
         links.change_server(link.owner_id, link.pk, {"state": "active"})
-    assert links.mark_removed("discord", "unknown") is None
+    assert links.mark_removed(OURS, "unknown") is None
+
+
+@pytest.mark.parametrize("talked", [True, False])
+def test_a_bot_that_was_removed_leaves_anothers_server_alone(talked):
+    """L1, L23: the server is linked by another bot account, which has asked for it or talks there"""
+    if talked:
+        link = chats.server_link()
+        place = chats.conversation(link)
+    else:
+        link = links.confirm_server(make.ada(), chats.server_token().token)
+    own = chats.conversation(link, container="channel-2")
+    PlatformConversation.objects.filter(pk=own.pk).update(bot_account="other-bot")
+    assert links.mark_removed(Bot(platform="discord", bot_account="other-bot"), chats.SERVER) is None
+    link.refresh_from_db()
+    own.refresh_from_db()
+    assert (link.state, own.closed_at is None) == ("active", False)
+    if talked:
+        place.refresh_from_db()
+        assert place.closed_at is None
 
 
 def test_a_server_that_the_bot_was_removed_from_can_be_linked_anew():
     """L23, L8: as its members are told; until somebody confirms, nothing changes"""
     link = chats.server_link()
-    links.mark_removed("discord", chats.SERVER)
+    links.mark_removed(OURS, chats.SERVER)
     token = chats.server_token().token
     assert PlatformLink.objects.get() == link
     links.confirm_server(make.bob(), token)

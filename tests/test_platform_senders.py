@@ -243,9 +243,10 @@ async def test_a_server_has_a_name_for_whoever_is_asked_to_pay_for_it(stage: Sta
 
 
 async def test_an_answer_finds_a_group_that_moved_meanwhile(fakes):
-    """A-L21.2: what is sent follows it; what was said stayed behind and is said anew"""
+    """A-L21.2: what is sent follows it, a file too; what was said stayed behind and is said anew"""
     fake: telegram.Telegram = fakes["telegram"]
     fake.messages.clear()
+    fake.files.clear()
     adapter = build("telegram", fake, World())
     old = Address(scope="server", container_id="-500", anchor="7")
     sent = await adapter.send(old, words(adapter, "First half"))
@@ -254,10 +255,12 @@ async def test_an_answer_finds_a_group_that_moved_meanwhile(fakes):
         await adapter.edit(old, sent, words(adapter, "All of it"))
     await adapter.send(old, words(adapter, "All of it"))
     fresh = build("telegram", fake, World())
+    await fresh.send_file(old, "all.txt", b"of it")
     await fresh.send(old, words(fresh, "Also all of it"))
     await fresh.aclose()
     await adapter.aclose()
     assert [one.text for one in fake.shown("-100500")] == ["All of it", "Also all of it"]
+    assert fake.files == [("all.txt", b"of it")]
 
 
 async def test_a_group_where_the_bot_may_not_speak_is_out_of_reach(fakes):

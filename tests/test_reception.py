@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from copilot.providers.scripted import Text
 from linking import conversations, links, outbound, tasks
 from linking.conversations import Bot, Where
 from linking.links import TokenRequest
-from linking.models import PlatformConversation, PlatformLink, PlatformUpdate
+from linking.models import LinkToken, PlatformConversation, PlatformLink, PlatformUpdate
 from linking.platforms import scripted
 from linking.platforms.base import Away, Incoming, Moved, Place, Removed, Said, SentFile, Speaker, Unreachable
 from tests import make
@@ -62,8 +63,10 @@ class Server(ScriptedChat):
         return Incoming(update_key=f"s.{number}", place=self.place, what=said)
 
 
-def claimed(platform: str, server_id: str) -> PlatformLink:
-    asked = TokenRequest(platform=platform, bot_account="b", subject_id=server_id, subject_name="Boats")
+def claimed(platform: str, server_id: str, bot_account: str = "b") -> PlatformLink:
+    asked = TokenRequest(
+        platform=platform, bot_account=bot_account, subject_id=server_id, subject_name="Boats"
+    )
     token = links.create_server_token(asked, requester_is_admin=True).token
     return links.confirm_server(make.ada(), token)
 
@@ -146,11 +149,52 @@ def test_a_group_that_became_a_supergroup_keeps_its_owner_and_its_session(chat: 
     assert bot.bot_account == moved.bot_account
 
 
+def test_what_an_owner_allowed_in_a_group_is_allowed_in_its_supergroup(chat: ScriptedChat, model):
+    """A-L21.2: the group is its own channel, so its id stands among the allowed ones; topics go with it"""
+    link = claimed("scripted", "-500")
+    links.change_server(link.owner_id, link.pk, {"allowed_channels": ["-500", "-7"]})
+    place = Place(scope="server", server_id="-500", container_id="-500")
+    chat.knock(*chat._signed(Incoming(update_key="m1", place=place, what=Moved(new_id="-100500"))))
+    link.refresh_from_db()
+    assert link.allowed_channels == ["-100500", "-7"]
+    bob = Server()
+    for topic in ("", "3"):
+        bob.place = Place(scope="server", server_id="-100500", container_id="-100500", thread_id=topic)
+        bob.say("Hello")
+        until(handled)
+    assert Turn.objects.filter(origin="scripted").count() == 2
+
+
+def test_every_bot_of_a_group_goes_with_it_when_it_moves(chat: ScriptedChat):
+    """A-L21.2: somebody else's bot in the same group is told of no move, and goes on in its session"""
+    claimed("scripted", "-500")
+    where = Where(
+        platform="scripted", bot_account="theirs", scope="server", server_id="-500", container_id="-500"
+    )
+    opened = conversations.open_for(where, conversations.payer_of(where, "77"))
+    place = Place(scope="server", server_id="-500", container_id="-500")
+    chat.knock(*chat._signed(Incoming(update_key="m1", place=place, what=Moved(new_id="-100500"))))
+    there = replace(where, server_id="-100500", container_id="-100500")
+    assert conversations.open_for(there, conversations.payer_of(there, "77")) == opened
+
+
+def test_a_link_asked_for_before_a_group_moved_is_made_for_where_it_is_now(chat: ScriptedChat):
+    """A-L21.2: whoever confirms after the upgrade has the supergroup, not an id that nobody speaks in"""
+    asked = TokenRequest(
+        platform="scripted", bot_account="scripted-bot", subject_id="-500", notify_container="-500"
+    )
+    token = links.create_server_token(asked, requester_is_admin=True).token
+    place = Place(scope="server", server_id="-500", container_id="-500")
+    chat.knock(*chat._signed(Incoming(update_key="m1", place=place, what=Moved(new_id="-100500"))))
+    assert links.confirm_server(make.ada(), token).server_id == "-100500"
+    assert LinkToken.objects.get().notify_container == "-100500"
+
+
 def test_a_bot_that_was_thrown_out_says_so_to_whoever_linked_it(rig, settings, monkeypatch):
     """A-L23.3: Slack's uninstall event"""
     fake = slack.Slack()
     with chatting(settings, monkeypatch, slack=fake):
-        link = claimed("slack", recorded.TEAM)
+        link = claimed("slack", recorded.TEAM, bot_account=recorded.SLACK_APP)
         mail.outbox.clear()
         gone = recorded.slack_uninstalled()
         tokens = {"type": "tokens_revoked", "tokens": {"oauth": [], "bot": [recorded.SLACK_BOT]}}

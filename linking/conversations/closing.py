@@ -13,9 +13,10 @@ from linking.models import PlatformConversation, PlatformUpdate
 STILL_RUNNING = timedelta(days=1)  # a turn of a conversation closed this long ago has ended
 
 
-def close_of_link(link_id: UUID) -> list[UUID]:
-    """In the caller's transaction, before the link goes. The sessions in which turns may run."""
-    return _close(PlatformConversation.objects.filter(link=link_id))
+def close_of_link(link_id: UUID, bot_account: str | None = None) -> list[UUID]:
+    """Of all bots or of one; in the caller's transaction, before the link goes. The sessions in which turns may run."""
+    mine = PlatformConversation.objects.filter(link=link_id)
+    return _close(mine if bot_account is None else mine.filter(bot_account=bot_account))
 
 
 def close_of_user_link(user_link_id: UUID) -> list[UUID]:

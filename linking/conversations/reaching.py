@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 
 from linking.conversations.places import Bot
@@ -25,11 +25,13 @@ def open_place(bot: Bot, container_id: str) -> None:
     _at(bot, container_id).update(unreachable_at=None)
 
 
-def move_place(bot: Bot, container_id: str, new_id: str) -> None:
-    """In the caller's transaction; what began under the new id meanwhile gives way to what is moved there."""
-    moving = _at(bot, container_id)
-    threads = moving.filter(closed_at=None).values("thread_id")
-    _at(bot, new_id).filter(closed_at=None, thread_id__in=threads).update(closed_at=Now())
+def move_place(platform: str, container_id: str, new_id: str) -> None:
+    """Of every bot there, for most are told nothing; in the caller's transaction. What began under the new id meanwhile
+    gives way to what is moved there."""
+    everywhere = PlatformConversation.objects.filter(platform=platform)
+    moving = everywhere.filter(container_id=container_id)
+    same = moving.filter(closed_at=None, bot_account=OuterRef("bot_account"), thread_id=OuterRef("thread_id"))
+    everywhere.filter(Exists(same), container_id=new_id, closed_at=None).update(closed_at=Now())
     moving.update(container_id=new_id)
 
 

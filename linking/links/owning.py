@@ -10,12 +10,13 @@ from typing import Literal, TypedDict
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Case, F, Func, Q, Value, When
 from django.db.models.functions import Now
 
 from copilot import dispatch
 from copilot.errors import InvalidRequest, Unavailable
 from linking import conversations
+from linking.conversations import Bot
 from linking.errors import LinkNotFound, NotAuthorised
 from linking.models import (
     PLATFORM_ID,
@@ -100,25 +101,52 @@ def unlink_user(user_id: int, link_id: UUID) -> None:
         _let_go(link)
 
 
-def mark_removed(platform: str, server_id: str) -> PlatformLink | None:
-    """The bot was thrown out of a server: its link says so, and nothing runs there any more (L23).
+def mark_removed(bot: Bot, server_id: str) -> PlatformLink | None:
+    """A bot was thrown out of a server: its link says so, and nothing runs there any more (L23).
 
-    None where it said so before: platforms tell of it more than once.
+    None where it said so before, for platforms tell of it more than once; and where another bot account is there still,
+    whose link it is, too (L1).
     """
     with transaction.atomic():
         rows = PlatformLink.objects.select_for_update().exclude(state=PlatformLink.State.BOT_REMOVED)
-        link = rows.filter(platform=platform, server_id=server_id).first()
-        if link is not None:
-            link.state = PlatformLink.State.BOT_REMOVED
-            link.save(update_fields=["state"])
-            _stop(conversations.close_of_link(link.pk))
+        link = rows.filter(platform=bot.platform, server_id=server_id).first()
+        if link is None:
+            return None
+        _stop(conversations.close_of_link(link.pk, bot.bot_account))
+        if _is_anothers(link, bot.bot_account):
+            return None
+        link.state = PlatformLink.State.BOT_REMOVED
+        link.save(update_fields=["state"])
     return link
 
 
-def move_server(platform: str, old_id: str, new_id: str) -> bool:
-    """A platform gave a server another id: the same owner and settings under the new one (L21)."""
-    moved = PlatformLink.objects.filter(platform=platform, server_id=old_id).update(server_id=new_id)
-    return bool(moved)
+def _is_anothers(link: PlatformLink, bot_account: str) -> bool:
+    """Whether another bot account talks in the server, or has asked for its link."""
+    if link.conversations.filter(closed_at=None).exclude(bot_account=bot_account).exists():
+        return True
+    asked = LinkToken.objects.filter(platform=link.platform, kind="server", subject_id=link.server_id)
+    made_it = asked.filter(used_by=link.owner_id, used_at__isnull=False).order_by("-used_at").first()
+    return made_it is not None and made_it.bot_account != bot_account
+
+
+def move_server(platform: str, old_id: str, new_id: str) -> None:
+    """A platform gave a server another id: the same owner and settings under the new one (L21).
+
+    In the caller's transaction. A group is its own channel, so its id may stand among the allowed ones; and a link
+    that was asked for before is made for where the group is now.
+    """
+    PlatformLink.objects.filter(platform=platform, server_id=old_id).update(
+        server_id=new_id,
+        allowed_channels=Func(F("allowed_channels"), Value(old_id), Value(new_id), function="array_replace"),
+    )
+    asked = LinkToken.objects.filter(platform=platform, kind="server", used_at=None, superseded_at=None)
+    if asked.filter(subject_id=old_id).exists():
+        asked.filter(subject_id=new_id).update(superseded_at=Now())
+        asked.filter(subject_id=old_id).update(subject_id=new_id, notify_container=_moved(old_id, new_id))
+
+
+def _moved(old_id: str, new_id: str) -> Case:
+    return Case(When(notify_container=old_id, then=Value(new_id)), default=F("notify_container"))
 
 
 def remove_dead(kind: str, platform: str, subject_id: str) -> None:

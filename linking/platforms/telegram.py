@@ -174,11 +174,15 @@ class Telegram(Adapter):
         return measured(body)
 
     async def send(self, to: Address, message: Outgoing) -> str:
+        return await self._there(to, lambda there: self._send(there, message))
+
+    async def _there(self, to: Address, call: Callable[[Address], Awaitable[str]]) -> str:
+        """Where the group is now; once more, if Telegram says only then that it has moved."""
         try:
-            return await self._send(self._follow(to), message)
+            return await call(self._follow(to))
         except GroupMoved as problem:
             self._moved[to.container_id] = problem.new_id
-            return await self._send(self._follow(to), message)
+            return await call(self._follow(to))
 
     def _follow(self, to: Address) -> Address:
         """What is answered, and a topic, stayed behind."""
@@ -258,6 +262,9 @@ class Telegram(Adapter):
         await self._room.enter(windows, passing=message is not None and message.passing)
 
     async def send_file(self, to: Address, name: str, content: bytes) -> str:
+        return await self._there(to, lambda there: self._send_file(there, name, content))
+
+    async def _send_file(self, to: Address, name: str, content: bytes) -> str:
         await self._enter(to)
         thread = int(to.thread_id) if to.thread_id else None
         sent = await _told(

@@ -171,12 +171,17 @@ class Telegram(Fake):
             known.edits += 1
         return _ok(_message(known))
 
+    def _moved_to(self, chat_id: str) -> web.Response | None:
+        if (new_id := self.moved.get(chat_id)) is None:
+            return None
+        words = "Bad Request: group chat was upgraded to a supergroup chat"
+        return _error(400, words, migrate_to_chat_id=int(new_id))
+
     def _problem(self, fields: dict[str, str]) -> web.Response | None:
         if (problem := self._too_often(fields["chat_id"])) is not None:
             return problem
-        if (new_id := self.moved.get(fields["chat_id"])) is not None:
-            words = "Bad Request: group chat was upgraded to a supergroup chat"
-            return _error(400, words, migrate_to_chat_id=int(new_id))
+        if (moved := self._moved_to(fields["chat_id"])) is not None:
+            return moved
         if fields["chat_id"] in self.blocked:
             return _error(403, "Forbidden: bot was blocked by the user")
         try:
@@ -227,6 +232,8 @@ class Telegram(Fake):
         return _ok(True)
 
     def _on_senddocument(self, fields: dict[str, str]) -> web.Response:
+        if (moved := self._moved_to(fields["chat_id"])) is not None:
+            return moved
         content = fields["file_content"].encode("latin-1")
         if not 0 < len(content) <= FILE_BYTES:
             self.refuse("a file that is too large")
