@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.safestring import SafeString
 
-from billing.staff_pages import AnyAdmin, ViewOnly
+from billing.staff_pages import AnyAdmin, ViewOnly, one_of
 from copilot import api_keys
 from copilot import catalogue_admin as catalogue_admin  # registers itself
 from copilot import mcp_admin as mcp_admin  # registers itself
@@ -30,7 +30,7 @@ from copilot.models import (
     WorkspaceFile,
 )
 from copilot.notices import NOTICES
-from copilot.staff_pages import linked, one_of
+from copilot.staff_pages import linked
 from copilot.turns.ending import ORIGINS
 from copilot.workspace import shares
 

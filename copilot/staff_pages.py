@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -12,30 +11,10 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from billing.staff_pages import AnyAdmin
-
 if TYPE_CHECKING:  # Django's own classes take no parameters when they run
     AnyRows = admin.TabularInline[Any, Any]
 else:
     AnyRows = admin.TabularInline
-
-
-def one_of(column: str, values: Iterable[str]) -> type[admin.SimpleListFilter]:
-    """A filter by a closed set: looking for the distinct values of a large table would take longer than the list."""
-
-    known = list(values)
-
-    class OneOf(admin.SimpleListFilter):
-        title = column.replace("_", " ")
-        parameter_name = column
-
-        def lookups(self, request: HttpRequest, model_admin: AnyAdmin) -> list[tuple[str, str]]:
-            return [(value, value) for value in known]
-
-        def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-            return queryset.filter(**{column: self.value()}) if self.value() in known else queryset
-
-    return OneOf
 
 
 class Looked(AnyRows):

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django import forms
-from django.contrib import admin, messages
+from django.conf import settings
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from billing.staff_pages import AnyAdmin, ViewOnly
+from billing.staff_pages import AnyAdmin, ViewOnly, one_of
 from copilot.errors import Refused
 from linking import links
+from linking.errors import LinkNotFound
 from linking.models import (
     BotKey,
     BotRunner,
@@ -32,10 +34,16 @@ from linking.models import (
 )
 from linking.models.keys import SCOPES
 
-if TYPE_CHECKING:  # Django's own classes take no parameter when they run
+if TYPE_CHECKING:  # Django's own class takes no parameter when it runs
     KeyModelForm = forms.ModelForm[BotKey]
 else:
     KeyModelForm = forms.ModelForm
+
+OUTCOMES = (  # of updates
+    *("started", "queued", "answered", "pressed", "command", "refused", "unlinked", "ignored"),
+    *("removed", "moved", "opened", "conflict", "failed"),
+)
+TOLD = ("turn.succeeded", "turn.failed", "turn.cancelled", "approval.requested", "question.asked")
 
 
 # --- keys --------------------------------------------------------------------------------------------
@@ -98,12 +106,16 @@ class BotKeyAdmin(AnyAdmin):
     ]
     list_filter = ["platform"]
     search_fields = ["name", "=prefix", "=bot_account"]
+    search_help_text = "A part of the name; the prefix or the bot account, in full."
     list_select_related = ["created_by"]
     ordering = ["-created_at"]
     actions = ["revoke"]
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         return ASKED if obj is None else SHOWN
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, str | list[str]]:
+        return {"rate_per_minute": str(settings.BOT_KEY_RATE_PER_MINUTE)}
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **options: object
@@ -156,11 +168,15 @@ class BotKeyAdmin(AnyAdmin):
 
     @admin.action(description="Revoke at once", permissions=["change"])
     def revoke(self, request: HttpRequest, keys: QuerySet[BotKey]) -> None:
-        standing = keys.filter(revoked_at=None)
-        gone = list(standing)
-        for key in gone:
-            links.revoke_key(key.pk)
-        messages.success(request, f"{len(gone)} keys were revoked.")
+        revoked = 0
+        for key in keys:
+            try:
+                links.revoke_key(key.pk)
+            except LinkNotFound:
+                continue  # it was before
+            self.log_change(request, key, "Revoked.")
+            revoked += 1
+        self.message_user(request, f"Revoked: {revoked}.")
 
 
 # --- what is only looked at --------------------------------------------------------------------------
@@ -172,6 +188,7 @@ class PlatformLinkAdmin(ViewOnly):
     list_filter = ["platform", "state"]
     list_select_related = ["owner"]
     search_fields = ["=owner__username", "=owner__email", "=server_id"]
+    search_help_text = "Id of the link, the server's id, user name or e-mail, in full."
     found_by_id = ("id",)
     ordering = ["-created_at"]
 
@@ -182,6 +199,7 @@ class PlatformUserLinkAdmin(ViewOnly):
     list_filter = ["platform"]
     list_select_related = ["user"]
     search_fields = ["=user__username", "=user__email", "=platform_user_id"]
+    search_help_text = "Id of the link or of the chat account, user name or e-mail, in full."
     found_by_id = ("id",)
     ordering = ["-created_at"]
 
@@ -200,6 +218,7 @@ class LinkTokenAdmin(ViewOnly):
     ]
     list_filter = ["platform", "kind"]
     search_fields = ["=subject_id", "=used_by__username", "=used_by__email"]
+    search_help_text = "Id of the token's row or of what it links, user name or e-mail, in full."
     found_by_id = ("id",)
     list_select_related = ["used_by"]
     exclude = ["digest"]
@@ -211,6 +230,7 @@ class PlatformConversationAdmin(ViewOnly):
     list_display = ["id", "platform", "scope", "session_id", "opened_at", "last_message_at", "closed_at"]
     list_filter = ["platform", "scope"]
     search_fields = ["=session__owner__username", "=session__owner__email"]
+    search_help_text = "Id of the conversation or its session, user name or e-mail, in full."
     found_by_id = ("id", "session_id")
     ordering = ["-last_message_at"]
 
@@ -220,7 +240,7 @@ class PlatformUpdateAdmin(ViewOnly):
     """What people wrote is not for staff: the keys and the outcome are."""
 
     list_display = ["id", "platform", "kind", "received_at", "done_at", "outcome", "attempts"]
-    list_filter = ["platform", "outcome"]
+    list_filter = ["platform", one_of("outcome", OUTCOMES)]
     exclude = ["payload"]
     ordering = ["-id"]
 
@@ -237,6 +257,7 @@ class LinkUsageAdmin(ViewOnly):
     list_display = ["day", "link_id", "spent_microdollars", "reserved_microdollars"]
     fields = ["day", "link_id", "spent_microdollars", "reserved_microdollars"]
     search_fields = ["=link__owner__username", "=link__owner__email"]
+    search_help_text = "Id of the link, its owner's user name or e-mail, in full."
     found_by_id = ("link_id",)
     ordering = ["-day"]
 
@@ -252,7 +273,8 @@ class CapReservationAdmin(ViewOnly):
         "settled_at",
     ]
     exclude = ["member", "link"]
-    search_fields = ["=run_id"]
+    search_fields = ["run_id__exact"]
+    search_help_text = "The message's run_id, or the id of the link, the session or the reservation, in full."
     found_by_id = ("id", "link_id", "session_id")
     ordering = ["-created_at"]
 
@@ -267,7 +289,8 @@ class BotRunnerAdmin(ViewOnly):
 class OutboundMessageAdmin(ViewOnly):
     list_display = ["id", "conversation_id", "turn_id", "part", "final", "created_at"]
     exclude = ["text_hash"]
-    search_fields = ["=platform_message_id"]
+    search_fields = ["=conversation__session__owner__username", "=conversation__session__owner__email"]
+    search_help_text = "Id of the turn or the conversation, user name or e-mail, in full."
     found_by_id = ("turn_id", "conversation_id")
     ordering = ["-id"]
 
@@ -276,21 +299,37 @@ class OutboundMessageAdmin(ViewOnly):
 class ButtonAdmin(ViewOnly):
     list_display = ["kind", "subject_id", "conversation_id", "created_at"]
     fields = ["kind", "subject_id", "conversation_id", "created_at"]
+    list_display_links = None  # a row's address would be its code
     ordering = ["-created_at"]
 
 
 @admin.register(DeliveryEndpoint)
 class DeliveryEndpointAdmin(ViewOnly):
-    list_display = ["id", "platform", "bot_account", "url", "failures", "disabled_at", "disabled_reason"]
-    exclude = ["secret", "old_secret"]
+    list_display = ["id", "platform", "bot_account", "address", "failures", "disabled_at", "disabled_reason"]
+    fields = [
+        "platform",
+        "bot_account",
+        "address",
+        "failures",
+        "disabled_at",
+        "disabled_reason",
+        "rotated_at",
+        "created_by_key",
+        "created_at",
+    ]
     ordering = ["-created_at"]
+
+    def address(self, endpoint: DeliveryEndpoint) -> str:
+        """Without its query, where receivers keep secrets of their own."""
+        return endpoint.url.partition("?")[0]
 
 
 @admin.register(Delivery)
 class DeliveryAdmin(ViewOnly):
     list_display = ["id", "endpoint_id", "event", "state", "attempts", "last_status", "created_at"]
-    list_filter = ["state", "event"]
-    search_fields = ["=event_key"]
+    list_filter = ["state", one_of("event", TOLD)]
+    search_fields = ["event_key__exact"]
+    search_help_text = "Id of the delivery, its turn or its conversation, in full."
     found_by_id = ("id", "turn_id", "conversation_id")
     exclude = ["body"]
     ordering = ["-created_at"]

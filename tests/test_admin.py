@@ -24,7 +24,15 @@ from billing import accounts, policies, pricing, queries
 from copilot.admin import COST_SOURCES
 from copilot.models import Message, ModelCall, Session, Share, Turn
 from linking import links
-from linking.models import LinkToken, PlatformConversation
+from linking.models import (
+    CapReservation,
+    Delivery,
+    LinkToken,
+    OutboundMessage,
+    PlatformConversation,
+    PlatformUpdate,
+    StartedTurn,
+)
 from tests import chats, make
 
 pytestmark = pytest.mark.django_db
@@ -225,7 +233,8 @@ def test_a_large_table_is_neither_counted_nor_searched_for_its_values(
     owned = make.session(make.ada())
     for code in ("worker_lost", "worker_lost", "unknown"):
         make.turn(owned, "failed", failure_code=code)
-    for model in (Turn, ModelCall, Message):
+    growing = (PlatformConversation, PlatformUpdate, StartedTurn, OutboundMessage, CapReservation, Delivery)
+    for model in (Turn, ModelCall, Message, *growing):
         with CaptureQueriesContext(connection) as made:
             page = staff.get(address(model, "changelist"))
         texts = [query["sql"] for query in made.captured_queries if model._meta.db_table in query["sql"]]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import uuid
 from functools import partial
 from html import unescape
 from io import StringIO
 
 import pytest
 from django.contrib import admin
+from django.contrib.admin.models import LogEntry
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
 from config.logs import scrub
-from linking import links
+from linking import conversations, links
 from linking.models import BotKey, DeliveryEndpoint, LinkToken, PlatformLink, PlatformUserLink
 from tests import chats, make
 from tests.engine import together
@@ -268,7 +270,7 @@ def _older(page: str, name: str) -> str:
 
 
 def test_staff_make_a_key_see_it_once_and_revoke_it():
-    """L10"""
+    """L10: who did it is on record, and a second time is no error"""
     staff = person(make.grace())
     made = staff.post(
         reverse("admin:linking_botkey_add"),
@@ -295,6 +297,15 @@ def test_staff_make_a_key_see_it_once_and_revoke_it():
     chosen = {"action": "revoke", "_selected_action": [str(row.pk)]}
     staff.post(reverse("admin:linking_botkey_changelist"), chosen)
     assert links.verify_key(key, "203.0.113.9") is None
+    staff.post(reverse("admin:linking_botkey_changelist"), chosen)
+    [made_it, revoked] = LogEntry.objects.filter(object_id=str(row.pk)).order_by("pk")
+    assert (made_it.user, revoked.user, revoked.change_message) == (make.grace(), make.grace(), "Revoked.")
+
+
+def test_a_key_of_the_form_has_the_rate_of_the_settings_unless_told_otherwise(settings):
+    """L26"""
+    settings.BOT_KEY_RATE_PER_MINUTE = 77
+    assert 'value="77"' in text_of(person(make.grace()).get(reverse("admin:linking_botkey_add")))
 
 
 def test_a_senseless_key_is_refused_on_the_form():
@@ -316,16 +327,22 @@ def test_every_table_has_a_staff_page_and_none_shows_a_secret():
     staff = person(make.grace())
     token = chats.server_token()
     link = links.confirm_server(make.ada(), token.token)
-    chats.conversation(link)
+    place = chats.conversation(link)
     endpoint = DeliveryEndpoint.objects.create(
-        platform="discord", bot_account=chats.BOT, url="https://example.com/", secret="sealed-secret"
+        platform="discord",
+        bot_account=chats.BOT,
+        url="https://example.com/hook?token=the-receivers-own",
+        secret="sealed-secret",
     )
+    code = next(iter(conversations.offer(place.pk, "question", uuid.uuid4(), ["Yes"]).values()))
     for model in (one for one in admin.site._registry if one._meta.app_label == "linking"):
-        place = f"admin:linking_{model._meta.model_name}"
-        assert staff.get(reverse(f"{place}_changelist")).status_code == 200, model
+        named = f"admin:linking_{model._meta.model_name}"
+        listed = text_of(staff.get(reverse(f"{named}_changelist")))
+        assert code not in listed
         for row in model.objects.all():
-            page = text_of(staff.get(reverse(f"{place}_change", args=[row.pk])))
+            page = text_of(staff.get(reverse(f"{named}_change", args=[row.pk]))) + listed
             assert endpoint.secret not in page
+            assert "the-receivers-own" not in page
             assert LinkToken.objects.get().digest not in page
     assert len([one for one in admin.site._registry if one._meta.app_label == "linking"]) == 14
 
