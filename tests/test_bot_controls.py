@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -129,18 +130,19 @@ def test_a_decision_after_the_stop_is_told_the_state(bot, model):
 # --- stopping ----------------------------------------------------------------------------------------
 
 
-def test_a_stop_is_as_good_twice_and_after_the_end(bot, model):
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_a_stop_is_as_good_twice_and_after_the_end(bot, model, rounds):
     """A-L14.3: always 200, and one ending"""
-    model.will(Text("One"), cue(1))
-    answer = say(bot, "k1", dm())
-    model.reaches(1)
-    path = f"turns/{answer['turn_id']}/stop"
-    stopped = together(lambda: bot.post(path, ADA), lambda: bot.post(path, ADA))
-    assert {one.status_code for one in stopped} == {200}
-    ended(UUID(answer["turn_id"]))
-    again = bot.post(path, ADA)
-    assert again.json() == {"turn_id": answer["turn_id"], "state": "ended", "status": "cancelled"}
-    assert len(endings(UUID(answer["session_id"]))) == 1
+    for number in range(rounds):
+        model.will(Text("One"), cue(number))
+        answer = say(bot, f"k{number}", dm(container_id=f"dm-{number}"))
+        model.reaches(number)
+        stop = partial(bot.post, f"turns/{answer['turn_id']}/stop", ADA)
+        assert {one.status_code for one in together(stop, stop)} == {200}
+        ended(UUID(answer["turn_id"]))
+        over = {"turn_id": answer["turn_id"], "state": "ended", "status": "cancelled"}
+        assert stop().json() == over
+        assert len(endings(UUID(answer["session_id"]))) == 1
 
 
 def test_only_the_author_and_the_payer_stop(bot, model):

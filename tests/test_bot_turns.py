@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -37,14 +38,17 @@ def session_of(answer) -> Session:
     return Session.objects.get(pk=answer.json()["session_id"])
 
 
-def test_twenty_posts_with_one_key_are_one_message_and_one_turn(bot):
+@pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_twenty_posts_with_one_key_are_one_message_and_one_turn(bot, model, rounds, unhurried):
     """A-L12.1: one message, one turn, and twenty equal answers of which nineteen say that they are repetitions"""
-    answers = together(*[lambda: bot.say("k1")] * 20)
-    assert len({one.content for one in answers}) == 1
-    assert {one.status_code for one in answers} == {201}
-    assert sorted(one.get("Idempotent-Replay", "") for one in answers) == [""] + ["true"] * 19
-    assert Message.objects.filter(kind="user").count() == Turn.objects.count() == 1
-    ended(UUID(answers[0].json()["turn_id"]))
+    model.always(Text("Aye."))
+    for number in range(1, rounds + 1):
+        answers = together(*[partial(bot.say, f"k{number}", container_id=f"dm-{number}")] * 20)
+        assert {one.status_code for one in answers} == {201}
+        assert len({one.content for one in answers}) == 1
+        assert sorted(one.get("Idempotent-Replay", "") for one in answers) == [""] + ["true"] * 19
+        assert Message.objects.filter(kind="user").count() == Turn.objects.count() == number
+        ended(UUID(answers[0].json()["turn_id"]))
 
 
 def test_the_cursor_is_from_before_the_message(bot, model):

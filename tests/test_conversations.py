@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.db import IntegrityError
@@ -12,7 +13,7 @@ from django.utils import timezone
 from copilot import dispatch
 from copilot.errors import Conflict
 from copilot.models import Session
-from linking import conversations
+from linking import conversations, links
 from linking.conversations import Open, Payer, Where
 from linking.errors import NotLinked
 from linking.models import PlatformConversation, PlatformLink, PlatformUserLink, StartedTurn
@@ -49,14 +50,35 @@ def test_ten_first_messages_at_once_are_one_session(linked, rounds):
     assert set(Session.objects.values_list("platform", flat=True)) == {"discord"}
 
 
-def test_new_closes_the_place_and_opens_it_again_for_whoever_comes_together(linked):
-    """A-L15.2: later messages are in the new session, and there is exactly one"""
-    before = at(DM, "ada-t")
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_new_closes_the_place_and_opens_it_again_for_whoever_comes_together(linked, rounds):
+    """A-L15.2: later messages are in the new session, and there is exactly one; who writes meanwhile is in one that was"""
     payer = conversations.payer_of(DM, "ada-t")
-    fresh = together(*[lambda: conversations.renew(DM, payer)] * 5)
-    assert at(DM, "ada-t") in fresh
-    assert before not in fresh
-    assert PlatformConversation.objects.filter(closed_at=None).count() == 1
+    for _ in range(rounds):
+        before = at(DM, "ada-t")
+        renewing, writing = [lambda: conversations.renew(DM, payer)] * 5, [lambda: at(DM, "ada-t")] * 3
+        outcomes = together(*renewing, *writing)
+        fresh, written = outcomes[:5], outcomes[5:]
+        assert at(DM, "ada-t") in fresh
+        assert before not in fresh
+        assert {*written} <= {*fresh, before}
+        assert PlatformConversation.objects.filter(closed_at=None).count() == 1
+
+
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_a_message_that_comes_as_its_server_is_unlinked_leaves_no_open_place(linked, rounds):
+    """L8: it is in the conversation that was closed, or hears that nothing is linked; another owner begins anew"""
+    for number in range(rounds):
+        link = PlatformLink.objects.create(platform="discord", server_id=f"guild-{number}", owner=make.ada())
+        place = replace(CHANNEL, server_id=link.server_id, container_id=f"channel-{number}")
+        gone, *opened = together(
+            partial(links.unlink_server, link.owner_id, link.pk), *[partial(at, place, "bob-d")] * 4
+        )
+        assert gone is None
+        assert all(isinstance(one, Open | NotLinked) for one in opened), opened
+        assert not PlatformConversation.objects.filter(
+            container_id=place.container_id, closed_at=None
+        ).exists()
 
 
 def test_places_are_told_apart_by_bot_thread_and_container(linked):

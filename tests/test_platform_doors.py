@@ -86,6 +86,65 @@ def test_what_is_too_large_or_no_update_is_refused(chat):
     assert rows() == 0
 
 
+NO_UPDATES = {
+    "null": b"null",
+    "a list": b"[]",
+    "a word": b'"update"',
+    "a number": b"1",
+    "an object without fields": b"{}",
+    "no UTF-8": b'{"type": "\xff\xfe"}',
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "a number of thousands of digits": b'{"update_id": ' + b"9" * 5000 + b"}",
+    "half of a pair": b'{"update_id": 1, "type": "\\ud800", "id": "\\ud800"}',
+    "very deep": b'{"x": ' + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("body", NO_UPDATES.values(), ids=NO_UPDATES)
+def test_whatever_a_proven_body_holds_it_is_no_error_of_ours(chat, body):
+    """A-L18.3, L27: 400 and no row; a 500 would be sent again for a day"""
+    assert chat.knock(body, proven(chat, body)).status_code == 400
+    assert rows() == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"payload=%7B",
+        b"payload=" + b"[" * 100_000,
+        b"payload=null",
+        b"%ff=%ff",
+        b"command=%2Fpilothouse",
+        b"&&&",
+    ],
+    ids=lambda body: body[:20].decode(),
+)
+def test_a_form_that_is_no_update_of_slack_is_refused(settings, monkeypatch, body):
+    """L23, L27: commands and presses come as forms"""
+    fake = slack.Slack()
+    with chatting(settings, monkeypatch, slack=fake):
+        headers = recorded.slack_headers(body, "shh") | {"content-type": "application/x-www-form-urlencoded"}
+        assert SlackChat(fake).knock(body, headers).status_code == 400
+    assert rows() == 0
+
+
+def test_a_request_that_comes_again_in_time_is_one_update(chat):
+    """L27: replayed within the five minutes, byte for byte, it has its proof and nothing comes of it"""
+    body, headers = chat.update("Hello", 12)
+    assert [chat.knock(body, dict(headers)).status_code for _ in range(3)] == [200] * 3
+    assert rows() == 1
+
+
+def test_a_press_is_proven_like_any_update(chat):
+    """L14, L27: forged 401, replayed once"""
+    body, headers = chat.pressing("opaque", 13)
+    plain = {"content-type": headers["content-type"]} if "content-type" in headers else {}
+    assert chat.knock(body, dict(plain)).status_code == 401
+    assert rows() == 0
+    assert [chat.knock(body, dict(headers)).status_code for _ in range(2)] == [200] * 2
+    assert rows() == 1
+
+
 @pytest.mark.parametrize(
     "odd", ["x" * 65, "a$b", "..%2F..", "'; DROP TABLE x;--", "../../etc/passwd", "\u202e", " ", "a\nb"]
 )

@@ -13,6 +13,7 @@ Scope = Literal["server", "dm"]
 LengthUnit = Literal["utf16", "codepoint"]
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 MAX_BODY_BYTES = 1024 * 1024
+NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last: brackets by the thousand
 
 
 # --- what comes in -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from linking.platforms.base import (
+    NO_JSON,
     Heard,
     Incoming,
     Place,
@@ -109,7 +110,7 @@ _interactions = msgspec.json.Decoder(_Interaction)
 def read(body: bytes) -> Heard:
     try:
         return _hear(_interactions.decode(body))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+    except NO_JSON as problem:
         raise Unreadable from problem
 
 

@@ -17,6 +17,7 @@ from typing import IO, ClassVar
 import msgspec
 
 from linking.platforms.base import (
+    NO_JSON,
     Adapter,
     Address,
     Busy,
@@ -169,7 +170,7 @@ class Scripted(Adapter):
     def hear(self, knock: Knock) -> Heard:
         try:
             return Heard(incoming=msgspec.json.decode(knock.body, type=Incoming))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        except NO_JSON as problem:
             raise Unreadable from problem
 
     def render(self, text: str) -> Rendered:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from linking.platforms.base import (
+    NO_JSON,
     Heard,
     Incoming,
     Place,
@@ -101,7 +102,7 @@ def read(body: bytes, content_type: str) -> Heard:
         if content_type.partition(";")[0].strip() == "application/x-www-form-urlencoded":
             return _read_form(body)
         return from_envelope(_envelopes.decode(body))
-    except (msgspec.MsgspecError, ValueError, KeyError) as problem:
+    except (*NO_JSON, ValueError, KeyError) as problem:
         raise Unreadable from problem
 
 

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from linking.platforms.base import (
+    NO_JSON,
     Identity,
     Incoming,
     Moved,
@@ -107,7 +108,7 @@ def read(body: bytes, bot_id: str) -> Incoming | None:
     """None for kinds that concern nobody."""
     try:
         return incoming(_decoder.decode(body), bot_id)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+    except NO_JSON as problem:
         raise Unreadable from problem
 
 
