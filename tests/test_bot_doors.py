@@ -17,7 +17,7 @@ from copilot.models import Message, Session, Turn
 from copilot.providers.scripted import Text
 from copilot.workspace import files
 from linking.bot_api.files import LARGEST_BYTES
-from linking.models import CapReservation, PlatformConversation, StartedTurn
+from linking.models import CapReservation, DeliveryEndpoint, PlatformConversation, StartedTurn
 from tests import make
 from tests.bots import V1, Caller, caller, channel, dm, link_ada, link_guild
 from tests.engine import ended, endings, quiet, together, until
@@ -181,6 +181,47 @@ def test_a_body_may_be_too_long_no_json_or_of_another_kind(bot):
     assert bot.post("turns", dm(), **{"Idempotency-Key": "x" * 129}).status_code == 400
     assert bot.client.delete(f"{V1}/turns").status_code == 405
     assert bot.client.get(f"{V1}/me?key={bot.token}").status_code == 400
+
+
+WRITING = [
+    *(
+        ("post", path)
+        for path in ("servers/resolve", "users/resolve", "server-tokens", "user-tokens", "turns")
+    ),
+    *(("post", f"{what}/{NOBODYS}/{act}") for what, act in (("turns", "stop"), ("approvals", "decide"))),
+    *(
+        ("post", f"{what}/{NOBODYS}/{act}")
+        for what, act in (("questions", "answer"), ("deliveries", "redeliver"))
+    ),
+    *(("post", path) for path in ("conversations/new", "delivery-endpoint/rotate-secret")),
+    ("put", "delivery-endpoint"),
+]
+ODD = [
+    (b"{", JSON, 400),
+    (b"[" * 100_000, JSON, 400),
+    (b"null", JSON, 400),
+    (b'"\\ud800"', JSON, 400),
+    (b"\xff", JSON, 400),
+    (b"{}", "text/plain", 415),
+    (b"a=b", "application/x-www-form-urlencoded", 415),
+    (b" " * 262_145, JSON, 413),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), WRITING)
+def test_every_door_of_bots_refuses_the_forged_the_odd_and_the_oversized(bot, method, path):
+    """L11, L27: 401, 400, 415 and 413 in the common envelope, and nothing is written"""
+    knock = partial(getattr(bot.client, method), f"{V1}/{path}", headers=KEYED)
+    forged = {"authorization": f"Bearer {bot.token[:-1]}{'a' if bot.token[-1] != 'a' else 'b'}"}
+    assert (
+        getattr(Client(headers=forged), method)(f"{V1}/{path}", b"{}", content_type=JSON).status_code == 401
+    )
+    for body, content_type, status in ODD:
+        refused = knock(body, content_type=content_type)
+        assert refused.status_code == status, (body[:20], refused.content)
+        assert set(refused.json()) == {"error"}
+    assert not StartedTurn.objects.exists()
+    assert not DeliveryEndpoint.objects.exists()
 
 
 @pytest.mark.parametrize(
