@@ -163,6 +163,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "global_keyprefix": f"{REDIS_KEY_PREFIX}:celery:",
     "socket_timeout": 5,
     "socket_connect_timeout": 2,
+    "max_retries": 0,  # of who sends: what could not be sent is swept up, and somebody waits; workers go on trying
 }
 CELERY_BEAT_SCHEDULER = "config.clock:Scheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1

@@ -10,7 +10,9 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import DatabaseError
 from django.test import Client
+from kombu.exceptions import OperationalError
 
+from config.celery import app
 from linking import inbox, platforms
 from linking.inbound import COMMANDS
 from linking.models import PlatformUpdate
@@ -186,6 +188,15 @@ def test_an_inbox_that_is_away_is_told_to_the_platform(chat, monkeypatch):
 
     monkeypatch.setattr(inbox, "store", away)
     assert chat.say("Hello").status_code == 503
+
+
+def test_a_broker_that_is_away_is_not_waited_for(monkeypatch):
+    """L18, A-L27.2: the update is stored and the sweep finds it; Discord and Slack wait three seconds for an answer"""
+    waits: list[float] = []
+    monkeypatch.setattr("kombu.utils.functional.sleep", waits.append)
+    with app.connection_for_write("redis://127.0.0.1:1/0") as broker, pytest.raises(OperationalError):
+        broker.default_channel  # noqa: B018 - asking for it connects
+    assert waits == []
 
 
 def test_an_unknown_door_and_a_platform_that_is_off_are_not_found(chat, settings):

@@ -22,6 +22,7 @@ from tests.cuts import redis_away
 from tests.engine import cue, quiet, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.faults.test_faults import ran
 from tests.platform_chats import ScriptedChat, chatting, handled
 from tests.test_inbox import linked
 
@@ -104,6 +105,13 @@ def test_a_burst_from_one_server_comes_through_whole(
     assert said.values("session", "content").distinct().count() == updates
     until(lambda: all(one.texts().count("Noted.") == 10 for one in members), 300)
     assert dict(PlatformUpdate.objects.values_list("kind").annotate(Count("id"))) == {"said": updates}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_redis_killed_under_chats_costs_nobody_an_answer():
+    """A-L27.2: real processes; doors keep storing, turns resume, nobody is answered twice"""
+    ran("tests.platform_load", "--only", "restart", "--chats", "8", "--seconds", "24")
 
 
 @pytest.mark.slow

@@ -33,7 +33,8 @@ GROUP = recorded.GROUP
 TOPICS = 100  # of the server: a conversation takes ten messages beside the one it works on
 WEB_USERS = 40  # each may send only so much a minute
 PATIENCE_SECONDS = 600.0  # a thousand of one server wait in line
-QUESTIONS = ("starts", "burst", "chats")
+AWAY_SECONDS = 4.0  # long enough for every process to notice
+QUESTIONS = ("starts", "burst", "chats", "restart")
 
 
 @dataclass
@@ -90,6 +91,21 @@ class Run:
             assert time.monotonic() < deadline, [self.site.query(s) for s in (waiting, open_turns, pending)]
             await asyncio.sleep(0.5)
 
+    async def answered(self) -> None:
+        """Until nothing is owed to any chat."""
+        owed = """SELECT count(*) FROM copilot_turn t WHERE t.origin = 'telegram' AND NOT EXISTS (
+            SELECT 1 FROM linking_outboundmessage o WHERE o.turn_id = t.id AND o.final)"""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.site.query(owed)[0][0]:
+            assert time.monotonic() < deadline, self.site.query(owed)
+            await asyncio.sleep(0.5)
+
+    def answers(self) -> Counter[int]:
+        """How many messages answer each; that somebody waits in line is no answer."""
+        with self.telegram.lock:
+            given = [one for one in self.telegram.messages.values() if "in line" not in one.text]
+        return Counter(int(one.reply_to) for one in given if one.reply_to)
+
     def work(self) -> dict[str, float]:
         """Seconds of CPU that each process has taken."""
         times = {name: self.site.process(name).cpu_times() for name in self.site.processes}
@@ -116,7 +132,7 @@ def shown(name: str, taken: Sequence[float]) -> None:
     print(f"{name:<44} {figures} ms  (n={len(taken)})", flush=True)
 
 
-# --- the three questions -----------------------------------------------------------------------------
+# --- the four questions ------------------------------------------------------------------------------
 
 
 async def started(run: Run, rounds: int) -> None:
@@ -199,6 +215,38 @@ async def burst(run: Run, updates: int) -> None:
     told_work(run, work, updates)
 
 
+async def restart(run: Run, chats: int, seconds: int) -> None:
+    """Redis is killed mid-run: doors keep storing, turns go on, and everybody is answered once (A-L27.2)."""
+    plan = Prompt(tokens=40, first_ms=50, gap_ms=25).text  # some are under way whenever it dies
+    first = run.numbers + 1
+    taken: list[float] = []
+
+    async def talk(chat: int) -> None:
+        for line in range(seconds // 2):
+            taken.append(await run.write(chat, f"restart {chat} line {line} {plan}"))
+            await asyncio.sleep(2)
+
+    before = run.outcomes()
+    talking = asyncio.gather(*(talk(2000 + number) for number in range(chats)))
+    await asyncio.sleep(seconds / 3)
+    valkey = run.site.valkey
+    assert valkey.process is not None
+    valkey.process.kill()
+    valkey.process.wait()
+    await asyncio.sleep(AWAY_SECONDS)
+    valkey.launch()
+    await asyncio.to_thread(valkey.wait_ready)
+    await talking
+    shown(f"door: {chats} chats × {seconds} s, Redis killed for {AWAY_SECONDS:g} s", taken)
+    await run.handled()
+    await run.answered()
+    report(run, "restart ", chats * (seconds // 2), before)
+    answers = run.answers()
+    wrong = {number: answers[number] for number in range(first, run.numbers + 1) if answers[number] != 1}
+    print(f"  answered once: {run.numbers + 1 - first - len(wrong)}, otherwise: {wrong}")
+    assert not wrong, "somebody was not answered, or twice"
+
+
 def told_work(run: Run, before: dict[str, float], messages: int) -> None:
     spent = {name: 1000 * (now - before[name]) / messages for name, now in run.work().items()}
     print("  CPU per message:", ", ".join(f"{name} {ms:.1f} ms" for name, ms in spent.items()))
@@ -239,6 +287,8 @@ async def measure(site: Site, telegram: Telegram, options: argparse.Namespace) -
             await burst(run, options.burst)
         if "chats" in options.only:
             await many_chats(run, options.chats, options.seconds)
+        if "restart" in options.only:
+            await restart(run, options.chats, options.seconds)
     print(
         f"asked to send again: {run.sent_away}; rules of the platform broken: {dict(Counter(telegram.refused))}"
     )
