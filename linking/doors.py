@@ -93,9 +93,9 @@ class BotScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
 class HasBotScope(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
         assert isinstance(view, BotDoor)
-        scope = view.scope_for(request.method or "")
-        if scope and scope not in view.key.scopes:
-            raise InsufficientScope(scope)
+        for scope in view.scopes_for(request.method or ""):
+            if scope not in view.key.scopes:
+                raise InsufficientScope(scope)
         return True
 
 
@@ -109,7 +109,7 @@ class PerBotKey(BaseThrottle):
 
 
 class BotDoor(Uncached):
-    """For a bot with its key. A view says which scope each method needs; `""`: any key."""
+    """For a bot with its key. A view says which scope it needs; `""`: any key."""
 
     http_method_names = ["get", "head", "post", "put", "delete"]
     authentication_classes = [BotAuthentication]
@@ -117,8 +117,8 @@ class BotDoor(Uncached):
     throttle_classes = [PerBotKey]
     scope: ClassVar[str] = ""
 
-    def scope_for(self, method: str) -> str:
-        return self.scope
+    def scopes_for(self, method: str) -> tuple[str, ...]:
+        return (self.scope,) if self.scope else ()
 
     @property
     def key(self) -> BotKey:

@@ -146,6 +146,24 @@ def test_the_openapi_document_is_public_and_names_every_door():
     assert set(sent["responses"]) >= {"201", "202", "400", "401", "404", "409", "429", "503"}
 
 
+def test_the_document_says_which_scope_a_call_needs():
+    """L11, A20.6: and nothing that a base class says to whoever reads the code"""
+    paths = Client().get("/api/schema").json()["paths"]
+    said = {
+        path: paths[path][method].get("description", "")
+        for method, path in (
+            ("post", "/api/bot/v1/turns"),
+            ("get", "/api/bot/v1/me"),
+            ("get", "/api/v1/sessions"),
+            ("post", "/api/v1/api-keys"),
+        )
+    }
+    assert said["/api/bot/v1/turns"] == "A key needs the scope `turns:start`."
+    assert said["/api/v1/sessions"].endswith("A key needs the scope `read`.")
+    assert "a key cannot do this" in said["/api/v1/api-keys"]
+    assert not [path for path, words in said.items() if "known caller" in words or "A view says" in words]
+
+
 def test_the_viewer_needs_no_foreign_asset_and_no_inline_script():
     """W4.3"""
     page = Client().get("/api/docs")

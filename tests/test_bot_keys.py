@@ -103,6 +103,15 @@ def test_a_key_that_makes_no_sense_is_not_made(wrong):
     assert not BotKey.objects.exists()
 
 
+def test_a_key_of_the_scripted_platform_needs_its_switch(settings):
+    """L1: for tests and development; in production only where it is said"""
+    settings.SCRIPTED_PLATFORM = False
+    with pytest.raises(InvalidRequest, match="SCRIPTED_PLATFORM"):
+        chats.bot_key("scripted")
+    settings.SCRIPTED_PLATFORM = True
+    assert chats.bot_key("scripted").row.platform == "scripted"
+
+
 def test_a_count_slides_and_is_each_callers_own():
     """A-L10.4: the 601st in a minute waits; another is unaffected; a boundary lets nobody through twice"""
     now = [1_000_020.0]

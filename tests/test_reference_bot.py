@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from copilot.models import Message, Session
 from copilot.providers.scripted import Call, Text
 from linking import links
+from linking.deliveries import signing
+from linking.errors import REFUSALS
 from linking.models import PlatformUserLink
 from linking.models.keys import SCOPES
+from linking.reduction import KINDS
 from tests import make
 from tests.engine import Errand, add_tools, quiet
 from tests.engine import model_fixture as model_fixture
@@ -27,6 +34,26 @@ README = Path(__file__).parent.parent / "linking" / "README.md"
 def program() -> str:
     [code] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     return str(code)
+
+
+def test_the_readme_names_every_event_and_every_refusal_of_a_message():
+    """L13, L11: whoever builds a bot finds each there"""
+    text = README.read_text()
+    assert [kind for kind in KINDS if f"`{kind}`" not in text] == []
+    assert [code for code in REFUSALS if f"`{code}`" not in text] == []
+
+
+def test_the_readme_tells_a_genuine_delivery_from_another():
+    """L17: while a secret is changed by either; never by another body or an old stamp"""
+    [code] = re.findall(r"```py\n(.*?)```", README.read_text(), re.DOTALL)
+    told: dict[str, Callable[..., bool]] = {}
+    exec(code, {"hmac": hmac, "hashlib": hashlib, "time": time}, told)
+    now, body = int(time.time()), b'{"kind": "turn.succeeded"}'
+    for secret in ("whsec_new", "whsec_old"):
+        for stamp, sent, true in ((now, body, True), (now, body + b" ", False), (now - 600, body, False)):
+            signed = signing.signatures(["whsec_new", "whsec_old"], stamp, body)
+            headers = {"Pilothouse-Timestamp": str(stamp), "Pilothouse-Signature": signed}
+            assert told["genuine"](secret, headers, sent) is true
 
 
 class Console:

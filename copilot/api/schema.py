@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import Direction, OpenApiParameter, OpenApiResponse
+from rest_framework.permissions import SAFE_METHODS
 
 Document = dict[str, Any]  # a piece of the OpenAPI document, as drf-spectacular builds it
 
@@ -51,6 +54,15 @@ REFUSALS = {
 }
 
 
+def needed(view: object, method: str) -> str:
+    """What a view asks of keys, a person's or a bot's."""
+    if not getattr(view, "keys_may_write", True) and method not in SAFE_METHODS:
+        return "By a login alone: a key cannot do this."
+    asks: Callable[[str], tuple[str, ...]] = getattr(view, "scopes_for", lambda _: ())
+    scopes = " and ".join(f"`{scope}`" for scope in asks(method))
+    return f"A key needs the scope {scopes}." if scopes else ""
+
+
 class Schema(AutoSchema):
     """Every operation has a plain name, and may be refused in one form."""
 
@@ -58,6 +70,12 @@ class Schema(AutoSchema):
         """`SessionsView.get` is called `get_sessions`: stable, whatever the path."""
         name = type(self.view).__name__.removesuffix("View")
         return f"{self.method.lower()}_{re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}"
+
+    def get_description(self) -> str:  # type: ignore[override]  # its own base class knows two more
+        """What the call or its view says of itself, and what a key needs; what a base class says is for us."""
+        act = getattr(self.view, self.method.lower(), None)
+        own = getattr(act, "__doc__", None) or vars(type(self.view)).get("__doc__") or ""
+        return "\n\n".join(part for part in (inspect.cleandoc(own), needed(self.view, self.method)) if part)
 
     def _get_response_bodies(self, direction: Direction = "response") -> Document:
         answers: Document = super()._get_response_bodies(direction)

@@ -20,7 +20,7 @@ from django.utils.crypto import constant_time_compare, salted_hmac
 
 from copilot.errors import InvalidRequest
 from linking.errors import LinkNotFound
-from linking.models import PLATFORM_ID, PLATFORMS, BotKey
+from linking.models import PLATFORM_ID, PLATFORMS, BotKey, Platform
 from linking.models.keys import SCOPES
 
 USED_EVERY = timedelta(minutes=1)  # last_used_at is for people; a write per request would be waste
@@ -118,6 +118,8 @@ def check_key(
         raise InvalidRequest("name: a key needs one, of at most 100 characters.")
     if platform not in PLATFORMS:
         raise InvalidRequest(f"platform: must be one of {', '.join(PLATFORMS)}.")
+    if platform == Platform.SCRIPTED and not settings.SCRIPTED_PLATFORM:
+        raise InvalidRequest("platform: scripted is off here; SCRIPTED_PLATFORM=1 switches it on.")
     if not re.fullmatch(PLATFORM_ID, bot_account, re.ASCII):
         raise InvalidRequest("bot_account: this is no id of a platform.")
     if not scopes or (unknown := [scope for scope in scopes if scope not in SCOPES]):
