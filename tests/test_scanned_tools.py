@@ -264,9 +264,8 @@ def test_a_picture_of_an_mcp_server_passes_the_scan_before_the_model_sees_it(
     settings.WORKSPACE_SCAN_HOOK = f"tests.test_scanned_tools.all_{found}"
     session = make.session()
     model.will(Call("mcp_files_picture", {}))
-    with mcp_rig.process() as port:
-        mcp_rig.everybodys("files", port)
-        ended(start(session))
+    mcp_rig.everybodys("files", mcp_rig.standing())
+    ended(start(session))
     row = Message.objects.get(session=session, kind="tool_result")
     assert ("image/png" in model.said_to(), bool(row.attachments)) == (told, told)
     assert (scans.INFECTED in row.content) is not told
