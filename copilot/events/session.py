@@ -50,6 +50,7 @@ class SessionChanged:
     child: bool = False  # of another session: lists leave it out (A21)
     auto_approve: AutoApproveView | None = None  # only when it was changed
     platform: str = ""  # the chat platform it began on; empty where nothing but its state has changed (L15)
+    active_at: str = ""  # of the last message or ending; empty where that is now
     kind: Literal["session.changed"] = "session.changed"
 
 

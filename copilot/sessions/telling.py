@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from copilot import queries
 from copilot.awaited import auto_approve_of
-from copilot.events import Event, SessionChanged, TitleChanged
+from copilot.events import Event, SessionChanged, TitleChanged, instant
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import Session
@@ -74,6 +74,7 @@ def publish_change(session: Session, *, titled: bool = False, allowed: bool = Fa
         child=session.depth > 0,
         auto_approve=auto_approve_of(session) if allowed else None,
         platform=session.platform,
+        active_at=instant(session.active_at),
     )
     happened: list[tuple[Event, str | None]] = [(change, None)]
     if titled:

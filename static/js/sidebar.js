@@ -38,12 +38,12 @@ export class Sidebar {
   }
 
   /** A `session.changed` or `title.changed` of any of the user's sessions. */
-  changed({ session_id: id, title, state, deleted, archived, child, pinned, platform }) {
+  changed({ session_id: id, title, state, deleted, archived, child, pinned, platform, active_at: activeAt }) {
     let item = this.#item(id);
     if (deleted || archived) return this.#remove(item);
     if (!item) {
       if (state === undefined || child) return;
-      item = this.#add({ id, title, state, pinned });
+      item = this.#add({ id, title, state, pinned, activeAt });
     }
     if (pinned !== undefined) this.#pin(item, pinned);
     if (title !== undefined && !item.querySelector("input")) fill(item, "title", title || _("New chat"));
@@ -78,15 +78,16 @@ export class Sidebar {
     return this.list.querySelector(`li[data-session="${id}"]`);
   }
 
-  #add({ id, title, state, pinned = false }) {
+  #add({ id, title, state, pinned = false, activeAt }) {
     const item = clone("session-item");
     item.dataset.session = id;
     item.dataset.pinned = String(pinned);
     item.dataset.state = state;
-    item.dataset.activeAt = new Date().toISOString();
+    item.dataset.activeAt = activeAt || new Date().toISOString();
     item.querySelector("a").href = `/chat/${id}/`;
     fill(item, "title", title || _("New chat"));
-    this.#toTop(item);
+    if (pinned || !activeAt) this.#toTop(item);
+    else this.#sortIn(item);
     return item;
   }
 
@@ -236,22 +237,11 @@ export class Sidebar {
     try {
       const page = await call("GET", `/sessions?cursor=${encodeURIComponent(more)}`);
       this.list.dataset.more = page.next_cursor ?? "";
-      for (const session of page.items) if (!this.#item(session.id)) this.#append(session);
+      for (const session of page.items) this.changed({ ...session, session_id: session.id });
     } catch {
       // the next scroll asks again
     }
     this.loading = false;
-  }
-
-  #append(session) {
-    const label = dayLabel(session.active_at);
-    let section = this.list.lastElementChild;
-    if (section?.querySelector("h2")?.textContent.trim() !== label) {
-      section = element("section", {}, element("h2", { textContent: label }), element("ul"));
-      this.list.append(section);
-    }
-    const item = this.#add(session);
-    section.querySelector("ul").append(item);
   }
 
   #drawer(open) {

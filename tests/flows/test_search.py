@@ -121,3 +121,42 @@ def test_an_unpinned_chat_stands_among_those_of_its_day(
             item = page.locator("#sessions .session", has_text=title)
             expect(item).to_have_attribute("data-pinned", "true" if act == "Pin" else "false")
         assert page.locator("#sessions").inner_text() == before
+
+
+def test_older_chats_come_on_scrolling_and_one_brought_back_stands_under_its_day(
+    ada: Visitor, stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """W2.9: however many days and pages the list has"""
+
+    def many() -> str:
+        from django.contrib.auth.models import User
+
+        from copilot.models import Session
+        from tests import make
+
+        owner, now = User.objects.get(email=ada.email), timezone.now()
+        for number in range(90):
+            session = make.session(owner, title=f"Chat {number}")
+            when = now - timedelta(days=(0, 3, 10, 40, 80, 120)[number // 15], seconds=number)
+            Session.objects.filter(pk=session.pk).update(active_at=when)
+        away = Session.objects.get(owner=owner, title="Chat 40")
+        Session.objects.filter(pk=away.pk).update(archived_at=now)
+        return str(away.pk)
+
+    page = ada.log_in()
+    away = stored(many)
+    page.reload()
+    ada.is_connected(page)
+    sessions = page.locator("#sessions .session")
+    grown = "count => document.querySelectorAll('#sessions .session').length > count"
+    while page.locator("#sessions").get_attribute("data-more"):
+        count = sessions.count()
+        sessions.last.scroll_into_view_if_needed()
+        page.wait_for_function(grown, arg=count)
+    expect(sessions).to_have_count(89)
+    assert page.locator("#sessions h2").count() == 6
+    ada.tab("/chat/archived/").get_by_role("button", name="Bring back").click()
+    expect(sessions).to_have_count(90)
+    section = page.locator("#sessions section", has=page.locator(f'[data-session="{away}"]'))
+    expect(section.locator("h2")).to_have_text("Previous 30 days")
+    expect(section.locator(".session")).to_have_count(15)
