@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Literal
@@ -17,7 +17,7 @@ from copilot import markdown, shell, stepfolds
 from copilot.events import Content, MessageView, NoticeContent, ToolCallContent, ToolResultContent, tool_label
 from copilot.queries import SessionView
 
-State = Literal["", "running", "done", "failed", "cancelled"]
+State = Literal["", "running", "waiting", "done", "failed", "cancelled"]
 TELLING = ("command", "question", "name", "file", "path", "url", "query", "title", "prompt")
 FILE_URI = re.compile(
     r"workspace://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:/([^#?]*))?", re.IGNORECASE
@@ -46,8 +46,10 @@ class Item:
     other_model: bool = False  # a failure that another model may not have
 
 
-def items(rows: Sequence[MessageView], *, running_turn: str | None) -> list[Item]:
-    """A result is shown with its call, unless the call is on an older page."""
+def items(
+    rows: Sequence[MessageView], *, running_turn: str | None, waiting: Container[str] = ()
+) -> list[Item]:
+    """A result is shown with its call, unless the call is on an older page; `waiting` are calls that wait for a person."""
     results = {row.content.call_id: row.content for row in rows if isinstance(row.content, ToolResultContent)}
     called = {row.content.call_id for row in rows if isinstance(row.content, ToolCallContent)}
     shown = [
@@ -61,6 +63,7 @@ def items(rows: Sequence[MessageView], *, running_turn: str | None) -> list[Item
         )
         for row in shown
     ]
+    made = [_as_waiting(item) if _call_of(item.row) in waiting else item for item in made]
     return _folded(made, stepfolds.folds(shown, running_turn=running_turn))
 
 
@@ -77,6 +80,14 @@ def _folded(made: list[Item], folds: list[list[MessageView]]) -> list[Item]:
             )
         lines.append(item if rows is None else replace(item, fold=rows[-1].id))
     return lines
+
+
+def _call_of(row: MessageView) -> str:
+    return row.content.call_id if isinstance(row.content, ToolCallContent) else ""
+
+
+def _as_waiting(item: Item) -> Item:
+    return replace(item, state="waiting", note=_("waiting")) if item.state == "running" else item
 
 
 def _after(rows: Sequence[MessageView], row: MessageView) -> MessageView | None:

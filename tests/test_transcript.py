@@ -81,6 +81,14 @@ def test_a_failure_that_another_model_may_not_have_offers_one(code: str, model: 
     assert item.other_model == offered
 
 
+def test_a_call_that_waits_for_a_person_says_so() -> None:
+    """W2.3: a page that was reloaded meanwhile too"""
+    [item] = transcript.items([call(1)], running_turn=TURN, waiting={"c"})
+    assert (item.state, item.note) == ("waiting", "waiting")
+    [item] = transcript.items([call(1), result(2)], running_turn=TURN, waiting={"c"})
+    assert item.state == "done"
+
+
 def test_a_thought_lasted_until_the_next_row_began() -> None:
     thought, answer = row(1, "reasoning", "hm", second=0), row(2, "assistant", "So", second=12)
     assert transcript.items([thought, answer], running_turn=None)[0].label == "Thought for 12 s"

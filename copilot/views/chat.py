@@ -151,9 +151,12 @@ def _around(
 
 def _conversation(snapshot: SessionSnapshot) -> Context:
     rows = [*snapshot.messages, *(snapshot.turn.messages if snapshot.turn else [])]
+    asked = {question.call_id for question in snapshot.questions}
+    waiting = asked | {approval.call_id for approval in snapshot.approvals}
+    running = snapshot.turn.id if snapshot.turn else None
     return {
         "title": snapshot.title,
-        "items": transcript.items(rows, running_turn=snapshot.turn.id if snapshot.turn else None),
+        "items": transcript.items(rows, running_turn=running, waiting=waiting),
         "has_older": snapshot.has_older,
         "first_sequence": rows[0].sequence if rows else None,
         "running": snapshot.turn is not None,

@@ -146,6 +146,7 @@ const STEPS = {
   "context.compaction_failed": (state, event) => setActivity(state, event, { phase: "model" }),
   "question.asked": (state, event) => {
     state.questions = [...state.questions.filter((one) => one.id !== event.question.id), event.question];
+    setCall(state, event.question.call_id, { state: "waiting" });
   },
   "question.closed": (state, event) => {
     state.questions = state.questions.filter((one) => one.id !== event.question_id);
@@ -178,6 +179,7 @@ function takeSnapshot(state, event) {
   state.title = event.title;
   state.state = event.state;
   state.hasOlder = event.has_older;
+  for (const { call_id } of [...state.questions, ...state.approvals]) state.calls.set(call_id, { state: "waiting" });
   state.gap = false;
   state.changed.clear();
   state.replaced = true;

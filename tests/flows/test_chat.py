@@ -306,6 +306,7 @@ def test_a_question_is_a_card_that_an_answer_closes(ada: Visitor) -> None:
     send(page, "ask me something")
     card = page.locator(".question")
     expect(card).to_contain_text("Which part shall I show next?")
+    expect(page.locator(".row.tool[data-state=waiting]")).to_contain_text("Ask user")
     expect(card.locator(".countdown")).to_have_text(re.compile(r"^\d:\d\d$"))
     card.get_by_role("button", name="Recovery").press("Enter")
     expect(card).to_have_count(0)
