@@ -146,6 +146,7 @@ CELERY_TASK_ROUTES = {
     "billing.tasks.publish_windows": {"queue": "maintenance"},
     "billing.tasks.expire_credits": {"queue": "maintenance"},
     "linking.tasks.tend": {"queue": "maintenance"},
+    "linking.tasks.announce_waiting": {"queue": "maintenance"},
     "linking.tasks.deliver": {"queue": "maintenance"},
     "linking.tasks.sweep": {"queue": "maintenance"},
     "linking.tasks.handle_update": {"queue": "chats"},  # somebody waits for a sign of life
@@ -413,6 +414,9 @@ TITLE_REFRESH_EXCHANGES = env.integer("TITLE_REFRESH_EXCHANGES", 0)  # a new tit
 # --- tools (A11, A23, A24) ---------------------------------------------------------------------------
 ASK_BEFORE_TOOLS = env.words("ASK_BEFORE_TOOLS", [])  # names; people are asked before each of their calls
 ASK_BEFORE_HOSTS = env.words("ASK_BEFORE_HOSTS", [])  # of web_fetch; those below them too
+APPROVAL_ANNOUNCE_SECONDS = env.seconds(
+    "APPROVAL_ANNOUNCE_SECONDS", 300, least=0
+)  # then whom it waits for is called elsewhere; 0: never
 APPROVAL_SECONDS = env.seconds("APPROVAL_SECONDS", 7 * 24 * 3600, least=1)  # then nobody decides any more
 WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
 SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs

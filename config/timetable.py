@@ -37,6 +37,7 @@ def jobs(*, sweep_seconds: float) -> dict[str, Job]:
         # chat platforms
         "deliver": _job("linking.tasks.deliver", 5.0, expires=5),
         "sweep chats": _job("linking.tasks.sweep", 10.0, expires=10),
+        "announce what waits": _job("linking.tasks.announce_waiting", MINUTE, expires=55),
         "tend links": _job("linking.tasks.tend", MINUTE, expires=55),
     }
 

@@ -1,9 +1,10 @@
-"""What linking writes to people: that something was connected, or let go by a platform (L5, L23)."""
+"""What linking writes to people: that something was connected, let go by a platform, or waits for them (L5, L23, A11.12)."""
 
 from __future__ import annotations
 
 import logging
 import smtplib
+from collections.abc import Sequence
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -54,6 +55,14 @@ def say_switched_off(user: User, url: str, reason: str) -> None:
     because = _("it says it is gone") if reason == "gone" else _("it has failed too often in a row")
     text = _("Nothing is delivered to {url} any more: {because}. Its bot can set the address anew.\n")
     _send(user, _("A delivery endpoint was switched off"), text.format(url=url, because=because))
+
+
+def say_waiting(user: User, tools: Sequence[str], title: str, url: str) -> None:
+    """A call has waited for a while, and this is the only other way to reach whom it waits for (A11.12)."""
+    text = _("The agent waits for your decision about {tools} in “{title}”.\n\nOpen the chat: {url}\n")
+    named = ", ".join(dict.fromkeys(tools))
+    words = text.format(tools=named, title=clean_name(title) or _("without a name"), url=url)
+    _send(user, _("The agent waits for your decision"), words)
 
 
 def _page() -> str:

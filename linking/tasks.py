@@ -9,7 +9,18 @@ from celery import shared_task
 from django.db import close_old_connections, transaction
 from kombu.exceptions import OperationalError
 
-from linking import caps, conversations, deliveries, inbound, inbox, links, mails, outbound, reception
+from linking import (
+    announcing,
+    caps,
+    conversations,
+    deliveries,
+    inbound,
+    inbox,
+    links,
+    mails,
+    outbound,
+    reception,
+)
 from linking.crowds import Line, crowd_of
 from linking.models import LinkToken
 from linking.platforms.base import Incoming
@@ -66,6 +77,21 @@ def tend() -> None:
     deliveries.note_missed()
     deliveries.purge_deliveries()
     inbox.purge()
+
+
+@shared_task(name="linking.tasks.announce_waiting", ignore_result=True)
+def announce_waiting() -> None:
+    """Once a minute: whom a call has waited for a while, is told so elsewhere (A11.12)."""
+    for turn_id in announcing.due():
+        try:
+            announce.apply_async(args=(str(turn_id),), retry=False)
+        except (OperationalError, OSError) as problem:
+            log.warning("the broker is unreachable, a request is not announced: %s", type(problem).__name__)
+
+
+@shared_task(name="linking.tasks.announce", ignore_result=True)
+def announce(turn_id: str) -> None:
+    announcing.announce(UUID(turn_id))
 
 
 # --- updates and answers of our own bots -------------------------------------------------------------

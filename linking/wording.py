@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, assert_never
 
 from linking.inbound import Decided
@@ -15,6 +16,7 @@ from linking.inbound.commands import (
     Status,
     Unlinked,
 )
+from linking.names import clean_name
 
 CONNECT = "Connect"
 PRIVATE = ("help", "link", "status", "settings")  # commands whose answer is for who gave them
@@ -31,6 +33,14 @@ IN_A_WORD = {
 }
 CONNECTED = "Connected. You can talk to me here now."
 HINT = "In groups I see only messages that mention me, answer me or begin with a command."
+
+OPEN_CHAT = "Open the chat"
+
+
+def waits(tools: Sequence[str], title: str) -> str:
+    """What waits for a person, and where; what a call would do is shown there."""
+    named = ", ".join(f"`{tool}`" for tool in dict.fromkeys(tools))
+    return f"**Waiting for your decision:** {named} in “{clean_name(title) or 'a chat without a name'}”."
 
 
 def of(result: Result) -> str:

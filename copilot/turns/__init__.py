@@ -53,6 +53,7 @@ from copilot.turns.standing import (
     standing_of_question,
     unfinished,
     waiting_in,
+    waiting_since,
 )
 
 __all__ = [
@@ -114,4 +115,5 @@ __all__ = [
     "unfinished",
     "waiting_in",
     "waiting_on",
+    "waiting_since",
 ]

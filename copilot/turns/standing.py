@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
 import msgspec
 from django.db.models import Q
+from django.db.models.functions import Now
 
 from copilot import usage
 from copilot.context import Arrival, ReplyAddress
-from copilot.models import Message, Turn
+from copilot.models import Approval, Message, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,18 @@ def standing_of_question(question_id: UUID) -> TurnStanding | None:
 def unfinished(session_id: UUID) -> TurnStanding | None:
     """The turn that runs, waits or is about to run in a session."""
     return _standing(Q(session=session_id, status__in=Turn.UNFINISHED))
+
+
+def waiting_since(*, seconds: float, within: float) -> list[UUID]:
+    """Turns that have waited this long for somebody's decision, but not much longer."""
+    after, now = timedelta(seconds=seconds), Now()
+    asked = Approval.objects.filter(
+        state=Approval.State.REQUESTED,
+        turn__status=Turn.Status.WAITING,
+        created_at__lte=now - after,
+        created_at__gt=now - after - timedelta(seconds=within),
+    )
+    return list(asked.values_list("turn_id", flat=True).distinct()[:200])
 
 
 # Asked several times for every message of a chat: two whole rows as objects would cost more than the question.

@@ -19,7 +19,14 @@ from linking.conversations.places import (
     session_at,
     sessions_at,
 )
-from linking.conversations.reaching import mark_unreachable, move_place, open_place, shut_place
+from linking.conversations.reaching import (
+    DirectMessage,
+    direct_messages,
+    mark_unreachable,
+    move_place,
+    open_place,
+    shut_place,
+)
 from linking.conversations.started import (
     Claimed,
     Known,
@@ -33,6 +40,7 @@ from linking.conversations.started import (
 __all__ = [
     "Bot",
     "Claimed",
+    "DirectMessage",
     "Known",
     "Open",
     "Payer",
@@ -41,6 +49,7 @@ __all__ = [
     "claim",
     "close_of_link",
     "close_of_user_link",
+    "direct_messages",
     "forget_buttons",
     "forget_places",
     "in_session",

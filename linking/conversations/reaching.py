@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, QuerySet
@@ -33,6 +35,27 @@ def move_place(platform: str, container_id: str, new_id: str) -> None:
     same = moving.filter(closed_at=None, bot_account=OuterRef("bot_account"), thread_id=OuterRef("thread_id"))
     everywhere.filter(Exists(same), container_id=new_id, closed_at=None).update(closed_at=Now())
     moving.update(container_id=new_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectMessage:
+    """A place of one person's own."""
+
+    conversation_id: UUID
+    platform: str
+    container_id: str
+
+
+def direct_messages(user_id: int, accounts: Mapping[str, str]) -> list[DirectMessage]:
+    """Where our bots can say something to a user alone: on each platform the place used last."""
+    rows = PlatformConversation.objects.filter(
+        scope="dm", closed_at=None, unreachable_at=None, user_link__user=user_id, platform__in=accounts
+    ).order_by("last_message_at")
+    last = {row.platform: row for row in rows if accounts[row.platform] == row.bot_account}
+    return [
+        DirectMessage(conversation_id=row.pk, platform=row.platform, container_id=row.container_id)
+        for row in last.values()
+    ]
 
 
 def _at(bot: Bot, container_id: str) -> QuerySet[PlatformConversation]:

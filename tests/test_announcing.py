@@ -1,0 +1,116 @@
+"""A call that waits for a person is announced where else that person can be reached (A11.12)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+
+import pytest
+from django.core import mail
+from django.db.models.functions import Now
+
+from copilot import approvals
+from copilot.approvals import Wanted
+from copilot.context import ReplyAddress
+from copilot.models import Approval, Session, Turn
+from linking import announcing, platforms
+from linking.models import PlatformConversation, PlatformUserLink
+from tests import make
+from tests.engine import rig_fixture as rig_fixture
+from tests.platform_chats import ScriptedChat, chatting
+
+BUTTON = "Open the chat"
+
+
+@pytest.fixture
+def chat(rig, settings, monkeypatch):
+    with chatting(settings, monkeypatch):
+        yield ScriptedChat()
+
+
+def connected(chat: ScriptedChat) -> PlatformConversation:
+    """Ada has talked to our bot in a direct message."""
+    link = PlatformUserLink.objects.create(
+        platform="scripted", platform_user_id=chat.user, user=make.ada(), display_name="Ada"
+    )
+    return PlatformConversation.objects.create(
+        platform="scripted",
+        bot_account=platforms.build("scripted").bot_account,
+        container_id=chat.container,
+        scope="dm",
+        user_link=link,
+        session=make.session(),
+    )
+
+
+def waiting(session: Session, *, seconds: int = 400, **fields: object) -> Turn:
+    """A turn that has waited this long for somebody to decide about a call."""
+    turn = make.turn(session, Turn.Status.RUNNING)
+    Turn.objects.filter(pk=turn.pk).update(**fields)
+    approvals.request(
+        turn.pk, turn.fence, [Wanted(call_id="c", tool="delete_file", arguments={"path": "x"}, reason="!")]
+    )
+    Approval.objects.filter(turn=turn).update(created_at=Now() - timedelta(seconds=seconds))
+    return turn
+
+
+def test_a_request_that_waits_is_announced_in_a_direct_message_with_the_way_to_it(chat):
+    """A11.12: which tool, in which chat, and nothing of its arguments; once"""
+    connected(chat)
+    session = make.session(title="Tidying up")
+    waiting(session)
+    for turn_id in (*announcing.due(), *announcing.due()):
+        announcing.announce(turn_id)
+    [shown] = chat.shown()
+    assert "delete_file" in shown.text
+    assert "Tidying up" in shown.text
+    [(label, url)] = shown.buttons
+    assert (label, str(session.pk) in url) == (BUTTON, True)
+    assert mail.outbox == []
+
+
+def test_who_has_no_other_channel_gets_a_mail(chat):
+    """A11.12"""
+    session = make.session(title="Tidying up")
+    waiting(session)
+    for turn_id in announcing.due():
+        announcing.announce(turn_id)
+    [sent] = mail.outbox
+    assert sent.to == [session.owner.email]
+    assert "delete_file" in sent.body
+    assert str(session.pk) in sent.body
+
+
+@pytest.mark.parametrize("seconds", [200, 3_600])
+def test_nobody_is_called_who_may_just_be_reading_or_was_called_already(chat, settings, seconds):
+    """A11.12: some minutes are given, and what is old is not told again after an outage of the counts"""
+    waiting(make.session(), seconds=seconds)
+    assert announcing.due() == []
+    settings.APPROVAL_ANNOUNCE_SECONDS = 0
+    Approval.objects.update(created_at=Now() - timedelta(seconds=400))
+    assert announcing.due() == []
+
+
+def test_what_was_decided_meanwhile_is_not_announced(chat):
+    connected(chat)
+    turn = waiting(make.session())
+    [turn_id] = announcing.due()
+    approvals.close(turn.pk, "cancelled")
+    announcing.announce(turn_id)
+    assert (chat.shown(), mail.outbox) == ([], [])
+
+
+def test_the_chat_that_shows_the_card_is_not_told_of_it(chat):
+    """A11.12: other channels"""
+    place = connected(chat)
+    reply = ReplyAddress(
+        platform="scripted",
+        conversation_id=str(place.pk),
+        container=chat.container,
+        of_payer=True,
+        async_delivery=True,
+        interactive=True,
+    )
+    turn = waiting(place.session, arrival={"reply": asdict(reply)})
+    announcing.announce(turn.pk)
+    assert (chat.shown(), mail.outbox) == ([], [])
