@@ -68,6 +68,7 @@ def test_a_remedy_that_an_earlier_run_tried_holds_and_is_not_tried_again(rig, se
     turn_id = start(session)
     model.reaches(1)
     calls_have_ended(turn_id, 1)
+    until(lambda: told(session.pk, "model.healed"))
     model.will(Fail("thinking_unsupported"))
     model.will(Text("Never said."))
     lose_worker(rig)
