@@ -190,6 +190,8 @@ async def _held(sight: Sight, cursor: str | None, held: Held) -> AsyncGenerator[
         leaving = asyncio.ensure_future(readers.in_thread(held.close))
         _leaving.add(leaving)
         leaving.add_done_callback(_leaving.discard)
+        # Who is refused finds the place free; who is cancelled gives it back all the same.
+        await asyncio.shield(leaving)
 
 
 _leaving: set[asyncio.Future[None]] = set()  # the loop itself keeps no task alive
