@@ -427,6 +427,25 @@ def test_an_account_that_goes_leaves_nothing_of_itself():
     assert links.erase_account(ada.pk) == 0
 
 
+def test_an_account_that_goes_takes_nothing_that_others_say_where_it_once_spoke():
+    """L25, L18: the place is somebody else's by now, and what came in there waits to be answered"""
+    ada, bob = make.ada(), make.bob()
+    links.unlink_server(ada.pk, chats.conversation(chats.server_link(ada)).link_id)
+    links.confirm_server(bob, chats.server_token().token)
+    chats.conversation(PlatformLink.objects.get(owner=bob))
+    for key, outcome in (("handled", "started"), ("waiting", "")):
+        PlatformUpdate.objects.create(
+            platform="discord",
+            bot_account=chats.BOT,
+            update_key=key,
+            container_id="channel-1",
+            outcome=outcome,
+            done_at=timezone.now() if outcome else None,
+        )
+    links.close_account(ada.pk)
+    assert [row.update_key for row in PlatformUpdate.objects.all()] == ["waiting"]
+
+
 def test_nothing_is_linked_to_an_account_under_erasure(django_capture_on_commit_callbacks):
     """L25, S17"""
     ada, token = make.ada(), chats.user_token().token

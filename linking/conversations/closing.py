@@ -31,13 +31,18 @@ def _close(some: QuerySet[PlatformConversation]) -> list[UUID]:
 
 
 def forget_places(user_id: int, limit: int = 500) -> int:
-    """An account goes: its map of places, and what came in from there (L25). How many rows, at most a batch."""
+    """An account goes: its map of places, and what came in from there (L25). How many rows, at most a batch.
+
+    Where somebody else talks by now, what came and was not handled yet is theirs.
+    """
     mine = PlatformConversation.objects.filter(session__owner=user_id)
     places = list(mine.order_by("id").values_list("id", "platform", "container_id")[:limit])
     removed = 0
     for platform in {platform for _, platform, _ in places}:
         containers = {container for _, where, container in places if where == platform}
+        here = PlatformConversation.objects.filter(platform=platform, container_id__in=containers)
+        theirs = here.filter(closed_at=None).exclude(session__owner=user_id).values("container_id")
         came = PlatformUpdate.objects.filter(platform=platform, container_id__in=containers)
-        removed += came.delete()[0]
+        removed += came.exclude(done_at=None, container_id__in=theirs).delete()[0]
     removed += PlatformConversation.objects.filter(pk__in=[place for place, _, _ in places]).delete()[0]
     return removed
