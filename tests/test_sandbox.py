@@ -9,7 +9,6 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -19,13 +18,12 @@ import pytest
 from copilot.bridge import in_thread
 from copilot.context import CHANNELS, TurnContext
 from copilot.events import JSON, ArtifactAdded, Event
-from copilot.models import Session, Turn, WorkspaceFile
+from copilot.models import Session, WorkspaceFile
 from copilot.permissions import UNRESTRICTED
-from copilot.providers.base import ToolCall
-from copilot.tools import execution, programs, registry, sandbox
-from copilot.tools.base import CallOutcome
+from copilot.tools import programs, registry, sandbox
 from copilot.workspace import files, mirrors, outputs, quotas
 from tests import make
+from tests.tooling import make_context, use
 
 PNG = "89504e470d0a1a0a" + "00" * 32
 
@@ -39,28 +37,6 @@ def working() -> None:
 @pytest.fixture
 async def context(working: None, transactional_db: None) -> TurnContext:
     return await in_thread(make_context)
-
-
-def make_context() -> TurnContext:
-    turn = make.turn(make.session(), Turn.Status.RUNNING)
-    return TurnContext(
-        user_id=make.ada().pk,
-        session_id=str(turn.session_id),
-        turn_id=str(turn.id),
-        fence=turn.fence,
-        origin="web",
-        permissions=UNRESTRICTED,
-        channel=CHANNELS["web"],
-    )
-
-
-async def use(
-    context: TurnContext, tool: str, /, *, events: list[Event] | None = None, **arguments: JSON
-) -> CallOutcome:
-    call = ToolCall(call_id="this-call", tool=tool, arguments=arguments)
-    told: list[Event] = [] if events is None else events
-    async with aclosing(execution.run_group([call], context=context, emit=told.append)) as group:
-        return await anext(group)
 
 
 async def bash(context: TurnContext, command: str, **arguments: JSON) -> dict[str, Any]:

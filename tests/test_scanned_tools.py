@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import aclosing
 from typing import Any, Literal
 from uuid import UUID
 
@@ -11,20 +10,20 @@ import pytest
 
 from copilot import tasks
 from copilot.bridge import in_thread
-from copilot.context import CHANNELS, TurnContext
+from copilot.context import TurnContext
 from copilot.errors import Conflict, Forbidden, Refused
 from copilot.events import JSON, ArtifactAdded, Event
-from copilot.models import Message, Turn, WorkspaceFile
-from copilot.permissions import UNRESTRICTED
+from copilot.models import Message, WorkspaceFile
 from copilot.providers.base import ImagePart, ToolCall
 from copilot.providers.scripted import Call
-from copilot.tools import delete_file, execution, results, sandbox, scans, share_file
+from copilot.tools import delete_file, results, sandbox, scans, share_file
 from copilot.tools.base import AnyTool, CallOutcome, Invocation, ToolOutput
 from copilot.workspace import files, outputs
 from tests import make, mcp_rig
 from tests.engine import Model, Rig, ended, start
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.tooling import make_context, use
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,29 +53,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def context() -> TurnContext:
-    return await in_thread(_make_context)
-
-
-def _make_context() -> TurnContext:
-    turn = make.turn(make.session(), Turn.Status.RUNNING)
-    return TurnContext(
-        user_id=make.ada().pk,
-        session_id=str(turn.session_id),
-        turn_id=str(turn.id),
-        fence=turn.fence,
-        origin="web",
-        permissions=UNRESTRICTED,
-        channel=CHANNELS["web"],
-    )
-
-
-async def use(
-    context: TurnContext, tool: str, /, *, events: list[Event] | None = None, **arguments: JSON
-) -> CallOutcome:
-    call = ToolCall(call_id="this-call", tool=tool, arguments=arguments)
-    told: list[Event] = [] if events is None else events
-    async with aclosing(execution.run_group([call], context=context, emit=told.append)) as group:
-        return await anext(group)
+    return await in_thread(make_context)
 
 
 async def agreed(context: TurnContext, tool: AnyTool, **arguments: JSON) -> ToolOutput:
@@ -246,7 +223,7 @@ async def test_the_whole_output_of_a_call_is_looked_through(at_work: None, conte
 
 def test_an_output_nobody_has_looked_through_is_refused_by_its_name(away: None) -> None:
     """S4"""
-    context = _make_context()
+    context = make_context()
     files.store_tool_output(UUID(context.session_id), "c", "text")
     with pytest.raises(Conflict) as pending:
         outputs.read(context.user_id, UUID(context.session_id), "c")

@@ -17,15 +17,16 @@ from django.utils import timezone
 
 from copilot import queries, questions
 from copilot.bridge import in_thread
-from copilot.context import CHANNELS, TurnContext
+from copilot.context import TurnContext
 from copilot.events import JSON, ArtifactAdded, Event, QuestionAsked, QuestionClosed, Todo, TodosChanged
-from copilot.models import Question, Session, Turn, WorkspaceFile
+from copilot.models import Question, Session, WorkspaceFile
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
 from copilot.tools import ask_user, delete_file, execution
 from copilot.tools.base import CallOutcome
 from copilot.workspace import files
 from tests import make
+from tests.tooling import make_context
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
@@ -34,21 +35,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
 @pytest.fixture
 async def context() -> TurnContext:
     """Ada's running turn."""
-    return await in_thread(_make_context)
-
-
-def _make_context() -> TurnContext:
-    turn = make.turn(make.session(), Turn.Status.RUNNING)
-    return TurnContext(
-        user_id=make.ada().pk,
-        session_id=str(turn.session_id),
-        turn_id=str(turn.id),
-        fence=turn.fence,
-        origin="web",
-        permissions=UNRESTRICTED,
-        channel=CHANNELS["web"],
-        timezone="Europe/Berlin",
-    )
+    return await in_thread(make_context, timezone="Europe/Berlin")
 
 
 async def use(

@@ -10,32 +10,17 @@ import pytest
 from aiohttp import web
 
 from copilot.bridge import in_thread
-from copilot.context import CHANNELS, TurnContext
 from copilot.events import JSON, ArtifactAdded, Event
-from copilot.models import Turn, WorkspaceFile
-from copilot.permissions import UNRESTRICTED
+from copilot.models import WorkspaceFile
 from copilot.providers.base import ToolCall
 from copilot.tools import execution, net, pages, registry, web_fetch
 from copilot.tools.base import CallOutcome
-from tests import make
 from tests.test_net import Names, serving
+from tests.tooling import make_context
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 32
 Fetch = Callable[..., "object"]
-
-
-def make_context() -> TurnContext:
-    turn = make.turn(make.session(), Turn.Status.RUNNING)
-    return TurnContext(
-        user_id=make.ada().pk,
-        session_id=str(turn.session_id),
-        turn_id=str(turn.id),
-        fence=turn.fence,
-        origin="web",
-        permissions=UNRESTRICTED,
-        channel=CHANNELS["web"],
-    )
 
 
 async def fetch(

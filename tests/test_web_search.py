@@ -15,13 +15,12 @@ from billing.models import UsageRecord
 from copilot.bridge import in_thread
 from copilot.context import CHANNELS, TurnContext
 from copilot.events import JSON
-from copilot.models import Turn
 from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ToolCall
 from copilot.tools import execution, registry
 from copilot.tools.base import CallOutcome
-from tests import make
 from tests.test_net import serving
+from tests.tooling import make_context
 
 pytestmark = pytest.mark.django_db(transaction=True)
 HIT = {
@@ -44,19 +43,6 @@ def _prices_of_this_test_alone() -> Any:
     billing.forget_policy()
     yield
     billing.forget_policy()
-
-
-def make_context() -> TurnContext:
-    turn = make.turn(make.session(), Turn.Status.RUNNING)
-    return TurnContext(
-        user_id=make.ada().pk,
-        session_id=str(turn.session_id),
-        turn_id=str(turn.id),
-        fence=turn.fence,
-        origin="web",
-        permissions=UNRESTRICTED,
-        channel=CHANNELS["web"],
-    )
 
 
 async def use(context: TurnContext, **arguments: JSON) -> CallOutcome:
