@@ -60,8 +60,10 @@ def test_an_edited_message_is_a_version_that_every_tab_can_switch(ada: Visitor) 
 def test_what_a_version_made_stands_in_that_version_alone(ada: Visitor) -> None:
     """W2.7, S14: the file of the other version is in the panel's list, and no card here"""
     page = ada.log_in()
-    say(page, "Write a file")
     cards = page.locator("#transcript .made [data-file]")
+    send(page, "Write a file")
+    expect(cards).to_have_count(1)
+    is_idle(page)
     first = cards.get_attribute("data-file")
     edit(page, 0, "Write a file again")
     expect(versions(page)).to_contain_text("2/2")
