@@ -573,11 +573,8 @@ def test_a_manual_tool_always_asks(session, model, monkeypatch):
     assert (plan.runs, len(open_requests(session))) == (0, 1)
 
 
-def test_a_child_draws_on_its_roots_cap(session, model, monkeypatch):
-    """A21.3, A11.11"""
-    root = make.session()
-    allow(root, 500, auto_approve_children=True)
-    Session.objects.filter(pk=session.pk).update(root=root, parent=root, auto_approve=True)
+def paid_once(session, model, monkeypatch):
+    """Two calls of 400 in two turns, of which the second has to ask."""
     pay = costly("pay")
     add_tools(monkeypatch, pay)
     model.will(Call("pay"))
@@ -585,6 +582,15 @@ def test_a_child_draws_on_its_roots_cap(session, model, monkeypatch):
     model.will(Call("pay"))
     start(session, "Again")
     paused(session)
+    return pay
+
+
+def test_a_child_draws_on_its_roots_cap(session, model, monkeypatch):
+    """A21.3, A11.11"""
+    root = make.session()
+    allow(root, 500, auto_approve_children=True)
+    Session.objects.filter(pk=session.pk).update(root=root, parent=root, auto_approve=True)
+    pay = paid_once(session, model, monkeypatch)
     root.refresh_from_db()
     assert (pay.runs, root.auto_approve_taken) == (1, 400)
 
@@ -606,13 +612,7 @@ def test_a_child_that_runs_calls_unasked_has_a_cap_of_its_own(
         allow(root, roots)
     Session.objects.filter(pk=session.pk).update(root=root, parent=root)
     allow(session, own)
-    pay = costly("pay")
-    add_tools(monkeypatch, pay)
-    model.will(Call("pay"))
-    ended(start(session))
-    model.will(Call("pay"))
-    start(session, "Again")
-    paused(session)
+    pay = paid_once(session, model, monkeypatch)
     [shown] = fresh(session).approvals
     assert (pay.runs, shown.block_reason, shown.remaining_cap_microdollars) == (1, why, left)
     assert fresh(session).auto_approve.cap_microdollars == min(own, roots or own)
