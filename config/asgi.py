@@ -22,5 +22,6 @@ from copilot.api.uploads import room_for  # noqa: E402
 from copilot.routing import sockets  # noqa: E402
 
 tracing.start("web")
-served = CappedBodies(ProtocolTypeRouter({"http": OneCrossing(), "websocket": sockets}), room_for)
-application = Arrivals(StaticFiles(SharedThreads(served)), proxies=settings.TRUSTED_PROXIES)
+requests = StaticFiles(SharedThreads(CappedBodies(OneCrossing(), room_for)))  # type: ignore[arg-type]  # Django's scope is a dict
+served = ProtocolTypeRouter({"http": requests, "websocket": sockets})
+application = Arrivals(served, proxies=settings.TRUSTED_PROXIES)

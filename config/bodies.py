@@ -69,9 +69,7 @@ class CappedBodies:
         self._room_for = sync_to_async(room_for)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] != "http":
-            await self._application(scope, receive, send)
-            return
+        assert scope["type"] == "http"
         cap = await self._cap(scope)
         if _claimed_bytes(scope) > cap.limit_bytes:
             await _refuse(cap, send)

@@ -31,8 +31,9 @@ class StaticFiles:
         self._files = WhiteNoiseMiddleware()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        found = self._found(scope["path"]) if scope["type"] == "http" else None
-        if scope["type"] != "http" or found is None:
+        assert scope["type"] == "http"
+        found = self._found(scope["path"])
+        if found is None:
             await self._application(scope, receive, send)
             return
         answer = found.get_response(scope["method"], _as_wsgi(scope["headers"]))

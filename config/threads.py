@@ -73,12 +73,13 @@ class _Laned(ThreadSensitiveContext):
 
 
 class SharedThreads:
-    """Around the whole application: requests and sockets alike."""
+    """Around all requests; sockets have the bridge's threads."""
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        at_door = scope["type"] == "http" and str(scope.get("path", "")).startswith(DOORS)
+        assert scope["type"] == "http"
+        at_door = scope["path"].startswith(DOORS)
         async with _Laned(_at_doors if at_door else _threads):
             await self._application(scope, receive, send)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import assert_never
 from uuid import UUID, uuid4
 
 import structlog
+from asgiref.typing import ASGIReceiveCallable, Scope
 from channels.consumer import AsyncConsumer
-from channels.exceptions import StopConsumer
 from django.db import DatabaseError
 
 from copilot import commands, dispatch, events, frames, knocks, metrics, queries, traces
@@ -31,33 +30,41 @@ log = logging.getLogger(__name__)
 STRANGER, ABUSE, TOO_BIG = 4401, 4008, 1009  # close codes
 MAX_SUBSCRIPTIONS = 50
 
+Send = Callable[[dict[str, object]], Awaitable[None]]
+
 
 class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no types
-    """One socket. Commands run in order; a task of its own writes, so a slow client stalls nobody."""
+    """One socket. Commands run in order; a task of its own writes, so a slow client stalls nobody.
+
+    Thousands are open and silent: one keeps what it needs to wait, and no task, event or queue beyond that (P5).
+    """
 
     visitor: knocks.Visitor
 
-    async def dispatch(self, message: dict[str, object]) -> None:
-        """Channels would sweep database connections at every frame; ours live in the bridge's threads."""
-        handlers: dict[str, Callable[[dict[str, object]], Awaitable[None]]] = {
-            "websocket.connect": self.connected,
-            "websocket.receive": self.received,
-            "websocket.disconnect": self.disconnected,
-        }
-        handler = handlers.get(str(message["type"]))
-        if handler is not None:
-            await handler(message)
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: Send) -> None:
+        """Channels' own way keeps a task for each source of news, and sweeps database connections at every frame."""
+        self.scope, self.base_send = scope, send
+        while True:
+            event = await receive()
+            if event["type"] == "websocket.connect":
+                await self.connected()
+            elif event["type"] == "websocket.receive":
+                await self.received(event.get("text") or event.get("bytes") or "")
+            elif event["type"] == "websocket.disconnect":
+                self.disconnected()
+                return
 
     # --- opening and closing ---------------------------------------------------------------------
 
-    async def connected(self, message: dict[str, object]) -> None:
-        self._out: deque[str] = deque()
-        self._news = asyncio.Event()
+    async def connected(self) -> None:
+        self._is_open = False
+        self._expelled = False
+        self._out: list[str] = []
         self._subscriptions: dict[str, Subscription] = {}
         self._lost: set[str] = set()
         self._ears: set[Ear] = set()  # for questions aside
-        self._calls: deque[float] = deque(maxlen=LIMITS.commands)
-        self._writer: asyncio.Task[None] | None = None
+        self._calls: list[float] = []
+        self._writer: asyncio.Task[None] | None = None  # while there is something to write
         try:
             visitor = await in_thread(knocks.identify, knocks.Knock.of(self.scope))
         except (DatabaseError, *RedisDown):
@@ -70,31 +77,28 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             )
             return
         self.visitor = visitor
-        self._expelled = False
+        self._is_open = True
         TAIL.admit(visitor.user_id, self)
         metrics.websocket_connections.inc()
         await self.send({"type": "websocket.accept"})
-        self._writer = asyncio.create_task(self._write_for_ever(), name="socket")
 
-    async def disconnected(self, message: dict[str, object]) -> None:
+    def disconnected(self) -> None:
         for subscription in self._subscriptions.values():
             TAIL.leave(subscription)
         for ear in tuple(self._ears):
             ear.leave()
-        if self._writer is not None:
+        if self._is_open:
             metrics.websocket_connections.dec()
             TAIL.leave_user(self.visitor.user_id, self)
             TAIL.see_out(self.visitor.user_id, self)
+        if self._writer is not None:
             self._writer.cancel()
-        raise StopConsumer
 
     # --- in --------------------------------------------------------------------------------------
 
-    async def received(self, message: dict[str, object]) -> None:
-        if self._writer is None:
+    async def received(self, frame: str | bytes) -> None:
+        if not self._is_open:
             return
-        frame = message.get("text") or message.get("bytes") or ""
-        assert isinstance(frame, str | bytes)
         if len(frame) > LIMITS.frame_bytes:
             await self._close(TOO_BIG, "frame_too_large", f"A frame may have {LIMITS.frame_bytes:,} bytes.")
         elif self._is_too_fast():
@@ -106,6 +110,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         now = time.monotonic()
         full = len(self._calls) == LIMITS.commands and now - self._calls[0] < LIMITS.commands_seconds
         self._calls.append(now)
+        del self._calls[: -LIMITS.commands]
         return full
 
     async def _close(self, code: int, name: str, message: str) -> None:
@@ -321,12 +326,12 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             self.lost(session_id)
             return
         self._out.extend(entry.text() for entry in entries)
-        self._news.set()
+        self._write_soon()
 
     def lost(self, session_id: str) -> None:
         self._unsubscribe(session_id)
         self._lost.add(session_id)
-        self._news.set()
+        self._write_soon()
 
     def changed(self, session_id: str, entries: Sequence[Entry]) -> None:
         if session_id not in self._subscriptions:
@@ -334,26 +339,30 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
 
     def expelled(self) -> None:
         self._expelled = True
-        self._news.set()
+        self._write_soon()
 
     # --- out -------------------------------------------------------------------------------------
 
     def _push(self, text: str) -> None:
         self._out.append(text)
-        self._news.set()
+        self._write_soon()
 
-    async def _write_for_ever(self) -> None:
-        send = self.base_send
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            while self._out:
-                await send({"type": "websocket.send", "text": self._out.popleft()})
+    def _write_soon(self) -> None:
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write(), name="socket")
+
+    async def _write(self) -> None:
+        """All there is; one that breaks, or has closed the socket, is the last."""
+        while (self._out or self._lost) and not self._expelled:
+            texts, self._out = self._out, []
+            for text in texts:
+                await self.base_send({"type": "websocket.send", "text": text})
             while self._lost:
                 await self._start_over(self._lost.pop())
-            if self._expelled:
-                await send({"type": "websocket.close", "code": STRANGER, "reason": "account closed"})
-                return
+        if self._expelled:
+            await self.send({"type": "websocket.close", "code": STRANGER, "reason": "account closed"})
+        else:
+            self._writer = None
 
     async def _start_over(self, session_id: str) -> None:
         try:
@@ -362,7 +371,6 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             log.warning("a snapshot could not be taken; trying again")
             await asyncio.sleep(1)
             self._lost.add(session_id)
-            self._news.set()
 
 
 def _session(text: str) -> UUID:

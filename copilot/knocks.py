@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from importlib import import_module
@@ -23,7 +24,7 @@ class Knock:
     query: str
 
     @classmethod
-    def of(cls, scope: dict[str, object]) -> Knock:
+    def of(cls, scope: Mapping[str, object]) -> Knock:
         pairs = scope.get("headers") or []
         assert isinstance(pairs, list)
         query = scope.get("query_string") or b""

@@ -34,7 +34,7 @@ async def served(act) -> object:
         async with ThreadSensitiveContext():
             found.append(await act())
 
-    await threads.SharedThreads(application)({"type": "http"}, None, None)
+    await threads.SharedThreads(application)({"type": "http", "path": "/"}, None, None)
     return found[0]
 
 

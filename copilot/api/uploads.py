@@ -32,7 +32,7 @@ def room_for(scope: Mapping[str, Any]) -> Room:
 
     What is left of the quota may be passed by one file: its neighbours are stored all the same.
     """
-    visitor = knocks.identify(knocks.Knock.of(dict(scope)))
+    visitor = knocks.identify(knocks.Knock.of(scope))
     if visitor is None:
         return Room(0, "unauthenticated")
     use = quotas.usage(visitor.user_id)
