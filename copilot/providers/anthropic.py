@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 import anthropic
 import httpx2
@@ -67,33 +68,29 @@ class Anthropic:
         )
 
     async def stream(self, request: Request) -> AsyncIterator[Item]:
-        body = messages_wire.body_of(request)
+        body = said = messages_wire.body_of(request)
         reply = MessagesReply(continues=continues(request.messages))
         first_seconds = request.entry.first_token_timeout_seconds
-        content = msgspec.json.encode(body)
         while True:
-
-            async def opened(content: bytes = content) -> httpx2.Response:
-                return await self._post(content)
-
+            opened = partial(self._post, said)
             async with aclosing(streaming.play(opened, reply, first_seconds=first_seconds)) as items:
                 async for item in items:
                     yield item
             if not reply.paused:
                 return
-            content = msgspec.json.encode(_with_pause(body, reply.resume()))
+            said = _with_pause(body, reply.resume())
 
     async def aclose(self) -> None:
         await self._client.close()
 
-    async def _post(self, content: bytes) -> httpx2.Response:
+    async def _post(self, body: dict[str, JSON]) -> httpx2.Response:
         """The raw response; the SDK's typed `create` would walk every message and every event."""
         streamed: bool = True
         try:
             response = await self._client.post(
                 "/v1/messages",
                 cast_to=httpx2.Response,
-                content=content,
+                content=msgspec.json.encode(body),
                 options={"headers": HEADERS},
                 stream=streamed,
                 stream_cls=AsyncStream[object],

@@ -70,6 +70,7 @@ async def play(opened: Opener, reply: Reply, *, first_seconds: float) -> AsyncGe
     """The items of one reply. Leaving it, by any way, closes the connection or gives it back."""
     reading = _Reading(first_seconds)
     wire = Wire(await reading.open(opened))
+    del opened  # and the body with it
     reader = EventReader()
     try:
         while chunk := await reading.next(wire, reply):

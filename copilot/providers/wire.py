@@ -10,12 +10,15 @@ import httpx2
 
 from copilot import context, pacing
 
+_SENT = httpx2.Request("POST", "http://sent.invalid")
+
 
 class Wire:
     """One response. `read` gives what is there, and waits when nothing is; `rest` lets more come."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response
+        response.request = _SENT  # a reply lasts minutes, and nobody needs its request's body meanwhile
         self._content = _undecoded(response)
         self._chunks = _decoded(response) if self._content is None else None
         self._rests = pacing.rests()
