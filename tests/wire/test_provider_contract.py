@@ -468,17 +468,17 @@ async def test_closing_the_stream_early_closes_the_connection(kind: str, fake: F
 @pytest.mark.parametrize("kind", VENDORS)
 async def test_a_reply_that_streams_does_not_keep_its_requests_body_p6(kind: str, fake: FakeProvider) -> None:
     said = "word " * 150_000
-    async with vendor(kind, fake.address) as provider:
-        async with aclosing(provider.stream(request("fake:tokens=1000,gap_ms=20", said))) as items:  # type: ignore[type-var]
-            tracemalloc.start()
-            try:
-                async for item in items:
-                    if isinstance(item, TextDelta):
-                        break
-                gc.collect()
-                kept, most = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
+    asked = request("fake:tokens=1000,gap_ms=20", said)
+    async with vendor(kind, fake.address) as provider, aclosing(provider.stream(asked)) as items:  # type: ignore[type-var]
+        tracemalloc.start()
+        try:
+            async for item in items:
+                if isinstance(item, TextDelta):
+                    break
+            gc.collect()
+            kept, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
     assert most > len(said) > 4 * kept
 
 
