@@ -1,5 +1,7 @@
 // Renews the dashboard every half minute, and asks in a dialog before anything is changed. Without it every form is a page.
 
+import { copied } from "./copying.js";
+
 const SECOND = 1000;
 const STALE_SECONDS = 90;
 const FRAGMENT = { "X-Fragment": "1" };
@@ -176,10 +178,7 @@ root.addEventListener("change", (event) => {
 });
 root.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");
-  if (copy) {
-    await navigator.clipboard.writeText(copy.dataset.copy);
-    copy.title = "Copied";
-  }
+  if (copy) copy.title = (await copied(copy.dataset.copy, copy)) ? "Copied" : "Not copied";
   if (event.target.closest("[data-close]") && dialog.open) {
     event.preventDefault();
     dialog.close();

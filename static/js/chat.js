@@ -7,6 +7,7 @@ import { Aside } from "./aside.js";
 import { Composer } from "./composer.js";
 import { focusComposer } from "./cards.js";
 import { confirmed } from "./confirm.js";
+import { copyBy, copyCode } from "./copying.js";
 import { byId, delegate, fill, show, slot } from "./dom.js";
 import { Dock } from "./dock.js";
 import { addOlder, emptyState, fold } from "./fold.js";
@@ -276,18 +277,9 @@ async function loadOlder() {
   loadOlder.busy = false;
 }
 
-async function copy(text, button) {
-  await navigator.clipboard.writeText(text);
-  const use = button.querySelector("use");
-  if (use) use.setAttribute("href", "#i-check");
-  else button.textContent = _("Copied");
-  announce(_("Copied"));
-  setTimeout(() => (use ? use.setAttribute("href", "#i-copy") : (button.textContent = _("Copy"))), 1600);
-}
-
 delegate(byId("transcript"), {
-  copy: (button) => copy(state.rows.get(button.closest("[data-row]").dataset.row).content, button),
-  "copy-code": (button) => copy(button.closest(".code").querySelector("code").textContent, button),
+  copy: (button) => copyBy(button, state.rows.get(button.closest("[data-row]").dataset.row).content),
+  "copy-code": copyCode,
   continue: () => send({ text: "Continue.", files: [], attachments: [], ...composer.choices() }),
   "toggle-steps": (button) => steps.toggle(button.closest("[data-fold]")),
   share: (button) => share(button.closest("[data-row]").dataset.row),

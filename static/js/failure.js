@@ -1,5 +1,6 @@
 // What could not be shown: why, the details to pass on, and the two things left to do.
 
+import { copyBy } from "./copying.js";
 import { element } from "./dom.js";
 import { sizeText } from "./kinds.js";
 import { _ } from "./words.js";
@@ -22,10 +23,7 @@ export function failureCard(source, problem, retry) {
     problem?.stack ?? "",
   ].join("\n");
   const copy = element("button", { type: "button", className: "button", textContent: _("Copy details") });
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(details);
-    copy.textContent = _("Copied");
-  });
+  copy.addEventListener("click", () => copyBy(copy, details));
   const again = element("button", { type: "button", className: "button primary", textContent: _("Try again") });
   again.addEventListener("click", retry);
   const download = element("a", { className: "button", href: source.download, download: source.name, textContent: _("Download") });

@@ -1,15 +1,14 @@
 // What every page around the chat needs.
 
 import { confirmed } from "./confirm.js";
+import { copyBy } from "./copying.js";
 import { startTheme } from "./theme.js";
 
 startTheme();
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.hidden = false;
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent.trim());
-    button.textContent = button.dataset.copied;
-  });
+  const { copy, copied: done, notCopied: failed } = button.dataset;
+  button.addEventListener("click", () => copyBy(button, document.getElementById(copy).textContent.trim(), { done, failed }));
 }
 for (const time of document.querySelectorAll("time[datetime]")) {
   const then = new Date(time.dateTime);

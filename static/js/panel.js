@@ -1,5 +1,6 @@
 // The panel beside the chat: the list of what the agent made, or one piece of it with its versions (S14).
 
+import { copyBy } from "./copying.js";
 import { byId, clone, delegate, element, fill, show, slot } from "./dom.js";
 import { hasSource, isText, kindOf, labelOf, sizeText } from "./kinds.js";
 import { Resizing } from "./resizing.js";
@@ -180,12 +181,9 @@ export class Panel {
 
   async #copy(button) {
     try {
-      await navigator.clipboard.writeText(await read(this.shown.source));
+      await copyBy(button, await read(this.shown.source));
     } catch (problem) {
-      return toast(problem.message);
+      toast(problem.message);
     }
-    const use = button.querySelector("use");
-    use.setAttribute("href", "#i-check");
-    setTimeout(() => use.setAttribute("href", "#i-copy"), 1600);
   }
 }

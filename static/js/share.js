@@ -1,9 +1,9 @@
 // The share page with a script: colours by choice, times in the reader's zone, formulas, code to copy. It reads well without.
 
+import { copyCode } from "./copying.js";
 import { delegate } from "./dom.js";
 import { typeset } from "./formulas.js";
 import { startTheme } from "./theme.js";
-import { _ } from "./words.js";
 
 startTheme();
 typeset(document);
@@ -11,10 +11,4 @@ for (const time of document.querySelectorAll("time[datetime]")) {
   const then = new Date(time.dateTime);
   if (!Number.isNaN(then.getTime())) time.textContent = then.toLocaleDateString(undefined, { dateStyle: "long" });
 }
-delegate(document.body, {
-  "copy-code": async (button) => {
-    await navigator.clipboard.writeText(button.closest(".code").querySelector("code").textContent);
-    button.textContent = _("Copied");
-    setTimeout(() => (button.textContent = _("Copy")), 1600);
-  },
-});
+delegate(document.body, { "copy-code": copyCode });

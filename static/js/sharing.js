@@ -1,6 +1,7 @@
 // The dialog in which a conversation is shared: what will be public is shown before it is.
 
 import { call } from "./api.js";
+import { copyBy } from "./copying.js";
 import { byId, delegate, element, fill, show, slot } from "./dom.js";
 import { GrowingMarkdown } from "./markdown.js";
 import { toolLabel } from "./rows.js";
@@ -31,7 +32,7 @@ class Sharing {
     this.choices = new Map(); // file id → whether the owner wants it public
     delegate(this.dialog, {
       close: () => this.dialog.close(),
-      "copy-link": (button) => this.#copy(button),
+      "copy-link": (button) => copyBy(button, slot(this.dialog, "url").value),
       revoke: () => this.#revoke(),
     });
     this.form.addEventListener("submit", (event) => {
@@ -158,13 +159,6 @@ class Sharing {
     } catch (problem) {
       this.#problem(problem.message);
     }
-  }
-
-  async #copy(button) {
-    await navigator.clipboard.writeText(slot(this.dialog, "url").value);
-    const words = button.textContent;
-    button.textContent = _("Copied");
-    setTimeout(() => (button.textContent = words), 1600);
   }
 
   #problem(words) {

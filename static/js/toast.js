@@ -21,9 +21,12 @@ export function toast(text, { act = null, label = "", seconds = 6 } = {}) {
   return gone;
 }
 
+/** For those who listen; a page without a place for it stays silent. */
 export function announce(text) {
-  byId("announcer").textContent = "";
+  const announcer = byId("announcer");
+  if (!announcer) return;
+  announcer.textContent = "";
   setTimeout(() => {
-    byId("announcer").textContent = text;
+    announcer.textContent = text;
   }, 50);
 }

@@ -1,9 +1,9 @@
 // Markdown as the conversation shows it: sanitised, and loading nothing.
 
+import { copyCode } from "../copying.js";
 import { delegate, element } from "../dom.js";
 import { GrowingMarkdown } from "../markdown.js";
 import { read } from "../sources.js";
-import { _ } from "../words.js";
 
 export async function render(stage, source, { retry, signal }) {
   const text = await read(source, { retry, signal });
@@ -12,12 +12,6 @@ export async function render(stage, source, { retry, signal }) {
   new GrowingMarkdown(prose).update(text, true);
   if (!source.page) withoutFiles(prose);
   delegate(prose, { "copy-code": copyCode });
-}
-
-async function copyCode(button) {
-  await navigator.clipboard.writeText(button.closest(".code").querySelector("code").textContent);
-  button.textContent = _("Copied");
-  setTimeout(() => (button.textContent = _("Copy")), 1600);
 }
 
 /** Strangers have neither the page nor the bytes of what a file of the owner names. */
