@@ -10,9 +10,10 @@ import { confirmed } from "./confirm.js";
 import { copyBy, copyCode } from "./copying.js";
 import { byId, delegate, fill, show, slot } from "./dom.js";
 import { Dock } from "./dock.js";
-import { addOlder, emptyState, fold } from "./fold.js";
+import { emptyState, fold, meets } from "./fold.js";
 import { typeset } from "./formulas.js";
 import { Notifier } from "./notifier.js";
+import { Older } from "./older.js";
 import { Outbox } from "./outbox.js";
 import { Palette } from "./palette.js";
 import { Transcript } from "./render.js";
@@ -29,7 +30,6 @@ import { _, refusal, translated } from "./words.js";
 const QUIET_FOR = 1500; // a connection back within this time was never worth a word
 
 const PATIENT_FOR = 2500;
-const OLDER_AGAIN_AFTER = 5000;
 const NEWS = /^(message|text|reasoning|tool|notice|context|session\.snapshot)\b/; // what adds something to read
 
 const app = byId("app");
@@ -42,7 +42,8 @@ const { at, frozen } = app.dataset; // a message to show, and whether the page e
 let known = Boolean(embedded) || !sessionId; // an older page, painted for readers without a script, knows no state
 
 const transcript = new Transcript(byId("transcript"), state);
-const scroll = new Scroll(byId("scroll"), byId("pill"), { loadOlder });
+const older = new Older(state, { sessionId: () => sessionId, onLoaded: paintInPlace });
+const scroll = new Scroll(byId("scroll"), byId("pill"), { loadOlder: () => older.load() });
 const sidebar = new Sidebar({ current: sessionId, onGone: leave });
 const socket = new Socket({ onEvent: take, onStatus: connection });
 const command = (kind, fields) => socket.command(kind, { session_id: sessionId, ...fields });
@@ -84,7 +85,26 @@ function take(event) {
   if (event.kind === "artifact.removed") artifacts.lost(event); // of whichever chat: it may be open here
   if (event.kind === "error") return toast(refusal(event));
   if (event.kind.startsWith("side.")) return aside.take(event);
-  if (event.session_id !== sessionId || frozen !== undefined) return;
+  if (event.session_id === sessionId && frozen === undefined) follow(event);
+}
+
+let held = null; // what came behind a snapshot while pages before it are fetched
+function follow(event) {
+  if (held) held.push(event);
+  else if (event.kind === "session.snapshot" && !scroll.following && !meets(state, event)) goOnReading(event);
+  else hear(event);
+}
+
+/** Whoever reads on older pages stays there: what lies between those and the snapshot is fetched before it is shown. */
+async function goOnReading(snapshot) {
+  held = [];
+  hear(await older.joined(snapshot));
+  const later = held;
+  held = null;
+  later.forEach(follow);
+}
+
+function hear(event) {
   const before = state.ended;
   fold(state, event);
   if (state.gap) {
@@ -98,7 +118,12 @@ function take(event) {
   if (NEWS.test(event.kind)) news = true;
   if (event.kind === "approval.requested") announce(_("A call waits for your approval."));
   if (event.kind === "question.asked") announce(_("A question for you: {question}", event.question));
-  transcript.schedule();
+  if (state.replaced && !scroll.following) paintInPlace();
+  else transcript.schedule();
+}
+
+function paintInPlace() {
+  scroll.keepingPlace(() => transcript.paint());
 }
 
 /** Of any chat, told or found out. */
@@ -261,22 +286,6 @@ function leave() {
   location.assign("/chat/");
 }
 
-let olderFrom = 0; // after a page that could not be had, scrolling asks for none until then
-async function loadOlder() {
-  if (!state.hasOlder || loadOlder.busy || !sessionId || Date.now() < olderFrom) return;
-  loadOlder.busy = true;
-  try {
-    const first = state.rows.get(state.order[0]);
-    const page = await call("GET", `/sessions/${sessionId}/messages?before=${first.sequence}`);
-    addOlder(state, page.items, page.has_older);
-    scroll.keepingPlace(() => transcript.paint());
-  } catch (problem) {
-    olderFrom = Date.now() + OLDER_AGAIN_AFTER;
-    toast(problem.message);
-  }
-  loadOlder.busy = false;
-}
-
 delegate(byId("transcript"), {
   copy: (button) => copyBy(button, state.rows.get(button.closest("[data-row]").dataset.row).content),
   "copy-code": copyCode,
@@ -308,8 +317,7 @@ delegate(byId("empty"), {
 });
 byId("older").addEventListener("click", (event) => {
   event.preventDefault();
-  olderFrom = 0;
-  loadOlder();
+  older.loadNow();
 });
 
 // --- the frame around the transcript ---

@@ -161,10 +161,11 @@ const STEPS = {
 };
 
 function takeSnapshot(state, event) {
+  const older = olderThan(state, event);
   state.rows.clear();
   state.calls.clear();
   const turn = event.turn;
-  for (const row of [...event.messages, ...(turn?.messages ?? [])]) state.rows.set(row.id, row);
+  for (const row of [...older, ...event.messages, ...(turn?.messages ?? [])]) state.rows.set(row.id, row);
   state.order = [...state.rows.values()].sort((a, b) => a.sequence - b.sequence).map((row) => row.id);
   state.turn = turn && { ...turn, messages: undefined };
   state.queue = event.queue;
@@ -178,11 +179,29 @@ function takeSnapshot(state, event) {
   state.artifacts = event.artifacts ?? [];
   state.title = event.title;
   state.state = event.state;
-  state.hasOlder = event.has_older;
+  if (!older.length) state.hasOlder = event.has_older;
   for (const { call_id } of [...state.questions, ...state.approvals]) state.calls.set(call_id, { state: "waiting" });
   state.gap = false;
   state.changed.clear();
   state.replaced = true;
+}
+
+/** The oldest row of a snapshot, if it has any. */
+export function firstOf({ messages, turn }) {
+  const [first, own] = [messages[0], turn?.messages[0]];
+  return first && own ? (first.sequence < own.sequence ? first : own) : (first ?? own);
+}
+
+/** Whether nothing is missing between the rows that are shown and those of a snapshot. */
+export function meets(state, snapshot) {
+  const first = firstOf(snapshot);
+  return !first || !state.order.length || state.rows.has(first.id) || first.sequence <= state.rows.get(state.order[0]).sequence;
+}
+
+/** Rows of older pages than the snapshot's. What leads to a row never changes, so they stay if its first one was shown (A30.6). */
+function olderThan(state, snapshot) {
+  const place = state.order.indexOf(firstOf(snapshot)?.id);
+  return state.order.slice(0, Math.max(place, 0)).map((id) => state.rows.get(id));
 }
 
 /** Put an older page in front; rows already there stay as they are. */

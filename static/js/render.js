@@ -16,7 +16,6 @@ export class Transcript {
     this.texts = new WeakMap(); // prose element → GrowingMarkdown
     this.calls = new Map(); // call id → id of the row that shows it
     this.afterPaint = () => {};
-    this.beforePaint = () => {};
     this.scheduled = false;
     for (const item of list.querySelectorAll("[data-row]")) this.elements.set(item.dataset.row, item);
     for (const time of list.querySelectorAll("time")) time.textContent = clock(time.dateTime);
@@ -35,7 +34,6 @@ export class Transcript {
   }
 
   paint() {
-    this.beforePaint();
     const { state } = this;
     if (state.replaced) this.#removeStrangers();
     const ids = state.replaced ? state.order : state.changed;
