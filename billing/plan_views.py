@@ -46,7 +46,6 @@ def plan_page(request: HttpRequest) -> HttpResponse:
         "state": state,
         "status": state.status,
         "cards": cards,
-        "sells": state.status.payments_enabled and bool(state.sold),
         "acts": any(card.does for card in cards),
         "changes": bool(state.status.pending_tier or state.unpaid_upgrade_url),
         "waits": "paid" in request.GET and state.checkout_open,

@@ -85,6 +85,14 @@ def test_automatic_top_ups_are_switched_on_the_page(stripe: Fake) -> None:
     assert payments.settings_of(make.ada().pk).enabled is False
 
 
+def test_where_only_plans_have_no_price_the_page_says_that_and_sells_credit(stripe: Fake) -> None:
+    """B17.4: payments that work are not said to be missing."""
+    page = person(make.ada()).get(PLAN).content.decode()
+    assert "No plan has a price on this installation yet." in page
+    assert "Payments are not set up" not in page
+    assert "Buy credits" in page
+
+
 def test_without_payments_the_page_sells_nothing() -> None:
     """B17.4: no dead buttons; a purchase asked for all the same is refused in words."""
     with override_settings(STRIPE_SECRET_KEY=""):
