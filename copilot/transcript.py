@@ -10,6 +10,7 @@ from typing import Literal
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
+from django.utils.formats import date_format
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
@@ -18,6 +19,7 @@ from copilot.events import Content, MessageView, NoticeContent, ToolCallContent,
 from copilot.queries import SessionView
 
 State = Literal["", "running", "waiting", "done", "failed", "cancelled"]
+RECENT_DAYS = 30  # chats that were quiet for longer stand under their month
 TELLING = ("command", "question", "name", "file", "path", "url", "query", "title", "prompt")
 FILE_URI = re.compile(
     r"workspace://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:/([^#?]*))?", re.IGNORECASE
@@ -223,6 +225,7 @@ def _moment(iso: str) -> datetime:
 class SessionGroup:
     label: str
     sessions: list[SessionView]
+    month: str = ""  # `2026-10`, if that is what the label names: browsers write some months otherwise
 
 
 def by_day(sessions: Sequence[SessionView], zone: ZoneInfo) -> list[SessionGroup]:
@@ -230,13 +233,11 @@ def by_day(sessions: Sequence[SessionView], zone: ZoneInfo) -> list[SessionGroup
     today = now().astimezone(zone).date()
     groups: list[SessionGroup] = []
     for session in sessions:
-        label = (
-            _("Pinned")
-            if session.pinned
-            else day_label(_moment(session.active_at).astimezone(zone).date(), today)
-        )
+        day = _moment(session.active_at).astimezone(zone).date()
+        label = _("Pinned") if session.pinned else day_label(day, today)
         if not groups or groups[-1].label != label:
-            groups.append(SessionGroup(label=label, sessions=[]))
+            month = "" if session.pinned or (today - day).days < RECENT_DAYS else f"{day:%Y-%m}"
+            groups.append(SessionGroup(label=label, month=month, sessions=[]))
         groups[-1].sessions.append(session)
     return groups
 
@@ -249,6 +250,6 @@ def day_label(day: date, today: date) -> str:
         return _("Yesterday")
     if days < 7:
         return _("Previous 7 days")
-    if days < 30:
+    if days < RECENT_DAYS:
         return _("Previous 30 days")
-    return f"{day:%B %Y}"
+    return date_format(day, "YEAR_MONTH_FORMAT")

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import time_machine
+from django.utils import translation
 
 from copilot import rowviews, shell, transcript
 from copilot.events import MessageView, ToolCallContent, ToolResultContent
@@ -130,21 +131,27 @@ def test_sessions_stand_under_their_day(days: int, label: str) -> None:
     assert transcript.day_label(TODAY - timedelta(days=days), TODAY) == label
 
 
+def session(moment: str) -> SessionView:
+    return SessionView(
+        id="s", title="", state="idle", pinned=False, archived=False, created_at=moment, active_at=moment
+    )
+
+
+@pytest.mark.parametrize(("language", "label"), [("de", "Oktober 2026"), ("es", "octubre de 2026")])
+def test_months_are_named_in_the_language_of_the_page(language: str, label: str) -> None:
+    """W4.6"""
+    with translation.override(language), time_machine.travel("2026-11-16T12:00:00Z", tick=False):
+        [group] = transcript.by_day([session("2026-10-07T12:00:00.000Z")], ZoneInfo("UTC"))
+    assert (group.label, group.month) == (label, "2026-10")
+
+
 @time_machine.travel("2026-11-16T01:30:00Z", tick=False)
 def test_days_are_the_viewers_own() -> None:
     """01:30 UTC is still yesterday evening in New York, so 23:00 UTC of the day before is the same day there."""
-    session = SessionView(
-        id="s",
-        title="",
-        state="idle",
-        pinned=False,
-        archived=False,
-        created_at="2026-11-15T23:00:00.000Z",
-        active_at="2026-11-15T23:00:00.000Z",
-    )
-    assert transcript.by_day([session], ZoneInfo("America/New_York"))[0].label == "Today"
-    assert transcript.by_day([session], ZoneInfo("UTC"))[0].label == "Yesterday"
-    assert transcript.by_day([replace(session, pinned=True)], ZoneInfo("UTC"))[0].label == "Pinned"
+    late = session("2026-11-15T23:00:00.000Z")
+    assert transcript.by_day([late], ZoneInfo("America/New_York"))[0].label == "Today"
+    assert transcript.by_day([late], ZoneInfo("UTC"))[0].label == "Yesterday"
+    assert transcript.by_day([replace(late, pinned=True)], ZoneInfo("UTC"))[0].label == "Pinned"
 
 
 def labels(rows: list[MessageView], *, running_turn: str | None = None) -> list[str]:

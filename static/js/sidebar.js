@@ -31,6 +31,7 @@ export class Sidebar {
       event.preventDefault();
       this.#drawer(false);
     });
+    for (const month of this.list.querySelectorAll("h2 time")) month.textContent = monthLabel(new Date(`${month.dateTime}-01T00:00`)); // as those that come here are named
     startAccountMenu(document.querySelector(".me"));
     this.list.addEventListener("scroll", () => this.#more(), { passive: true });
     this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
@@ -263,8 +264,10 @@ export function dayLabel(iso, now = new Date()) {
   if (days === 1) return _("Yesterday");
   if (days < 7) return _("Previous 7 days");
   if (days < 30) return _("Previous 30 days");
-  return then.toLocaleDateString(document.documentElement.lang, { month: "long", year: "numeric" });
+  return monthLabel(then);
 }
+
+const monthLabel = (date) => date.toLocaleDateString(document.documentElement.lang, { month: "long", year: "numeric" });
 
 /** Escape and a click elsewhere close it, and mean nothing else then: an answer that runs goes on. */
 function startAccountMenu(menu) {
