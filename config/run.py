@@ -9,7 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -48,8 +49,18 @@ BOT_TOKENS = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_BOT_TOKEN")
 
 
 def workers(environment: Mapping[str, str]) -> tuple[Program, ...]:
-    """Where bots of our own are set up, their people wait behind nothing else."""
-    return (*WORKERS, CHATS) if any(environment.get(name) for name in BOT_TOKENS) else WORKERS
+    """Where bots of our own are set up, their people wait behind nothing else.
+
+    One process alone speaks to the platforms then: it keeps count of what they take (L20).
+    """
+    if not any(environment.get(name) for name in BOT_TOKENS):
+        return WORKERS
+    others = tuple(replace(one, command=_without_chats(one.command)) for one in WORKERS)
+    return (*others, CHATS)
+
+
+def _without_chats(command: Sequence[str]) -> tuple[str, ...]:
+    return tuple(word.removesuffix(",chats") for word in command)
 
 
 def _web(host: str, port: int) -> Program:

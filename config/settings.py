@@ -149,8 +149,11 @@ CELERY_TASK_ROUTES = {
     "linking.tasks.announce_waiting": {"queue": "maintenance"},
     "linking.tasks.deliver": {"queue": "maintenance"},
     "linking.tasks.sweep": {"queue": "maintenance"},
-    "linking.tasks.handle_update": {"queue": "chats"},  # somebody waits for a sign of life
+    # All that speaks to a platform: somebody waits for a sign of life, and who speaks keeps count of what it takes (L20).
+    "linking.tasks.handle_update": {"queue": "chats"},
     "linking.tasks.carry": {"queue": "chats"},
+    "linking.tasks.tell_of_link": {"queue": "chats"},
+    "linking.tasks.announce": {"queue": "chats"},
 }
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True

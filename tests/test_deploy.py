@@ -54,7 +54,6 @@ def plain(command: str | list[str] | tuple[str, ...]) -> str:
         .removeprefix("python ")
         .removeprefix("-m ")
     )
-    words = words.replace(" -Q default,chats ", " -Q default ")  # only where bots have no worker of their own
     return re.sub(r" (--quiet|-l INFO|-n \S+|--host \S+)", "", words)
 
 

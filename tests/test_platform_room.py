@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import random
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linking.platforms.base import Address, Busy, Outgoing
+from linking.platforms.base import Address, Busy, Outgoing, Rendered
 from linking.platforms.room import Limit, Room
 from linking.platforms.telegram import Telegram
 from tests.platform_fakes import telegram
@@ -56,8 +58,8 @@ def test_no_stretch_of_time_holds_more_than_the_limit(steps):
         for pause, passing in steps:
             now[0] += pause
             if room.seconds_until([("x", limit)], passing=passing) == 0:
-                await room.enter([("x", limit)], passing=passing)
-                taken.append(now[0])
+                async with room.place([("x", limit)], passing=passing):
+                    taken.append(now[0])
                 inside = [at for at in taken if at > now[0] - 7.0]
                 assert len(inside) <= (3 if passing else 5)
 
@@ -68,19 +70,55 @@ async def test_what_may_be_left_out_is_refused_at_once_and_the_rest_waits_a_litt
     """L20: a step on the way takes nobody's place"""
     clock = Clock()
     room, limit = Room(clock, clock.sleep), Limit(calls=2, seconds=2.0, kept=1)
-    await room.enter([("x", limit)], passing=True)
+
+    async def call(limit: Limit = limit, *, passing: bool = False) -> None:
+        async with room.place([("x", limit)], passing=passing):
+            pass
+
+    await call(passing=True)
     with pytest.raises(Busy) as refused:
-        await room.enter([("x", limit)], passing=True)
+        await call(passing=True)
     assert refused.value.retry_after_seconds == 2.0
-    await room.enter([("x", limit)])
-
-    async def third() -> None:
-        await room.enter([("x", limit)])
-
-    await clock.drive(asyncio.create_task(third()))
+    await call()
+    await clock.drive(asyncio.create_task(call()))
     assert clock.now == 2.0
     with pytest.raises(Busy):
-        await room.enter([("x", Limit(calls=1, seconds=60.0))])
+        await call(Limit(calls=1, seconds=60.0))
+
+
+async def test_however_long_each_call_is_under_way_no_stretch_at_the_platform_holds_more():
+    """L20: some arrive at once and some late; after an outage all of them come together"""
+    clock, chance = Clock(), random.Random(20)
+    room, limit = Room(clock, clock.sleep), Limit(calls=3, seconds=3.0)
+    arrived: list[float] = []
+
+    async def call() -> None:
+        while True:
+            with suppress(Busy):
+                async with room.place([("x", limit)]):
+                    await clock.sleep(chance.choice((0.01, 0.4, 2.5)))
+                    arrived.append(clock.now)
+                    await clock.sleep(chance.choice((0.01, 0.4)))
+                    return
+            await clock.sleep(0.5)
+
+    await asyncio.wait_for(clock.drive(*(asyncio.create_task(call()) for _ in range(15))), 60)
+    assert len(arrived) == 15
+    assert all(later - first >= 3.0 for first, later in zip(arrived, arrived[3:], strict=False))
+
+
+async def test_a_window_of_a_minute_is_kept_while_shorter_ones_are_forgotten(monkeypatch):
+    """L20: many people in chats of their own take no group's count away"""
+    monkeypatch.setattr("linking.platforms.room.MANY_WINDOWS", 3)
+    clock = Clock()
+    room, minute = Room(clock, clock.sleep), Limit(calls=1, seconds=60.0)
+    async with room.place([("group", minute)]):
+        clock.now += 1.0
+    clock.now += 10.0
+    for number in range(9):
+        async with room.place([(f"chat {number}", Limit(calls=3, seconds=3.0))]):
+            clock.now += 1.0
+    assert room.seconds_until([("group", minute)], passing=False) == 60.0 - 19.0
 
 
 @pytest.fixture
@@ -134,3 +172,20 @@ async def test_three_answers_in_one_group_pass_no_limit_of_telegram_and_all_end(
         "two is done.",
     ]
     assert max(late) <= 3.0
+
+
+async def test_words_that_are_said_again_without_markup_are_counted_again(fake):
+    """L20: Telegram counts what it refuses, too"""
+    clock = Clock()
+    fake.clock = clock
+    adapter = Telegram(token=fake.token, secret="s", api_url=fake.url)
+    adapter._room = Room(clock, clock.sleep)
+
+    async def say_twice() -> None:
+        for _ in range(2):
+            await adapter.send(GROUP, Outgoing(body=Rendered(markup="<b>open", plain="open")))
+
+    await asyncio.wait_for(clock.drive(asyncio.create_task(say_twice())), 60)
+    await adapter.aclose()
+    assert fake.refused == ["HTML that cannot be parsed"] * 2
+    assert clock.now == 3.0

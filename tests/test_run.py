@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from config import run
+from config.processes import Program
 from config.servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -190,3 +191,15 @@ def test_bots_of_our_own_have_a_worker_of_their_own() -> None:
     assert [program.name for program in run.workers({})] == [program.name for program in run.WORKERS]
     *_, chats = run.workers({"TELEGRAM_BOT_TOKEN": "1:x"})
     assert (chats.name, chats.command[:2]) == ("chats", ("nice", "-n"))
+
+
+def test_one_process_alone_speaks_to_the_platforms() -> None:
+    """L20: it keeps count of what they take; without bots somebody serves the queue all the same"""
+    for environment in ({}, {"SLACK_BOT_TOKEN": "xoxb"}):
+        served = [queue_of(program) for program in run.workers(environment)]
+        assert sum("chats" in queues for queues in served) == 1
+
+
+def queue_of(program: Program) -> list[str]:
+    words = program.command
+    return words[words.index("-Q") + 1].split(",") if "-Q" in words else []

@@ -7,6 +7,7 @@ import hmac
 import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
@@ -135,25 +136,33 @@ class Slack(Adapter):
         return max(len(body.markup), len(body.plain))
 
     async def send(self, to: Address, message: Outgoing) -> str:
-        await self._room.enter([(f"channel {to.container_id}", IN_A_CHANNEL)])
-        sent = await self._formatted(
-            "chat.postMessage",
-            message,
-            {"channel": to.container_id, "thread_ts": to.thread_id or None, "unfurl_links": False},
-        )
+        fields: dict[str, JSON] = {"channel": to.container_id, "thread_ts": to.thread_id or None}
+        fields |= {"unfurl_links": False}
+        lasting = replace(message, passing=False)  # worth a wait: here it is the sign of life
+        windows = [(f"channel {to.container_id}", IN_A_CHANNEL)]
+        sent = await self._formatted("chat.postMessage", lasting, fields, windows)
         return str(sent.get("ts", ""))
 
     async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
-        await self._room.enter([("edits", EDITS)], passing=message.passing)
-        await self._formatted("chat.update", message, {"channel": to.container_id, "ts": message_id})
+        fields: dict[str, JSON] = {"channel": to.container_id, "ts": message_id}
+        await self._formatted("chat.update", message, fields, [("edits", EDITS)])
 
-    async def _formatted(self, method: str, message: Outgoing, fields: dict[str, JSON]) -> AsyncSlackResponse:
+    async def _formatted(
+        self,
+        method: str,
+        message: Outgoing,
+        fields: dict[str, JSON],
+        windows: Sequence[tuple[str, Limit]] = (),
+    ) -> AsyncSlackResponse:
         """In blocks, and once more as bare text where Slack cannot read those; the text is filled in always."""
+        fields = fields | {"text": message.body.plain}
         blocks = _blocks(message.body.markup, message.buttons)
         try:
-            return await self._call(method, {**fields, "text": message.body.plain, "blocks": blocks})
+            async with self._room.place(windows, passing=message.passing):
+                return await self._call(method, fields | {"blocks": blocks})
         except FormatRefused:
-            return await self._call(method, {**fields, "text": message.body.plain, "blocks": []})
+            async with self._room.place(windows, passing=message.passing):
+                return await self._call(method, fields | {"blocks": []})
 
     async def show_typing(self, to: Address) -> None:
         """Slack shows none for bots: the placeholder is the sign of life."""

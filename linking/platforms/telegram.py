@@ -7,6 +7,7 @@ import html
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from linking.platforms import telegram_wire
@@ -192,7 +193,6 @@ class Telegram(Adapter):
     async def _send(self, to: Address, message: Outgoing) -> str:
         from telegram import ReplyParameters
 
-        await self._enter(to, message)
         anchor = (
             ReplyParameters(message_id=int(to.anchor), allow_sending_without_reply=True)
             if to.anchor
@@ -212,12 +212,11 @@ class Telegram(Adapter):
             )
             return str(sent.message_id)
 
-        return await _formatted(message, call)
+        return await self._formatted(to, message, call)
 
     async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
         if to.container_id in self._moved:
             raise MessageGone("the message stayed in the old group")
-        await self._enter(to, message)
         bot = self.bot()
 
         async def call(text: str, mode: str | None) -> str:
@@ -231,7 +230,7 @@ class Telegram(Adapter):
             return message_id
 
         try:
-            await _formatted(message, call, unchanged=message_id)
+            await self._formatted(to, message, call, unchanged=message_id)
         except GroupMoved as problem:
             self._moved[to.container_id] = problem.new_id
             raise MessageGone("the message stayed in the old group") from None
@@ -253,25 +252,39 @@ class Telegram(Adapter):
             )
         )
 
-    async def _enter(self, to: Address, message: Outgoing | None = None) -> None:
-        """Before anything is said there."""
-        chat = f"chat {to.container_id}"
-        windows = [("all", OVERALL), (chat, IN_A_CHAT)]
+    async def _formatted(
+        self,
+        to: Address,
+        message: Outgoing,
+        call: Callable[[str, str | None], Awaitable[str]],
+        unchanged: str | None = None,
+    ) -> str:
+        """With our markup, and once more without it where Telegram cannot read that."""
+        try:
+            async with self._place(to, passing=message.passing):
+                return await _told(call(message.body.markup, "HTML"), unchanged)
+        except FormatRefused:
+            async with self._place(to, passing=message.passing):
+                return await _told(call(message.body.plain, None), unchanged)
+
+    def _place(self, to: Address, *, passing: bool = False) -> AbstractAsyncContextManager[None]:
+        """For one call that says something there."""
+        windows = [("all", OVERALL), (f"chat {to.container_id}", IN_A_CHAT)]
         if to.scope == "server":
             windows.append((f"group {to.container_id}", IN_A_GROUP))
-        await self._room.enter(windows, passing=message is not None and message.passing)
+        return self._room.place(windows, passing=passing)
 
     async def send_file(self, to: Address, name: str, content: bytes) -> str:
         return await self._there(to, lambda there: self._send_file(there, name, content))
 
     async def _send_file(self, to: Address, name: str, content: bytes) -> str:
-        await self._enter(to)
         thread = int(to.thread_id) if to.thread_id else None
-        sent = await _told(
-            self.bot().send_document(
-                chat_id=to.container_id, document=content, filename=name, message_thread_id=thread
+        async with self._place(to):
+            sent = await _told(
+                self.bot().send_document(
+                    chat_id=to.container_id, document=content, filename=name, message_thread_id=thread
+                )
             )
-        )
         return str(sent.message_id)
 
     async def fetch_file(self, file: SentFile) -> bytes:
@@ -330,16 +343,6 @@ def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
         for button in buttons
     ]
     return InlineKeyboardMarkup([made[at : at + 2] for at in range(0, len(made), 2)])
-
-
-async def _formatted(
-    message: Outgoing, call: Callable[[str, str | None], Awaitable[str]], unchanged: str | None = None
-) -> str:
-    """With our markup, and once more without it where Telegram cannot read that."""
-    try:
-        return await _told(call(message.body.markup, "HTML"), unchanged)
-    except FormatRefused:
-        return await _told(call(message.body.plain, None), unchanged)
 
 
 async def _told(call: Awaitable[T], unchanged: T | None = None) -> T:
