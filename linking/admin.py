@@ -328,8 +328,8 @@ class DeliveryEndpointAdmin(ViewOnly):
 class DeliveryAdmin(ViewOnly):
     list_display = ["id", "endpoint_id", "event", "state", "attempts", "last_status", "created_at"]
     list_filter = ["state", one_of("event", TOLD)]
-    search_fields = ["event_key__exact"]
-    search_help_text = "Id of the delivery, its turn or its conversation, in full."
+    search_fields = ["endpoint__bot_account__exact"]
+    search_help_text = "Id of the delivery, its turn or its conversation, or the bot account, in full."
     found_by_id = ("id", "turn_id", "conversation_id")
     exclude = ["body"]
     ordering = ["-created_at"]

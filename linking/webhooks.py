@@ -14,8 +14,6 @@ from linking.platforms.base import MAX_BODY_BYTES, Forged, Heard, Knock, Unreada
 
 log = logging.getLogger(__name__)
 
-TYPES = ("application/json", "application/x-www-form-urlencoded")
-
 
 @csrf_exempt
 @require_POST
@@ -30,8 +28,9 @@ def door(request: HttpRequest, platform: str, slug: str) -> HttpResponse:
         adapter.verify(knock)
     except Forged:
         return _refusal(401, "unauthenticated", "The request bears no valid proof.")
-    if request.content_type not in TYPES:
-        return _refusal(415, "unsupported_media_type", "Updates are JSON or forms.")
+    if request.content_type not in adapter.door_types:
+        wanted = " or ".join(adapter.door_types)
+        return _refusal(415, "unsupported_media_type", f"An update of {platform} is {wanted}.")
     try:
         heard = adapter.hear(knock)
     except Unreadable:

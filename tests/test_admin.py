@@ -21,6 +21,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from billing import accounts, policies, pricing, queries
+from billing.staff_pages import ViewOnly
 from copilot.admin import COST_SOURCES
 from copilot.models import Message, ModelCall, Session, Share, Turn
 from linking import links
@@ -37,6 +38,10 @@ from tests import chats, make
 
 pytestmark = pytest.mark.django_db
 OURS = ("copilot", "billing", "linking", "diagnostics")
+LED_BY = """
+SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+WHERE i.indrelid = %s::regclass AND i.indpred IS NULL AND i.indisvalid
+"""  # the first columns of indexes of all rows
 FIXED = {"LimitPolicy", "TierPolicy"}  # rows that are always there
 SECRET = "the-secret-of-a-row"
 HIDDEN = ("secret", "token", "hash", "storage_key", "replay", "sealed")
@@ -247,6 +252,19 @@ def test_a_large_table_is_neither_counted_nor_searched_for_its_values(
     assert odd.context["cl"].result_count == 2
     assert set(get_args(pricing.Source)) == set(COST_SOURCES)
     assert page.status_code == 200
+
+
+@pytest.mark.parametrize("model", [OutboundMessage, CapReservation, Delivery])
+def test_a_list_that_grows_is_ordered_and_found_by_its_indexes(model: type[models.Model]):
+    """D13: a whole id, and the newest first"""
+    page = admin.site.get_model_admin(model)
+    assert isinstance(page, ViewOnly)
+    own = [field.removesuffix("__exact") for field in page.search_fields if field.count("__") == 1]
+    ordering = [column.lstrip("-") for column in page.ordering]
+    with connection.cursor() as cursor:
+        cursor.execute(LED_BY, [model._meta.db_table])
+        leading = {column for (column,) in cursor.fetchall()}
+    assert {*page.found_by_id, *own, *ordering} - leading == set()
 
 
 def test_no_page_shows_how_somebody_signs_in(staff: Client):

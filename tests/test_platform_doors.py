@@ -16,7 +16,7 @@ from config.celery import app
 from linking import inbox, platforms
 from linking.inbound import COMMANDS
 from linking.models import PlatformUpdate
-from linking.platforms.base import Adapter
+from linking.platforms.base import FORM_TYPE, JSON_TYPE, Adapter
 from tests.platform_chats import DiscordChat, ScriptedChat, SlackChat, TelegramChat, chatting
 from tests.platform_fakes import discord, recorded, slack, telegram
 
@@ -86,6 +86,30 @@ def test_what_is_too_large_or_no_update_is_refused(chat):
         proof = proven(chat, body)
         assert chat.knock(body, proof | {"content-type": content_type}).status_code == status
     assert rows() == 0
+
+
+def test_an_update_that_is_labelled_as_another_kind_is_refused_in_words(chat):
+    """L18, L27: Slack alone sends forms; 415 names what would be taken, and nothing stays"""
+    body, headers = chat.update("Hello", 10)
+    if chat.platform == "slack":
+        labels, wanted = ["", "text/plain"], "application/json or application/x-www-form-urlencoded"
+    else:
+        labels, wanted = ["", "text/plain", FORM_TYPE, "multipart/form-data; boundary=x"], JSON_TYPE
+    for label in labels:
+        answer = chat.knock(body, headers | {"content-type": label})
+        told = {"code": "unsupported_media_type", "message": f"An update of {chat.platform} is {wanted}."}
+        assert (answer.status_code, answer.json()["error"]) == (415, told)
+    assert rows() == 0
+
+
+@pytest.mark.parametrize(
+    "label", ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=UTF-8"]
+)
+def test_a_label_may_name_its_charset_and_be_written_in_any_case(chat, label):
+    """L18: as servers in between may write it"""
+    body, headers = chat.update("Hello", 11)
+    assert chat.knock(body, headers | {"content-type": label}).status_code == 200
+    assert rows() == 1
 
 
 NO_UPDATES = {

@@ -145,7 +145,7 @@ def test_slacks_events_commands_and_presses():
     gone = hear(slack, recorded.slack_uninstalled()).incoming
     assert (gone.what, gone.place.server_id) == (Removed(), recorded.TEAM)
 
-    form = {"content-type": "application/x-www-form-urlencoded"}
+    form = {"content-type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
     body = urlencode({"payload": json.dumps(recorded.slack_press("opaque"))}).encode()
     press = slack.hear(Knock(headers=form, body=body)).incoming
     assert (press.what.code, press.what.message_id, press.place.thread_id) == ("opaque", "200.1", "100.5")

@@ -94,6 +94,8 @@ class Delivery(models.Model):
             models.Index(fields=["next_try_at"], condition=Q(state="waiting"), name="deliveries_to_be_sent"),
             models.Index(fields=["conversation", "number"], name="deliveries_of_a_conversation"),
             models.Index(fields=["endpoint", "-number"], name="deliveries_of_an_endpoint"),
+            models.Index(fields=["turn_id"], name="deliveries_of_a_turn"),
+            models.Index(fields=["created_at"], name="deliveries_by_age"),
         ]
 
     def __str__(self) -> str:

@@ -76,6 +76,8 @@ class CapReservation(models.Model):
             models.Index(F("link"), F("created_at").desc(), name="reservations_of_a_link"),
             models.Index(F("link"), F("member"), F("created_at").desc(), name="reservations_of_a_member"),
             models.Index(fields=["created_at"], condition=Q(settled_at=None), name="open_reservations"),
+            models.Index(fields=["session_id"], name="reservations_of_a_session"),
+            models.Index(fields=["created_at"], name="reservations_by_age"),
         ]
 
     def __str__(self) -> str:

@@ -13,6 +13,8 @@ Scope = Literal["server", "dm"]
 LengthUnit = Literal["utf16", "codepoint"]
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 MAX_BODY_BYTES = 1024 * 1024
+JSON_TYPE = "application/json"
+FORM_TYPE = "application/x-www-form-urlencoded"
 NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last: brackets by the thousand
 
 
@@ -205,6 +207,7 @@ class Adapter(ABC):
     length_unit: ClassVar[LengthUnit]
     chunk_target: ClassVar[int]
     min_edit_interval: ClassVar[Mapping[Scope, float]]
+    door_types: ClassVar[tuple[str, ...]]  # what its updates are labelled as
     typing_ttl: ClassVar[float]  # 0: the platform shows none
     ack_deadline: ClassVar[float]
     max_buttons: ClassVar[int]

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from linking.platforms import discord_wire
 from linking.platforms.base import (
     JSON,
+    JSON_TYPE,
     Adapter,
     Address,
     Away,
@@ -60,6 +61,7 @@ class Discord(Adapter):
     length_unit: ClassVar[LengthUnit] = "codepoint"
     chunk_target: ClassVar[int] = 1900
     min_edit_interval: ClassVar[dict[Scope, float]] = {"dm": 1.3, "server": 1.3}
+    door_types: ClassVar[tuple[str, ...]] = (JSON_TYPE,)
     typing_ttl: ClassVar[float] = 10.0
     ack_deadline: ClassVar[float] = 3.0
     max_buttons: ClassVar[int] = 25

@@ -17,6 +17,7 @@ from typing import IO, ClassVar
 import msgspec
 
 from linking.platforms.base import (
+    JSON_TYPE,
     NO_JSON,
     Adapter,
     Address,
@@ -146,6 +147,7 @@ class Scripted(Adapter):
     length_unit: ClassVar[LengthUnit] = "codepoint"
     chunk_target: ClassVar[int] = 900
     min_edit_interval: ClassVar[dict[Scope, float]] = {"dm": 0.05, "server": 0.05}
+    door_types: ClassVar[tuple[str, ...]] = (JSON_TYPE,)
     typing_ttl: ClassVar[float] = 5.0
     ack_deadline: ClassVar[float] = 3.0
     max_buttons: ClassVar[int] = 8

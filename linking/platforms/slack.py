@@ -15,7 +15,9 @@ import msgspec
 
 from linking.platforms import slack_wire
 from linking.platforms.base import (
+    FORM_TYPE,
     JSON,
+    JSON_TYPE,
     Adapter,
     Address,
     Away,
@@ -92,6 +94,7 @@ class Slack(Adapter):
     length_unit: ClassVar[LengthUnit] = "codepoint"
     chunk_target: ClassVar[int] = 2900
     min_edit_interval: ClassVar[dict[Scope, float]] = {"dm": 1.5, "server": 1.5}
+    door_types: ClassVar[tuple[str, ...]] = (JSON_TYPE, FORM_TYPE)
     typing_ttl: ClassVar[float] = 0.0
     ack_deadline: ClassVar[float] = 3.0
     max_buttons: ClassVar[int] = 25

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from linking.platforms.base import (
+    FORM_TYPE,
     NO_JSON,
     Heard,
     Incoming,
@@ -99,7 +100,7 @@ _interactions = msgspec.json.Decoder(Interaction)
 
 def read(body: bytes, content_type: str) -> Heard:
     try:
-        if content_type.partition(";")[0].strip() == "application/x-www-form-urlencoded":
+        if content_type.partition(";")[0].strip().lower() == FORM_TYPE:
             return _read_form(body)
         return from_envelope(_envelopes.decode(body))
     except (*NO_JSON, ValueError, KeyError) as problem:

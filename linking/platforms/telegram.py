@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from linking.platforms import telegram_wire
 from linking.platforms.base import (
+    JSON_TYPE,
     Adapter,
     Address,
     Away,
@@ -107,6 +108,7 @@ class Telegram(Adapter):
     length_unit: ClassVar[LengthUnit] = "utf16"
     chunk_target: ClassVar[int] = 3900
     min_edit_interval: ClassVar[dict[Scope, float]] = {"dm": 1.2, "server": 3.5}
+    door_types: ClassVar[tuple[str, ...]] = (JSON_TYPE,)
     typing_ttl: ClassVar[float] = 5.0
     ack_deadline: ClassVar[float] = 5.0
     max_buttons: ClassVar[int] = 8
