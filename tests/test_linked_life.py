@@ -31,13 +31,12 @@ from tests import make
 from tests.engine import Model, cue, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
-from tests.flows.conftest import NO_TIME_TO_ANIMATE
+from tests.flows.conftest import CHROMIUM, NO_TIME_TO_ANIMATE, launched
 from tests.platform_chats import chatting, handled
 from tests.platform_fakes import recorded
 from tests.platform_fakes.telegram import Telegram
 from tests.serving import served
 
-CHROMIUM = "/usr/bin/chromium"
 ADA, BOB, BOATS = recorded.ADA, recorded.BOB, str(recorded.GROUP)
 WIDTHS = (1280, 390)
 PATIENT_MS = 20_000
@@ -155,7 +154,7 @@ def test_a_person_links_a_group_and_a_chat_talks_decides_pays_and_leaves(telegra
 
 def _live(site: str, door: str, telegram: Telegram, model: Model, theme: str) -> None:
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = launched(playwright)
         life = Life(site, door, telegram, model, chromium, theme)
         page = life.page()
         for chapter in CHAPTERS:

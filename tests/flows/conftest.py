@@ -18,12 +18,38 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Playwright,
+    expect,
+    sync_playwright,
+)
 
 from config.run import WORKERS
 from config.servers import dies_with_parent, free_port
 
 CHROMIUM = "/usr/bin/chromium"
+# Pages of the browser's own, behind its address bar: each new person would have two of them loaded, unseen, at a second's work.
+UNSEEN = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup")
+# Chromium hears the last list alone, so what Playwright turns off is named again.
+TURNED_OFF_BY_PLAYWRIGHT = (
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsUpgrades",
+    "HttpsFirstBalancedModeAutoEnable",
+    "LensOverlay",
+    "MediaRouter",
+    "PaintHolding",
+    "ThirdPartyStoragePartitioning",
+    "AvoidCorsURLLoaderRestartOnRedirect",
+    "OptimizationHints",
+    "NetworkTimeServiceQuerying",
+    "AimEnabled",
+    "PreconnectToSearch",
+)
 ROOT = Path(__file__).resolve().parents[2]
 WORDS_PER_SECOND = "100"  # a long answer lasts a minute at any pace; others are soon over
 FLOWS = Path(__file__).resolve().parent
@@ -141,9 +167,16 @@ def site(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def browser(site: Site) -> Iterator[Browser]:
     """After the site, which sets up the database: the driver keeps an event loop running in this thread."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = launched(playwright)
         yield chromium
         chromium.close()
+
+
+def launched(playwright: Playwright) -> Browser:
+    off = ",".join((*TURNED_OFF_BY_PLAYWRIGHT, *UNSEEN))
+    return playwright.chromium.launch(
+        executable_path=CHROMIUM, args=["--no-sandbox", f"--disable-features={off}"]
+    )
 
 
 @dataclass
