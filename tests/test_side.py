@@ -215,6 +215,29 @@ def test_who_fails_a_question_aside_is_counted_and_another_is_asked(model, sessi
     until(lambda: BREAKERS.tripped(FRAIL))
 
 
+def test_a_key_that_was_changed_since_is_read_anew_once(model, session, offer):
+    """A7.4, A7.c3: as a turn's would be; the new one is not looked for twice"""
+    offer(FRAIL)
+    model.will(cue(1), Fail("auth_failed"))
+    model.will(Text("With the new key."))
+    aside = ask(session)
+    model.reaches(1)
+    offer(replace(FRAIL, credential="new"))
+    model.give(1)
+    seen = over(aside)
+    assert (seen.state, seen.text) == ("answered", "With the new key.")
+    assert [request.entry.credential for request in model.requests] == ["one", "new"]
+    model.will(cue(2), Fail("auth_failed"))
+    model.will(cue(3), Fail("auth_failed"))
+    aside = ask(session)
+    for number, credential in ((2, "newer"), (3, "newest")):
+        model.reaches(number)
+        offer(replace(FRAIL, credential=credential))
+        model.give(number)
+    assert over(aside).code == "auth_failed"
+    assert len(model.requests) == 4
+
+
 def test_a_plan_without_the_tier_that_answers_is_refused(session):
     """A4.2"""
     TierPolicy.objects.update_or_create(tier="FREE", defaults={"multiplier": 1, "model_tiers": ["advanced"]})

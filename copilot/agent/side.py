@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from uuid import UUID, uuid4
@@ -120,33 +120,63 @@ def _ending(streaming: asyncio.Future[None], said: _Answer) -> SideEnded:
 
 
 async def _stream(session_id: UUID, asked: Asked, said: _Answer) -> None:
-    """The models of the standard tier, tried again as a turn would, until one has begun to answer (A7.1, A7.6)."""
+    """The models of the standard tier, tried again as a turn would, until one has begun to answer (A7)."""
     rows = await in_thread(history.rows_for_model, session_id)
     chain = await in_thread(offering.resolve, "", "")
-    fallback, entry = Fallback(chain, BREAKERS.tripped), chain[0]
-    needs = Needs(tools=False, prompt_tokens=estimate(size(_request(entry, rows, asked))))
-    retries, deadline = Retries(policy=Policy.of(settings)), time.monotonic() + SECONDS
-    if BREAKERS.tripped(entry) is not None:
-        entry = fallback.instead_of_first(needs) or entry
+    needs = Needs(tools=False, prompt_tokens=estimate(size(_request(chain[0], rows, asked))))
+    trying = _Trying(chain, needs)
     while True:
-        retries.count_request(entry.name)
+        trying.retries.count_request(trying.entry.name)
         try:
-            await _try(entry, rows, session_id, asked, said)
+            await _try(trying.entry, rows, session_id, asked, said)
         except ProviderFailure as failure:
             again = not said.text and await in_thread(_may_spend, asked.user_id)  # nothing told is taken back
-            left = deadline - time.monotonic()
-            wait = retries.after(failure, model=entry.name, shown=False, seconds_left=left)
-            if again and wait is not None:
-                await asyncio.sleep(wait.delay_seconds)
-                continue
-            await _counted(entry, failure)
-            following = fallback.next(failure, entry, needs) if again else None
-            if following is None:
-                raise
-            log.warning("%s could not answer aside: %s", entry.name, failure.code)
-            entry = following
+            if not again or not await trying.again_after(failure):
+                await _counted(trying.entry, failure)
+                if not again or not trying.switch(failure):
+                    raise
         else:
             return
+
+
+class _Trying:
+    """Which model is asked, and what may still be done when it fails."""
+
+    def __init__(self, chain: Sequence[Entry], needs: Needs) -> None:
+        self.retries = Retries(policy=Policy.of(settings))
+        self._fallback = Fallback(chain, BREAKERS.tripped)
+        self._needs = needs
+        self._deadline = time.monotonic() + SECONDS
+        self._keys_read: set[str] = set()  # by model: anew, after a refusal
+        tripped = BREAKERS.tripped(chain[0]) is not None
+        self.entry = (self._fallback.instead_of_first(needs) if tripped else None) or chain[0]
+
+    async def again_after(self, failure: ProviderFailure) -> bool:
+        """Whether the same model may be asked again; by then the wait is over, or another key was found (A7.1, A7.4)."""
+        left = self._deadline - time.monotonic()
+        wait = self.retries.after(failure, model=self.entry.name, shown=False, seconds_left=left)
+        if wait is not None:
+            await asyncio.sleep(wait.delay_seconds)
+            return True
+        return failure.code == "auth_failed" and await self._renew_credential()
+
+    async def _renew_credential(self) -> bool:
+        if self.entry.name in self._keys_read:
+            return False
+        self._keys_read.add(self.entry.name)
+        credential = await in_thread(offering.credential_of, self.entry)
+        renewed = credential != self.entry.credential
+        self.entry = replace(self.entry, credential=credential)
+        return renewed
+
+    def switch(self, failure: ProviderFailure) -> bool:
+        """Whether another model goes on (A7.6)."""
+        following = self._fallback.next(failure, self.entry, self._needs)
+        if following is None:
+            return False
+        log.warning("%s could not answer aside: %s", self.entry.name, failure.code)
+        self.entry = following
+        return True
 
 
 def _may_spend(user_id: int) -> bool:
