@@ -18,7 +18,7 @@ from copilot.events import Tokens
 from copilot.models import ModelCall
 from copilot.rows import storable
 
-REPLY, TOOL, SIDE = "reply", "tool", "side"
+REPLY, COMPACTION, TOOL, SIDE = "reply", "compaction", "tool", "side"
 TOOL_NUMBERS = 2**30  # calls of tools are numbered from here on: they come side by side, models' in turn
 
 
@@ -43,6 +43,7 @@ class Spent:
     response_id: str
     purpose: str = REPLY
     ending: str = ""  # what the reply came to, or what the call failed with; empty: to no end
+    partial: bool = False  # failed, though text or calls had come
 
 
 def call_id(turn_id: UUID, number: int) -> UUID:
@@ -133,7 +134,7 @@ _FINISH = """
 UPDATE copilot_modelcall
 SET provider = %s, model = %s, request_id = %s, input_tokens = %s, cache_read_tokens = %s, cache_write_5m_tokens = %s, cache_write_1h_tokens = %s,
     output_tokens = %s, reasoning_tokens = %s, estimated = %s, aborted = %s, latency_ms = %s, first_token_ms = %s,
-    cost_microdollars = %s, cost_source = %s, purpose = %s, ending = %s, ended_at = now()
+    cost_microdollars = %s, cost_source = %s, purpose = %s, ending = %s, partial = %s, ended_at = now()
 WHERE id = %s
 """
 
@@ -165,6 +166,7 @@ def finish(spent: Spent) -> str:
                 recorded.source if recorded else "",
                 spent.purpose,
                 spent.ending,
+                spent.partial,
                 spent.call_id,
             ],
         )
@@ -281,7 +283,6 @@ class Earlier:
 
     rounds: int = 0  # retries, summaries, texts that went on in another call, and what a lost worker cut off are none (A10.1)
     cut_texts: int = 0  # by the output limit
-    compactions: int = 0  # tries of them: each was paid for
     tokens: Tokens = field(default_factory=Tokens)
     generation_seconds: float = 0.0
     first_token_at: datetime | None = None
@@ -293,8 +294,7 @@ SELECT count(*) FILTER (WHERE NOT aborted AND ending <> 'cut'), count(*) FILTER 
        COALESCE(sum(cache_write_5m_tokens), 0)::bigint, COALESCE(sum(cache_write_1h_tokens), 0)::bigint,
        COALESCE(sum(output_tokens), 0)::bigint, COALESCE(sum(reasoning_tokens), 0)::bigint,
        COALESCE(sum(latency_ms - first_token_ms), 0)::float8 / 1000,
-       min(created_at + first_token_ms * interval '1 millisecond'),
-       (SELECT count(*) FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose = 'compaction')
+       min(created_at + first_token_ms * interval '1 millisecond')
 FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose = 'reply' AND ended_at IS NOT NULL
 """
 
@@ -302,12 +302,11 @@ FROM copilot_modelcall WHERE turn_id = %(turn)s AND purpose = 'reply' AND ended_
 def earlier(turn_id: UUID) -> Earlier:
     with connection.cursor() as cursor:
         cursor.execute(_EARLIER, {"turn": turn_id})
-        rounds, cut_texts, *counts, seconds, first_token_at, compactions = cursor.fetchone()
+        rounds, cut_texts, *counts, seconds, first_token_at = cursor.fetchone()
     names = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
     return Earlier(
         rounds=rounds,
         cut_texts=cut_texts,
-        compactions=compactions,
         tokens=Tokens(**dict(zip(names, counts, strict=True))),
         generation_seconds=seconds,
         first_token_at=first_token_at,
@@ -323,6 +322,7 @@ class Asked:
     provider: str
     model: str
     ending: str
+    partial: bool
     created_at: datetime
     ended_at: datetime | None
 
@@ -338,6 +338,7 @@ def asked(turn_id: UUID) -> list[Asked]:
             provider=call.provider,
             model=call.model,
             ending=call.ending,
+            partial=call.partial,
             created_at=call.created_at,
             ended_at=call.ended_at,
         )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from copilot.events import Tokens
 from copilot.models import Message, ModelCall
-from copilot.providers.scripted import Call, Fail, Text
+from copilot.providers import catalogue
+from copilot.providers.scripted import Call, Fail, Text, Usage
 from diagnostics import tasks as reaper
 from tests import make
 from tests.engine import Errand, add_tools, cue, ended, notices, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+
+WINDOW = 100_000
+NEARLY_FULL = Tokens(input=85_000, output=100)
 
 
 @pytest.fixture
@@ -91,3 +98,105 @@ def test_tries_of_the_round_that_goes_on_count(rig, session, model, settings):
     lose_worker(rig)
     assert ended(turn_id).failure_code == "overloaded"
     assert len(model.requests) == 4
+
+
+@pytest.mark.parametrize("shown", [Text("Half"), Call("look")])
+def test_what_one_round_takes_back_it_takes_back_once_whoever_runs_it(rig, session, model, settings, shown):
+    """A7.3: at most one retraction per round; of words as of calls, which leave no row"""
+    settings.RETRY_TRANSIENT_SECONDS = [0, 0, 0]
+    model.will(shown, Fail("overloaded"))
+    model.will(cue(1), Text("Cut off."))
+    turn_id = start(session)
+    model.reaches(1)
+    calls_have_ended(turn_id, 1)
+    model.will(shown, Fail("overloaded"))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert ended(turn_id).failure_code == "overloaded"
+    assert len(told(session.pk, "step.retracted")) == 1
+
+
+def test_the_next_round_may_take_back_again_after_a_lost_worker(rig, session, model, settings, monkeypatch):
+    """A7.3: per round"""
+    settings.RETRY_TRANSIENT_SECONDS = [0, 0, 0]
+    add_tools(monkeypatch, Errand("look"))
+    model.will(Text("Half"), Fail("overloaded"))
+    model.will(Call("look"))
+    model.will(cue(1), Text("Cut off."))
+    turn_id = start(session)
+    model.reaches(1)
+    calls_have_ended(turn_id, 2)
+    model.will(Text("Half"), Fail("overloaded"))
+    model.will(Text("Said."))
+    lose_worker(rig)
+    assert ended(turn_id).status == "succeeded"
+    assert len(told(session.pk, "step.retracted")) == 2
+
+
+@pytest.fixture
+def small_window(rig):
+    """A summary is due when a reply says that it has nearly filled the demo model's window."""
+    demo = replace(catalogue.DEMO, context_window=WINDOW)
+    before = catalogue.current()
+    catalogue.configure(catalogue.Catalogue(entries=(demo,), tiers=dict.fromkeys(catalogue.TIERS, (demo,))))
+    yield
+    catalogue.configure(before)
+
+
+def test_equal_rounds_that_a_summary_has_swallowed_count_after_a_lost_worker(
+    rig, session, model, monkeypatch, small_window
+):
+    """A10.2, A17.3: the turn goes on as one, for those who watch it too"""
+    add_tools(monkeypatch, Errand("look"))
+    for _ in range(3):
+        model.will(Call("look"))
+    model.will(Call("look"), Usage(NEARLY_FULL))
+    model.will(Text("They looked four times."))
+    model.will(cue(1), Call("look"))
+    turn_id = start(session)
+    model.reaches(1)
+    model.will(Call("look"))
+    model.will(Call("look"))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])
+    told_to_change = Message.objects.filter(turn=turn_id, kind="note", content__contains="same calls")
+    assert told_to_change.count() == 1
+
+
+def test_rounds_of_earlier_turns_are_nobodys_circles(rig, session, model, monkeypatch, small_window):
+    """A10.2: nor are they read"""
+    add_tools(monkeypatch, Errand("look"))
+    for _ in range(4):
+        model.will(Call("look"))
+    model.will(Text("Four times."), Usage(NEARLY_FULL))
+    ended(start(session))
+    model.will(Text("They looked four times."))
+    for _ in range(2):
+        model.will(Call("look"))
+    model.will(cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    model.will(Call("look"))
+    model.will(Text("Three times."))
+    lose_worker(rig)
+    assert (ended(turn_id).status, notices(session)) == ("succeeded", [])
+
+
+def test_the_second_try_of_a_summary_is_no_second_summary(rig, session, model, monkeypatch, small_window):
+    """A17.2, A17.7: three per turn, each of which may be tried twice"""
+    add_tools(monkeypatch, Errand("look"))
+    for round_number in range(2):
+        model.will(Call("look", {"note": str(round_number)}), Usage(NEARLY_FULL))
+        model.will(Fail("context_overflow"))
+        model.will(Text("Shorter."))
+    model.will(cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    model.will(Call("look", {"note": "2"}), Usage(NEARLY_FULL))
+    model.will(Text("Shortest."))
+    model.will(Text("Done."))
+    lose_worker(rig)
+    assert ended(turn_id).status == "succeeded"
+    assert ModelCall.objects.filter(turn=turn_id, purpose="compaction").count() == 5
+    assert Message.objects.filter(turn=turn_id, kind="summary").count() == 3

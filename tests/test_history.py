@@ -60,6 +60,22 @@ def test_a_second_result_for_one_call_is_dropped(turn):
     assert history.append([second]) == {}
 
 
+def test_of_a_turns_calls_only_the_last_rounds_are_read(turn, django_assert_num_queries):
+    """A10.2: whole ones, in order, before a summary; what it wrote between them and after it is not asked for"""
+    for number in range(4):
+        for call_id in (f"{number}a", f"{number}b"):
+            history.append([row(turn, "tool_call", call_id=call_id, data={"tool": "look"})])
+        history.append([row(turn, "reasoning", content="Hm.")])
+        for call_id in (f"{number}b", f"{number}a"):
+            history.append([row(turn, "tool_result", call_id=call_id, data={"tool": "look"})])
+    summary = history.last_place(turn.session_id) + 1
+    history.append([row(turn, "summary"), row(turn, "tool_call", call_id="after", data={"tool": "look"})])
+    with django_assert_num_queries(1):
+        read = history.tool_rows(turn.pk, before=summary, rounds=2)
+    assert [one.call_id for one in read] == ["2a", "2b", "2b", "2a", "3a", "3b", "3b", "3a"]
+    assert history.tool_rows(turn.pk, before=1, rounds=2) == []
+
+
 def test_a_row_stored_twice_is_stored_once(turn):
     """T9.3: a retry after a lost answer"""
     one = row(turn, content="once")

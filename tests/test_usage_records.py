@@ -176,7 +176,7 @@ def _spent(call: ModelCall, provider: str, *, cost: str | None) -> usage.Spent:
 
 
 def test_what_a_turn_took_so_far_is_read_from_its_calls(session):
-    """A3.6, A10.1, A17.7, A2.4"""
+    """A3.6, A10.1, A2.4: summaries are no rounds"""
     turn = make.turn(session, "running")
     at = datetime(2026, 1, 1, tzinfo=UTC)
     calls = [
@@ -193,7 +193,6 @@ def test_what_a_turn_took_so_far_is_read_from_its_calls(session):
     assert usage.earlier(turn.pk) == usage.Earlier(
         rounds=1,
         cut_texts=1,
-        compactions=2,
         tokens=Tokens(input=2, output=13),
         generation_seconds=2.0,
         first_token_at=at + timedelta(seconds=1),

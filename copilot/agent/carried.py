@@ -17,6 +17,7 @@ class Sent:
     failure: FailureCode | None = None
     seconds_to_next: float = 0.0
     in_round: bool = False  # of the round that goes on now
+    partial: bool = False  # failed in the middle: what had come of it was taken back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Group:
 @dataclass(frozen=True, kw_only=True)
 class Carried:
     requests: tuple[Sent, ...] = ()
-    groups: tuple[Group, ...] = ()  # since the last summary
-    compactions: int = 0  # tries of them: each was paid for
+    groups: tuple[Group, ...] = ()  # of the rounds that are still watched
+    compactions: int = 0
     forced_compactions: int = 0
     gave_up_compacting: bool = False  # an automatic one failed, and was told of

@@ -47,7 +47,7 @@ class Mended:
     notes: Mapping[str, str] = field(default_factory=dict)  # for the model, before a call's result
     results: tuple[ResultMade, ...] = ()  # for calls that are not run (again) by the platform
     answered: bool = False  # the answer stood; only the ending was lost
-    groups: tuple[Group, ...] = ()  # of the turn, whole ones
+    groups: tuple[Group, ...] = ()  # of the turn, whole ones, since the last summary
 
 
 def mend(
@@ -90,11 +90,11 @@ def mend(
         notes={one.call_id: edited_note(one.arguments) for one in agreed if one.edited},
         results=results,
         answered=last is not None and last.kind == "assistant" and not last.streaming and bool(last.content),
-        groups=_groups(row for row in whole if row.turn_id == turn_id),
+        groups=groups_of(row for row in whole if row.turn_id == turn_id),
     )
 
 
-def _groups(own: Iterable[Row]) -> tuple[Group, ...]:
+def groups_of(own: Iterable[Row]) -> tuple[Group, ...]:
     """All calls of a reply stand before its first result; those with a call that is still open are left out."""
     calls: list[dict[str, ToolCall]] = [{}]
     outcomes: list[dict[str, CallOutcome]] = [{}]

@@ -76,7 +76,13 @@ class Meter:
         return 0.0 if self.first_at is None else self._last_at - self.first_at
 
     def ended(
-        self, *, aborted: bool, refused: bool = False, response_id: str = "", ending: CallEnding = ""
+        self,
+        *,
+        aborted: bool,
+        refused: bool = False,
+        response_id: str = "",
+        ending: CallEnding = "",
+        partial: bool = False,
     ) -> ModelCallEnded:
         tokens, estimated = (Tokens(), False) if refused else self._tokens(aborted)
         self._ended = ModelCallEnded(
@@ -93,6 +99,7 @@ class Meter:
             response_id=response_id or self.name,
             purpose=self._purpose,
             ending=ending,
+            partial=partial,
         )
         return self._ended
 

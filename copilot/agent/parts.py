@@ -82,6 +82,7 @@ class ModelCallEnded:
     response_id: str = ""
     purpose: Purpose = "reply"
     ending: CallEnding = ""
+    partial: bool = False  # failed, though text or calls had come (A7.3)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from django.conf import settings
 
 from copilot import approvals, history, mcp, offering, queries, usage
 from copilot.agent import pictures, shortening, taking
-from copilot.agent.carried import Carried, Sent
-from copilot.agent.mending import Mended, mend
+from copilot.agent.carried import Carried, Group, Sent
+from copilot.agent.mending import Mended, groups_of, mend
 from copilot.agent.toolbox import abilities
 from copilot.providers import catalogue
 from copilot.providers.base import Entry, FailureCode, ImagePart
@@ -52,7 +52,7 @@ def prepare(turn: Claimed) -> Prepared:
         taken=taken,
         calls_begun=number,
         earlier=earlier,
-        carried=_carried(turn, chain, mended, earlier) if turn.resumed else Carried(),
+        carried=_carried(turn, chain, mended) if turn.resumed else Carried(),
         images=images,
         servers=servers,
     )
@@ -80,24 +80,46 @@ def _rest_of(chain: tuple[Entry, ...], turn: Claimed, rows: Sequence[Row]) -> tu
     return (*islice(still, 1), *chain)
 
 
-def _carried(turn: Claimed, chain: Sequence[Entry], mended: Mended, earlier: usage.Earlier) -> Carried:
+def _carried(turn: Claimed, chain: Sequence[Entry], mended: Mended) -> Carried:
     asked = usage.asked(turn.turn_id)
     replied = [one.ending in ("answered", "called") and one.purpose == usage.REPLY for one in asked]
-    failed = earlier.compactions > 0 and history.was_noticed(turn.turn_id, shortening.COMPACTION_FAILED)
+    compactions = _compactions(asked)
+    failed = compactions > 0 and history.was_noticed(turn.turn_id, shortening.COMPACTION_FAILED)
     return Carried(
         requests=tuple(
             _sent(one, asked[place + 1 :], chain, in_round=not any(replied[place:]))
             for place, one in enumerate(asked)
             if one.number <= turn.calls
         ),
-        groups=mended.groups,
-        compactions=earlier.compactions,
+        groups=(*_swallowed(turn, mended.rows), *mended.groups),
+        compactions=compactions,
         forced_compactions=sum(
-            two.purpose == "compaction" and (one.purpose, one.ending) == (usage.REPLY, "context_overflow")
+            two.purpose == usage.COMPACTION and (one.purpose, one.ending) == (usage.REPLY, "context_overflow")
             for one, two in pairwise(asked)
         ),
         gave_up_compacting=failed,
     )
+
+
+def _compactions(asked: Sequence[usage.Asked]) -> int:
+    """One that overflowed was tried again at once: that is no other (A17.2)."""
+    number, may_be_tried_again = 0, False
+    for one in asked:
+        if one.purpose == usage.COMPACTION and not may_be_tried_again:
+            number += 1
+            may_be_tried_again = one.ending == "context_overflow"
+        else:
+            may_be_tried_again = False
+    return number
+
+
+def _swallowed(turn: Claimed, rows: Sequence[Row]) -> tuple[Group, ...]:
+    """Of the turn's own rounds before a summary those that loop detection looks back on: the turn is still one (A17.3)."""
+    summary = next((row for row in rows if row.kind == "summary"), None)
+    if summary is None or summary.sequence is None or summary.turn_id != str(turn.turn_id):
+        return ()
+    rounds = settings.LOOP_WINDOW_ROUNDS
+    return groups_of(history.tool_rows(turn.turn_id, before=summary.sequence, rounds=rounds))
 
 
 def _sent(one: usage.Asked, later: Sequence[usage.Asked], chain: Sequence[Entry], *, in_round: bool) -> Sent:
@@ -111,6 +133,7 @@ def _sent(one: usage.Asked, later: Sequence[usage.Asked], chain: Sequence[Entry]
         failure=next((code for code in get_args(FailureCode) if code == one.ending), None),
         seconds_to_next=max(0.0, waited.total_seconds()),
         in_round=in_round,
+        partial=one.partial and one.purpose == usage.REPLY,
     )
 
 

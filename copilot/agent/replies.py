@@ -185,11 +185,14 @@ class Attempt:
         yield from self._close_block()
 
     def _measured(self) -> Produced:
-        refused = self.failure is not None and self.failure.refused_before_work
-        named = self.response_id or (self.failure.request_id if self.failure else "")
-        ending = self.failure.code if self.failure else _ending(self.reply)
+        if (failure := self.failure) is None:
+            return self.meter.ended(aborted=False, response_id=self.response_id, ending=_ending(self.reply))
         return self.meter.ended(
-            aborted=self.failure is not None, refused=refused, response_id=named, ending=ending
+            aborted=True,
+            refused=failure.refused_before_work,
+            response_id=self.response_id or failure.request_id,
+            ending=failure.code,
+            partial=self.shown,
         )
 
     @property

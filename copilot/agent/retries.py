@@ -109,6 +109,7 @@ class Retries:
             self._goes_on.waited += waited
             if sent.failure is not None:
                 self._goes_on.retried[sent.model, sent.failure] += 1
+            self._goes_on.retracted = self._goes_on.retracted or sent.partial
 
     def begin_round(self) -> None:
         self._round, self._goes_on = self._goes_on, _Round()

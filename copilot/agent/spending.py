@@ -41,6 +41,7 @@ def spent_on(
         response_id=call.response_id,
         purpose=purpose,
         ending=call.ending,
+        partial=call.partial,
     )
 
 

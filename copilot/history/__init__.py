@@ -11,6 +11,7 @@ from copilot.history.reading import (
     requests_of,
     rows_for_model,
     rows_named,
+    tool_rows,
     was_noticed,
 )
 from copilot.history.waiting import (
@@ -89,6 +90,7 @@ __all__ = [
     "start_of",
     "switch",
     "take",
+    "tool_rows",
     "undo",
     "was_noticed",
 ]

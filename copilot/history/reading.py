@@ -43,6 +43,19 @@ _REQUESTS = (
 WHERE m.turn_id = %s AND m.kind = 'user' AND m.hidden = '' AND m.sequence IS NOT NULL ORDER BY m.sequence
 """
 )
+# A round's calls stand before its results: one behind a result begins the next round. Only what is asked for is read whole.
+_ROUNDS = """
+WITH tools AS (
+    SELECT id, sequence, kind = 'tool_call' AND LAG(kind) OVER turn IS DISTINCT FROM 'tool_call' AS begins
+    FROM copilot_message
+    WHERE turn_id = %(turn)s AND sequence < %(before)s AND kind IN ('tool_call', 'tool_result') AND hidden = ''
+    WINDOW turn AS (ORDER BY sequence)
+), counted AS (
+    SELECT id, count(*) FILTER (WHERE begins) OVER (ORDER BY sequence DESC) - begins::int AS later FROM tools
+)
+"""
+_THE_LAST = "JOIN counted ON counted.id = m.id WHERE counted.later < %(rounds)s ORDER BY m.sequence"
+_TOOL_ROWS = _ROUNDS + _COLUMNS + _THE_LAST
 
 
 def rows_for_model(session_id: UUID) -> list[Row]:
@@ -57,6 +70,13 @@ def requests_of(turn_id: UUID) -> list[Row]:
     """What people asked in a turn, in order."""
     with connection.cursor() as cursor:
         cursor.execute(_REQUESTS, [turn_id])
+        return [_row(row) for row in cursor.fetchall()]
+
+
+def tool_rows(turn_id: UUID, *, before: int, rounds: int) -> list[Row]:
+    """Calls and results of a turn's last rounds in front of a place, in order."""
+    with connection.cursor() as cursor:
+        cursor.execute(_TOOL_ROWS, {"turn": turn_id, "before": before, "rounds": rounds})
         return [_row(row) for row in cursor.fetchall()]
 
 

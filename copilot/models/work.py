@@ -48,6 +48,9 @@ class ModelCall(models.Model):
         db_default="",
         help_text="What its reply came to: answered, cut (by the output limit), called (tools), or what it failed with; empty: to no end.",
     )
+    partial = models.BooleanField(
+        default=False, db_default=False, help_text="It failed, though text or calls of its reply had come."
+    )
     latency_ms = models.PositiveIntegerField(null=True, blank=True)
     first_token_ms = models.PositiveIntegerField(null=True, blank=True)
     cost_microdollars = models.BigIntegerField(null=True, blank=True)
