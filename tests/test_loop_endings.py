@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from copilot.agent.acting import CLOSING_LINE
 from copilot.agent.guards import CUT_SHORT, Limits
-from copilot.agent.loop import CLOSING_LINE
 from copilot.agent.parts import (
     Answered,
     Failed,

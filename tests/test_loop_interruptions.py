@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from copilot.agent.acting import CLOSING_LINE
 from copilot.agent.guards import Limits
-from copilot.agent.loop import CLOSING_LINE
 from copilot.agent.parts import (
     Answered,
     CallMade,
