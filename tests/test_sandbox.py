@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import os
@@ -221,6 +222,21 @@ async def test_memory_cannot_be_taken_where_nobody_counts_it(context: TurnContex
     """A23.1: files in memory, segments of no process, and mounts in a namespace of one's own"""
     fields = json.loads((await use(context, "python_exec", code=HIDING)).content)
     assert fields["stdout"].split() == ["-1"] * 7, fields["stderr"]
+
+
+WATCHING = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.inotify_init(), ctypes.get_errno(), libc.inotify_init1(0), ctypes.get_errno(), libc.fanotify_init(0x200, 0), ctypes.get_errno())
+"""
+
+
+async def test_nothing_is_kept_for_programs_that_would_watch_files(context: TurnContext) -> None:
+    """A23.1: watches and what they noted are the kernel's memory, counted for all of a user; programs look by themselves"""
+    fields = json.loads((await use(context, "python_exec", code=WATCHING)).content)
+    assert fields["stdout"].split() == ["-1", str(errno.ENOSYS)] * 3, fields["stderr"]
+    followed = await bash(context, "echo one > x; sleep 0.3 & tail --pid=$! -s 0.1 -f x")
+    assert (followed["stdout"], followed["exit_code"]) == ("one\n", 0)
 
 
 FULL = """

@@ -1,8 +1,10 @@
 """Which system calls a program in the sandbox does not have, as the kernel reads it (A23.1).
 
-Memory that belongs to no process and lies in no file is seen by nobody who measures; keys are in no namespace; the
-others are there for programs of another kind, and have been ways out. So are most kinds of sockets; of the usual ones
-the buffers keep their size, as `buffers` counts them: who asks for more is told yes, as when the kernel cuts it.
+Memory that belongs to no process and lies in no file is seen by nobody who measures; keys are in no namespace; watches of
+files, and what they note for a program that does not read it, are bounded for a user of the machine only, so that one
+program could take what others need. The others are there for programs of another kind, and have been ways out. So are
+most kinds of sockets; of the usual ones the buffers keep their size, as `buffers` counts them: who asks for more is told
+yes, as when the kernel cuts it.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ _BARRED = {  # per architecture: its mark, and numbers of calls
             "bpf": 321,
             "userfaultfd": 323,
             "io_uring_setup": 425,
+            "inotify_init": 253,
+            "inotify_init1": 294,
+            "fanotify_init": 300,
         },
         _Sockets(socket=41, socketpair=53, setsockopt=54),
     ),
@@ -58,6 +63,8 @@ _BARRED = {  # per architecture: its mark, and numbers of calls
             "bpf": 280,
             "userfaultfd": 282,
             "io_uring_setup": 425,
+            "inotify_init1": 26,
+            "fanotify_init": 262,
         },
         _Sockets(socket=198, socketpair=199, setsockopt=208),
     ),
