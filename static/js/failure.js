@@ -1,4 +1,4 @@
-// What could not be shown: why, the details to pass on, and the two things left to do.
+// What could not be shown: why, the details to pass on, and what is left to do, unless it is gone.
 
 import { copyBy } from "./copying.js";
 import { element } from "./dom.js";
@@ -14,6 +14,9 @@ const WORDS = {
   429: _("Too many requests. Please try again in a moment."),
   503: _("The file store does not answer. Please try again in a moment."),
 };
+
+/** Deleted, or in quarantine: whatever is asked of it will be refused. */
+export const isGone = (problem) => problem?.status === 404 || problem?.status === 403;
 
 export function failureCard(source, problem, retry) {
   const details = [
@@ -31,7 +34,7 @@ export function failureCard(source, problem, retry) {
     "div",
     { className: "failure", role: "alert" },
     element("p", { className: "failure-words", textContent: WORDS[problem?.status] ?? _("This could not be shown.") }),
-    element("div", { className: "failure-acts" }, again, download, copy),
+    element("div", { className: "failure-acts" }, ...(isGone(problem) ? [] : [again, download]), copy),
     element("details", {}, element("summary", { textContent: _("Details") }), element("pre", { textContent: details, tabIndex: 0 })),
   );
 }

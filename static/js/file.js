@@ -9,8 +9,8 @@ import { Viewer } from "./viewer.js";
 const box = byId("main");
 const { file, name, type, size, renderMax } = box.dataset;
 const source = ownFile({ file_id: file, name, type, size: Number(size) });
-const viewer = new Viewer(box, { limit: Number(renderMax) });
 const button = byId("source");
+const viewer = new Viewer(box, { limit: Number(renderMax), onGone: () => [button, byId("download")].forEach((offer) => show(offer, false)) });
 show(button, hasSource(kindOf(source)) && source.size <= Number(renderMax));
 button.addEventListener("click", () => {
   const wanted = button.getAttribute("aria-pressed") === "false";

@@ -17,7 +17,7 @@ export class Panel {
     this.app = byId("app");
     Object.assign(this, { onClose, sourceOf, pieces: [], shown: null });
     this.limit = Number(this.box.dataset.renderMax);
-    this.viewer = new Viewer(slot(this.box, "viewer"), { limit: this.limit, onEscape: () => this.dismiss() });
+    this.viewer = new Viewer(slot(this.box, "viewer"), { limit: this.limit, onEscape: () => this.dismiss(), onGone: () => this.#lost() });
     this.resizing = new Resizing(slot(this.box, "handle"), {
       apply: (pixels) => this.app.style.setProperty("--panel-width", `${pixels}px`),
       taken: () => byId("sidebar").getBoundingClientRect().width,
@@ -105,8 +105,15 @@ export class Panel {
   /** A file was deleted, here or elsewhere; if it is the one that is shown, that is said instead of it. */
   lose(id) {
     if (!this.isOpen || this.shown?.piece.key !== id) return;
-    this.shown.lost = true;
     this.viewer.fail(new LoadProblem(404));
+  }
+
+  /** Nothing can be done with it; it may be brought back, and has other versions. */
+  #lost() {
+    this.shown.lost = true;
+    this.#paintActs(null);
+    show(slot(this.box, "modes"), false);
+    this.#paintWays();
   }
 
   #turnTo(mode) {

@@ -4,7 +4,7 @@
 // the chat's panel, the page of a file and shared pages.
 
 import { element } from "./dom.js";
-import { failureCard } from "./failure.js";
+import { failureCard, isGone } from "./failure.js";
 import { isScripted, kindOf } from "./kinds.js";
 import { _ } from "./words.js";
 
@@ -25,9 +25,9 @@ const RENDERERS = {
 };
 
 export class Viewer {
-  /** `onEscape()`: the key was pressed inside a frame, which keeps it from the page. */
-  constructor(box, { limit = RENDER_MAX, onEscape = () => {} } = {}) {
-    Object.assign(this, { box, limit, onEscape });
+  /** `onEscape()`: the key was pressed inside a frame, which keeps it from the page; `onGone()`: there is nothing to be had. */
+  constructor(box, { limit = RENDER_MAX, onEscape = () => {}, onGone = () => {} } = {}) {
+    Object.assign(this, { box, limit, onEscape, onGone });
     this.abort = null;
   }
 
@@ -84,6 +84,7 @@ export class Viewer {
   fail(problem) {
     this.abort.abort();
     this.box.replaceChildren(failureCard(this.source, problem, () => this.again()));
+    if (isGone(problem)) this.onGone();
   }
 }
 

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Browser, Request, Route, expect
+from playwright.sync_api import Browser, Locator, Request, Route, expect
 
 from tests.flows.artifact_rig import Reader, png, reading
 from tests.flows.conftest import Site, Visitor, send
@@ -323,7 +323,18 @@ def test_what_is_gone_or_being_scanned_says_so(reader: Reader, change: str, word
         reader.page.locator(f'.made [data-file="{file_id}"]').click()
         expect(reader.panel.locator("[data-slot=name]")).to_have_text(name)  # not the card of the one before
         expect(reader.panel.locator(".failure")).to_contain_text(words)
+        again = reader.panel.get_by_role("button", name="Try again")
+        expect(again).to_have_count(0 if change == "deleted" else 1)
+        if change == "deleted":
+            expect(offers(reader)).to_have_count(0)
     reader.forgives()
+
+
+def offers(reader: Reader) -> Locator:
+    """What can be done with the bytes of the file that the panel shows."""
+    names = re.compile(r"^(Download|Try again|Open in a new tab|Copy content|Source)$")
+    link = reader.panel.get_by_role("link", name=names)
+    return reader.panel.get_by_role("button", name=names).or_(link)
 
 
 @pytest.mark.parametrize(("name", "content"), [("old.md", "# Old"), ("old.png", png())])
@@ -344,11 +355,13 @@ def test_what_is_deleted_elsewhere_leaves_the_panel_and_comes_back(
 
     reader.stored(lambda: act("delete"))
     expect(reader.panel.locator(".failure")).to_contain_text("was deleted or is not available")
+    expect(offers(reader)).to_have_count(0)
     card = reader.page.locator(f'.made [data-file="{file_id}"]')
     expect(card).to_have_count(0)
     reader.stored(lambda: act("restore"))
     expect(card).to_be_visible()
     expect(reader.stage).to_be_visible()
+    expect(offers(reader)).not_to_have_count(0)
 
 
 def test_a_renderer_that_throws_leaves_the_chat_alone(reader: Reader) -> None:
