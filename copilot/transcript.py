@@ -69,18 +69,16 @@ def items(
     return _folded(made, stepfolds.folds(shown, running_turn=running_turn))
 
 
-def _folded(made: list[Item], folds: list[list[MessageView]]) -> list[Item]:
+def _folded(made: list[Item], folds: list[stepfolds.Fold]) -> list[Item]:
     """With a line before each fold, and its rows marked; a reader without a script sees them all."""
-    fold_of = {row.id: rows for rows in folds for row in rows}
+    fold_of = {row.id: fold for fold in folds for row in fold.rows}
     lines: list[Item] = []
     for item in made:
-        rows = fold_of.get(item.row.id)
-        if rows is not None and item.row.id == rows[0].id:
-            label = _("Show %s steps") % len(rows)
-            lines.append(
-                Item(template="copilot/_row_steps.html", row=item.row, label=label, fold=rows[-1].id)
-            )
-        lines.append(item if rows is None else replace(item, fold=rows[-1].id))
+        fold = fold_of.get(item.row.id)
+        if fold is not None and item.row.id == fold.rows[0].id:
+            label = _("Show %s steps") % len(fold.rows)
+            lines.append(Item(template="copilot/_row_steps.html", row=item.row, label=label, fold=fold.key))
+        lines.append(item if fold is None else replace(item, fold=fold.key))
     return lines
 
 

@@ -59,7 +59,7 @@ const outbox = new Outbox(byId("transcript"));
 const palette = new Palette();
 const notifier = new Notifier();
 notifier.onSeen = () => transcript.schedule();
-const steps = new Steps(byId("transcript"), state, transcript);
+const steps = new Steps(byId("transcript"), state, transcript, { isLookedAt: (item) => scroll.isLookedAt(item) });
 const thisChat = new ThisChat({ sessionId: () => sessionId, begin: startSession });
 const aside = new Aside({ stop: () => attempt("side.stop") });
 const versions = new Versions(byId("transcript"), state, { command, choices: () => composer.choices(), onSent: () => scroll.toEnd() });

@@ -39,6 +39,12 @@ export class Scroll {
     else if (news && !this.#atEnd()) this.pill.hidden = false;
   }
 
+  /** Whether somebody scrolled away from the newest line, and sees this instead. */
+  isLookedAt(item) {
+    const [own, box] = [item.getBoundingClientRect(), this.box.getBoundingClientRect()];
+    return !this.following && own.bottom > box.top && own.top < box.bottom;
+  }
+
   #moved() {
     const { scrollTop } = this.box;
     // Only a person scrolls up; growth of the content never does.

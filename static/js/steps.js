@@ -6,9 +6,10 @@ const FEWEST = 3; // fewer lines are calmer than a line that hides them
 const STEPS = new Set(["reasoning", "tool_call", "tool_result", "assistant"]);
 
 export class Steps {
-  constructor(list, state, transcript) {
-    Object.assign(this, { list, state, transcript });
-    this.heads = new Map(); // id of a fold's last row → its line
+  /** `isLookedAt(item)`: somebody has left the newest line for it. */
+  constructor(list, state, transcript, { isLookedAt }) {
+    Object.assign(this, { list, state, transcript, isLookedAt });
+    this.heads = new Map(); // id of the row behind a fold, which stays the same when older steps join → its line
     for (const head of list.querySelectorAll("[data-fold]")) this.heads.set(head.dataset.fold, head);
     this.seen = {};
   }
@@ -23,9 +24,9 @@ export class Steps {
     const folded = new Set();
     for (const fold of folds) {
       this.#show(fold);
-      for (const id of fold) folded.add(id);
+      for (const id of fold.ids) folded.add(id);
     }
-    for (const [key, head] of this.heads) if (!folds.some((fold) => fold.at(-1) === key)) this.#drop(key, head);
+    for (const [key, head] of this.heads) if (!folds.some((fold) => fold.key === key)) this.#drop(key, head);
     for (const item of this.list.querySelectorAll("[data-folded]")) if (!folded.has(item.dataset.row)) delete item.dataset.folded;
   }
 
@@ -39,16 +40,14 @@ export class Steps {
     if (key) this.#set(this.heads.get(key), true);
   }
 
-  #show(fold) {
-    const key = fold.at(-1);
-    const items = fold.map((id) => this.transcript.elements.get(id));
+  #show({ key, ids }) {
+    const items = ids.map((id) => this.transcript.elements.get(id));
     let head = this.heads.get(key);
     if (!head) {
       head = clone("row-steps");
       head.dataset.fold = key;
       this.heads.set(key, head);
-      // Whoever reads one of them right now goes on reading.
-      if (items.some((item) => item.contains(document.activeElement) || item.querySelector("details[open]"))) head.dataset.open = "";
+      if (items.some((item) => isInHand(item) || this.isLookedAt(item))) head.dataset.open = ""; // whoever reads goes on reading
     }
     if (items[0].previousElementSibling !== head) items[0].before(head);
     for (const item of items) item.dataset.folded = key;
@@ -69,16 +68,23 @@ export class Steps {
   }
 }
 
-/** Ids of the rows each fold hides: those of one ended turn in a row, up to the answer or to a word of the user. */
+/** Opened, or with the focus, the pointer or part of the selection inside. */
+function isInHand(item) {
+  const selection = getSelection();
+  const selected = !selection.isCollapsed && selection.containsNode(item, true);
+  return selected || item.matches(":hover, :focus-within, :has(details[open])");
+}
+
+/** The rows each fold hides, by their ids: those of one ended turn in a row, up to the answer or to a word of the user. */
 export function foldsOf(rows, runningTurn, shown) {
   const folds = [];
   let part = [];
   const close = (next) => {
     const answered = part.at(-1)?.kind === "assistant";
     const body = answered ? part.slice(0, -1) : part;
-    const over = part[0]?.turn_id !== runningTurn && (answered || next?.kind === "user");
-    const visible = body.filter((row) => shown.has(row.id));
-    if (over && visible.length >= FEWEST) folds.push(visible.map((row) => row.id));
+    const behind = answered ? part.at(-1) : next?.kind === "user" ? next : null;
+    const ids = body.map((row) => row.id).filter((id) => shown.has(id));
+    if (behind && part[0]?.turn_id !== runningTurn && ids.length >= FEWEST) folds.push({ key: behind.id, ids });
     part = [];
   };
   for (const row of rows) {

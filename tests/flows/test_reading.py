@@ -8,7 +8,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.flows.conftest import Visitor, send
 
@@ -24,6 +24,23 @@ window.Notification = class {
 };
 Object.defineProperty(document, "hidden", { get: () => window.away === true });
 """
+
+
+SCROLLED = """async (row) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  row.nextElementSibling.style.minHeight = "1200px"; // as if it told much
+  for (const to of [row.parentElement.lastElementChild, row]) {
+    to.scrollIntoView();
+    await frame();
+    await frame();
+  }
+}"""
+READS: dict[str, Callable[[Locator], object]] = {
+    "pointer": lambda row: row.hover(),
+    "selection": lambda row: row.evaluate("row => getSelection().selectAllChildren(row)"),
+    "opened": lambda row: row.locator("summary").click(),
+    "scrolled": lambda row: row.evaluate(SCROLLED),
+}
 
 
 def shell_chat(email: str) -> str:
@@ -107,3 +124,57 @@ def test_whoever_left_a_page_that_was_loaded_meanwhile_is_told_of_its_ending(ada
     other = ada.tab(urlsplit(page.url).path)
     other.locator(".question").get_by_role("button", name="Recovery").click()
     expect(page).to_have_title(re.compile(r"^\(1\) "))
+
+
+@pytest.mark.parametrize("way", READS)
+def test_steps_that_somebody_reads_stay_open_when_the_answer_stands(ada: Visitor, way: str) -> None:
+    """W2.3: they fold for whoever does not"""
+    page = ada.log_in()
+    send(page, "Ask me something before you go on.")
+    expect(page.locator(".question")).to_be_visible()
+    other = ada.tab(urlsplit(page.url).path)
+    row = page.locator(".row.thought").first
+    READS[way](row)
+    other.locator(".question").get_by_role("button", name="Recovery").press("Enter")
+    for tab, head in ((other, "Show"), (page, "Hide")):
+        expect(tab.locator("#announcer")).to_have_text("Answer finished.")
+        expect(tab.get_by_role("button", name=re.compile(rf"^{head} \d steps"))).to_be_visible()
+    expect(row).to_be_visible()
+    expect(other.locator(".row.thought").first).to_be_hidden()
+
+
+def test_steps_that_were_opened_stay_open_when_older_ones_join_them(
+    ada: Visitor, stored: Callable[[Callable[[], str]], str]
+) -> None:
+    """W2.2, W2.3: a page begins between calls and their results; with the older one each is one row"""
+
+    def cut_turn() -> str:
+        from django.contrib.auth.models import User
+
+        from tests import make
+
+        session = make.session(User.objects.get(email=ada.email), title="Cut")
+        turn = make.turn(session, "succeeded")
+        make.message(session, content="Three at once", turn=turn)
+        tool = {"tool": "current_time"}
+        for call in "abc":
+            make.message(session, "tool_call", call_id=call, data=tool | {"arguments": {}}, turn=turn)
+        said = tool | {"success": True, "duration_ms": 5, "truncated": False}
+        for call in "abc":
+            make.message(session, "tool_result", call_id=call, data=said | {"preview": call}, turn=turn)
+        make.message(session, "assistant", content="Done.", turn=turn)
+        for number in range(46):
+            make.message(session, content=f"Line {number}")
+        return str(session.pk)
+
+    ada.log_in()
+    page = ada.tab(f"/chat/{stored(cut_turn)}/")
+    page.get_by_role("button", name="Show 3 steps").evaluate(
+        "button => button.click()"
+    )  # nothing is scrolled
+    expect(page.get_by_role("button", name="Hide 3 steps")).to_have_count(1)
+    page.locator("#scroll").evaluate("box => box.scrollTo(0, 0)")
+    expect(page.get_by_text("Three at once")).to_have_count(1)
+    expect(page.locator(".row.tool")).to_have_count(3)
+    expect(page.get_by_role("button", name="Hide 3 steps")).to_have_count(1)
+    expect(page.locator(".row.tool").first).to_be_visible()
