@@ -71,8 +71,8 @@ async def test_what_may_be_left_out_is_refused_at_once_and_the_rest_waits_a_litt
     clock = Clock()
     room, limit = Room(clock, clock.sleep), Limit(calls=2, seconds=2.0, kept=1)
 
-    async def call(limit: Limit = limit, *, passing: bool = False) -> None:
-        async with room.place([("x", limit)], passing=passing):
+    async def call(name: str = "x", limit: Limit = limit, *, passing: bool = False) -> None:
+        async with room.place([(name, limit)], passing=passing):
             pass
 
     await call(passing=True)
@@ -82,8 +82,9 @@ async def test_what_may_be_left_out_is_refused_at_once_and_the_rest_waits_a_litt
     await call()
     await clock.drive(asyncio.create_task(call()))
     assert clock.now == 2.0
+    await call("y", Limit(calls=1, seconds=60.0))
     with pytest.raises(Busy):
-        await call(Limit(calls=1, seconds=60.0))
+        await call("y", Limit(calls=1, seconds=60.0))
 
 
 async def test_however_long_each_call_is_under_way_no_stretch_at_the_platform_holds_more():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Callable
@@ -157,6 +158,96 @@ async def test_what_the_platform_says_of_a_failure_is_said_in_our_words(stage: S
     told = "".join("".join(traceback.format_exception(one)) for one in raised)
     for secret in (getattr(stage.fake, "token", "none"), "private words"):
         assert secret not in told.replace('words(adapter, "private words")', "")
+
+
+ODD_WAITS = [-5, 10**20, float("nan"), float("inf"), "soon", "Wed, 21 Oct 2065 07:28:00 GMT", "", None, []]
+
+
+@pytest.mark.parametrize("wait", ODD_WAITS, ids=repr)
+async def test_a_wait_that_is_none_is_a_wait_all_the_same(stage: Stage, wait):
+    """L19: what a platform says of how long to wait may be nonsense; it is asked again, and nothing breaks"""
+    if stage.fake is None:
+        pytest.skip("it asks for what a test says")
+    module = {"telegram": telegram, "discord": discord, "slack": slack}[stage.adapter.platform]
+    stage.fake.failures.extend(
+        module.too_many(wait) for _ in range(5)
+    )  # as often as a client tries by itself
+    with pytest.raises((Busy, Away)) as caught:
+        await stage.adapter.send(stage.to, words(stage.adapter, "Hello"))
+    stage.fake.failures.clear()
+    if isinstance(caught.value, Busy):
+        assert 0 < caught.value.retry_after_seconds <= 24 * 3600
+
+
+async def test_who_leaves_during_a_wait_for_all_of_discord_locks_nobody_out(fakes):
+    """L19: a notice has twenty seconds, and Discord may ask everybody for thirty"""
+    fake: discord.Discord = fakes["discord"]
+    fake.failures.clear()
+    fake.failures.append(discord.too_many(25, everywhere=True))
+    adapter = build("discord", fake, World())
+    to = Address(scope="dm", container_id=PLACE["discord"])
+    leaving = asyncio.create_task(adapter.send(to, words(adapter, "One.")))
+    while adapter._client is None or adapter._client._global_over.is_set():  # noqa: ASYNC110 - its own
+        await asyncio.sleep(0.01)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert await asyncio.wait_for(adapter.send(to, words(adapter, "Two.")), 20)
+    await adapter.aclose()
+
+
+async def test_a_place_that_asked_for_patience_gets_it_from_everybody(fakes):
+    """L19, L20: Telegram speaks of the chat, whoever says something there next"""
+    fake: telegram.Telegram = fakes["telegram"]
+    fake.failures.clear()
+    fake.failures.append(telegram.too_many(60))
+    adapter = build("telegram", fake, World())
+    shut, other = (Address(scope="dm", container_id=name) for name in ("51", "52"))
+    for _ in range(2):
+        before = len(fake.calls)
+        with pytest.raises(Busy) as caught:
+            await adapter.send(shut, words(adapter, "Hello"))
+    assert len(fake.calls) == before
+    assert 50 < caught.value.retry_after_seconds <= 60
+    assert await adapter.send(other, words(adapter, "Hello"))
+    await adapter.aclose()
+
+
+@pytest.mark.parametrize("text", ["``````", "# ", "> ", "```\n\n```"])
+async def test_markup_around_nothing_is_shown_as_it_was_written(fakes, text):
+    """L19: Telegram takes no message that shows nothing"""
+    fake: telegram.Telegram = fakes["telegram"]
+    fake.refused.clear()
+    adapter = build("telegram", fake, World())
+    sent = await adapter.send(Address(scope="dm", container_id="44"), words(adapter, text))
+    await adapter.aclose()
+    assert fake.messages[int(sent)].text.strip() == text.strip()
+    assert fake.refused == []
+
+
+async def test_words_that_slack_takes_in_no_form_are_refused_for_good(fakes):
+    """L19: such an answer stays on the web; nobody tries for ever"""
+    fake: slack.Slack = fakes["slack"]
+    fake.failures.clear()
+    fake.failures.extend(slack.no("invalid_arguments") for _ in range(2))
+    adapter = build("slack", fake, World())
+    with pytest.raises(CallRefused):
+        await adapter.send(Address(scope="dm", container_id="D9"), words(adapter, "Hello"))
+    await adapter.aclose()
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [("rate_limited", Busy), ("restricted_action_thread_locked", Unreachable), ("fatal_error", Away)],
+)
+async def test_slacks_own_words_are_understood(fakes, error, problem):
+    """L19: too often, out of reach, out of order"""
+    fake: slack.Slack = fakes["slack"]
+    fake.failures.clear()
+    fake.failures.append(slack.no(error))
+    adapter = build("slack", fake, World())
+    with pytest.raises(problem):
+        await adapter.send(Address(scope="dm", container_id="D8"), words(adapter, "Hello"))
+    await adapter.aclose()
 
 
 async def test_a_platform_that_is_not_there_is_away(stage: Stage):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,15 @@ JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 MAX_BODY_BYTES = 1024 * 1024
 JSON_TYPE = "application/json"
 FORM_TYPE = "application/x-www-form-urlencoded"
+SOME_SECONDS = 1.0  # where a platform asks for a wait, and does not say for how long
+LONGEST_WAIT_SECONDS = 24 * 3600.0  # nobody is owed an answer for longer
+STALE_SECONDS = 300
+_STAMP = re.compile("[0-9]{1,12}")
 NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last: brackets by the thousand
+
+
+# What the vendors' clients raise when an answer is not what its documents say.
+NONSENSE = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
 # --- what comes in -----------------------------------------------------------------------------------
@@ -112,6 +122,11 @@ class Heard:
     answer: dict[str, JSON] | None = None
 
 
+def is_fresh(stamp: str) -> bool:
+    """Of a signed time, in seconds: neither old nor from the future, and no number that cannot be reckoned with."""
+    return bool(_STAMP.fullmatch(stamp)) and abs(time.time() - int(stamp)) <= STALE_SECONDS
+
+
 class Forged(Exception):
     """The request bears no proof, or a wrong or stale one: it is not from the platform."""
 
@@ -164,11 +179,14 @@ class PlatformProblem(Exception):
 
 
 class Busy(PlatformProblem):
-    """Too many calls; again after a while."""
+    """Too many calls; again after a while, whatever a platform may say of how long that is."""
 
     def __init__(self, retry_after_seconds: float) -> None:
-        super().__init__(f"asked to wait {retry_after_seconds:g} s")
-        self.retry_after_seconds = retry_after_seconds
+        wait = (
+            retry_after_seconds if retry_after_seconds > 0 else SOME_SECONDS
+        )  # neither is what is no number
+        self.retry_after_seconds = min(wait, LONGEST_WAIT_SECONDS)
+        super().__init__(f"asked to wait {self.retry_after_seconds:g} s")
 
 
 class Away(PlatformProblem):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -16,6 +15,7 @@ from linking.platforms import discord_wire
 from linking.platforms.base import (
     JSON,
     JSON_TYPE,
+    NONSENSE,
     Adapter,
     Address,
     Away,
@@ -36,13 +36,13 @@ from linking.platforms.base import (
     Scope,
     SentFile,
     Unreachable,
+    is_fresh,
 )
 from linking.platforms.markup import neutralise
 
 if TYPE_CHECKING:
     from discord.http import HTTPClient
 
-STALE_SECONDS = 300
 LONGEST_WAIT_SECONDS = 30.0  # the least that its client allows
 CALL_SECONDS = 50.0
 PRIMARY, DANGER, LINK = 1, 4, 5  # styles of buttons
@@ -88,7 +88,7 @@ class Discord(Adapter):
         stamp = knock.headers.get("x-signature-timestamp", "")
         try:
             signature = bytes.fromhex(knock.headers.get("x-signature-ed25519", ""))
-            if self._key is None or abs(time.time() - int(stamp)) > STALE_SECONDS:
+            if self._key is None or not is_fresh(stamp):
                 raise Forged
             self._key.verify(signature, stamp.encode() + knock.body)
         except (ValueError, InvalidSignature):
@@ -257,10 +257,12 @@ class Discord(Adapter):
         if "{app}" in path:
             names["app"] = self.bot_account
         route = Route(method, path, **names)
-        if fields is None:
-            found = await _told(client.request(route, form=form))
-        else:
-            found = await _told(client.request(route, json=fields))
+        asked = client.request(route, form=form) if fields is None else client.request(route, json=fields)
+        try:
+            found = await _told(asked)
+        except (asyncio.CancelledError, Away):
+            client._global_over.set()  # left while it kept all others waiting, it would never let them go on
+            raise
         return found if isinstance(found, dict) else {}
 
 
@@ -320,6 +322,8 @@ async def _told(call: Awaitable[T]) -> T:
         raise _refusal(problem.status, problem.code) from None
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise Away(f"Discord did not answer: {type(problem).__name__}") from None
+    except NONSENSE as problem:
+        raise Away(f"Discord answered nonsense: {type(problem).__name__}") from None
 
 
 def _refusal(status: int, code: int) -> PlatformProblem:

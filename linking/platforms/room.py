@@ -29,6 +29,20 @@ class _Window:
     seconds: float
     under_way: int = 0
     ended: deque[float] = field(default_factory=deque)
+    shut_until: float = float("-inf")  # as the platform has said
+
+    def opens_at(self, now: float, most: int) -> float:
+        """When one more of `most` may go, at the earliest: what is under way is taken to be answered now."""
+        while self.ended and self.ended[0] <= now - self.seconds:
+            self.ended.popleft()
+        over = len(self.ended) + self.under_way - most
+        if over < 0:
+            return max(now, self.shut_until)
+        return max((self.ended[over] if over < len(self.ended) else now) + self.seconds, self.shut_until)
+
+    def is_idle(self, now: float) -> bool:
+        last = self.ended[-1] if self.ended else float("-inf")
+        return not self.under_way and max(last + self.seconds, self.shut_until) <= now
 
 
 class Room:
@@ -52,7 +66,8 @@ class Room:
     async def place(
         self, wanted: Sequence[tuple[str, Limit]], *, passing: bool = False
     ) -> AsyncIterator[None]:
-        """One in every window, after a short wait if need be; raises `Busy`. `passing`: it may as well be left out."""
+        """One in every window, the narrowest last, after a short wait if need be; raises `Busy`. `passing`: it may as
+        well be left out."""
         deadline = self._clock() + (0.0 if passing else PATIENCE_SECONDS)
         while (wait := self.seconds_until(wanted, passing=passing)) > 0:
             if self._clock() + wait > deadline:
@@ -63,6 +78,10 @@ class Room:
             window.under_way += 1
         try:
             yield
+        except Busy as problem:  # said of where this was, to everybody who speaks there
+            for window in windows[-1:]:
+                window.shut_until = self._clock() + problem.retry_after_seconds
+            raise
         finally:
             for window in windows:
                 window.under_way -= 1
@@ -71,25 +90,14 @@ class Room:
                 self._forget()
 
     def seconds_until(self, wanted: Sequence[tuple[str, Limit]], *, passing: bool) -> float:
-        """At the earliest: a call that is under way is taken to be answered now."""
-        return max((self._wait(name, limit, passing=passing) for name, limit in wanted), default=0.0)
-
-    def _wait(self, name: str, limit: Limit, *, passing: bool) -> float:
         now = self._clock()
-        window = self._windows.get(name, _Window(limit.seconds))
-        while window.ended and window.ended[0] <= now - limit.seconds:
-            window.ended.popleft()
-        most = limit.calls - (limit.kept if passing else 0)
-        over = len(window.ended) + window.under_way - most
-        if over < 0:
-            return 0.0
-        return (window.ended[over] if over < len(window.ended) else now) + limit.seconds - now
+        return max((self._opens_at(name, limit, now, passing) for name, limit in wanted), default=now) - now
+
+    def _opens_at(self, name: str, limit: Limit, now: float, passing: bool) -> float:
+        window = self._windows.get(name)
+        return now if window is None else window.opens_at(now, limit.calls - (limit.kept if passing else 0))
 
     def _forget(self) -> None:
         """Places where nothing was said for long."""
         now = self._clock()
-        self._windows = {
-            name: window
-            for name, window in self._windows.items()
-            if window.under_way or (window.ended and window.ended[-1] > now - window.seconds)
-        }
+        self._windows = {name: window for name, window in self._windows.items() if not window.is_idle(now)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -18,6 +16,7 @@ from linking.platforms.base import (
     FORM_TYPE,
     JSON,
     JSON_TYPE,
+    NONSENSE,
     Adapter,
     Address,
     Away,
@@ -40,6 +39,7 @@ from linking.platforms.base import (
     Scope,
     SentFile,
     Unreachable,
+    is_fresh,
 )
 from linking.platforms.markup import Style, convert, neutralise
 from linking.platforms.room import Limit, Room
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient
     from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-STAMP = re.compile("[0-9]{1,12}")  # seconds; Python reckons with no number of thousands of digits
-STALE_SECONDS = 300
 CALL_SECONDS = 15
 MANY_NAMES = 10_000
 IN_A_CHANNEL = Limit(calls=3, seconds=3.0)  # messages: about one a second
@@ -58,8 +56,11 @@ EDITS = Limit(calls=50, seconds=60.0, kept=20)  # of the whole workspace
 GONE = ("message_not_found", "cant_update_message", "edit_window_closed", "cant_delete_message")
 SHUT = (
     *("channel_not_found", "not_in_channel", "is_archived", "account_inactive", "token_revoked"),
-    *("restricted_action", "user_not_found", "cannot_dm_bot", "messages_tab_disabled", "user_not_in_channel"),
+    *("user_not_found", "cannot_dm_bot", "messages_tab_disabled", "user_not_in_channel"),
 )
+FORBIDDEN = "restricted_action"  # and in one word with it, which action that is
+TOO_OFTEN = ("ratelimited", "rate_limited")
+OUT_OF_ORDER = ("internal_error", "fatal_error", "service_unavailable", "request_timeout")
 UNREADABLE = ("invalid_blocks", "invalid_blocks_format", "invalid_arguments")
 _SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
@@ -120,7 +121,7 @@ class Slack(Adapter):
 
     def verify(self, knock: Knock) -> None:
         stamp = knock.headers.get("x-slack-request-timestamp", "")
-        if not self._secret or not STAMP.fullmatch(stamp) or abs(time.time() - int(stamp)) > STALE_SECONDS:
+        if not self._secret or not is_fresh(stamp):
             raise Forged
         signed = b"v0:" + stamp.encode() + b":" + knock.body
         proof = "v0=" + hmac.new(self._secret.encode(), signed, hashlib.sha256).hexdigest()
@@ -164,8 +165,16 @@ class Slack(Adapter):
             async with self._room.place(windows, passing=message.passing):
                 return await self._call(method, fields | {"blocks": blocks})
         except FormatRefused:
-            async with self._room.place(windows, passing=message.passing):
+            return await self._bare(method, fields, windows, passing=message.passing)
+
+    async def _bare(
+        self, method: str, fields: dict[str, JSON], windows: Sequence[tuple[str, Limit]], *, passing: bool
+    ) -> AsyncSlackResponse:
+        try:
+            async with self._room.place(windows, passing=passing):
                 return await self._call(method, fields | {"blocks": []})
+        except FormatRefused:  # it was not about the blocks
+            raise CallRefused("Slack refused a call") from None
 
     async def show_typing(self, to: Address) -> None:
         """Slack shows none for bots: the placeholder is the sign of life."""
@@ -312,6 +321,8 @@ async def told(call: Awaitable[T]) -> T:
         raise _refusal(problem) from None
     except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise Away(f"Slack did not answer: {type(problem).__name__}") from None
+    except NONSENSE as problem:
+        raise Away(f"Slack answered nonsense: {type(problem).__name__}") from None
 
 
 def _refusal(problem: SlackApiError) -> PlatformProblem:
@@ -319,13 +330,22 @@ def _refusal(problem: SlackApiError) -> PlatformProblem:
     status = int(getattr(answer, "status_code", 0))
     data = getattr(answer, "data", None)
     error = str(data.get("error", "")) if isinstance(data, dict) else ""
-    if status == 429 or error == "ratelimited":
-        headers = getattr(answer, "headers", {})
-        return Busy(float(headers.get("Retry-After", 1)))
+    if status == 429 or error in TOO_OFTEN:
+        return Busy(_seconds(getattr(answer, "headers", {}).get("Retry-After", "")))
     if error in UNREADABLE:
         return FormatRefused("Slack cannot read the blocks")
     if error in GONE:
         return MessageGone("Slack has no such message any more")
-    if error in SHUT:
+    if error in SHUT or error.startswith(FORBIDDEN):
         return Unreachable("Slack lets the bot say nothing there")
-    return Away(f"Slack answered {status}") if status >= 500 else CallRefused("Slack refused a call")
+    if status >= 500 or error in OUT_OF_ORDER:
+        return Away(f"Slack answered {status}")
+    return CallRefused("Slack refused a call")
+
+
+def _seconds(text: str) -> float:
+    """Nothing for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -8,11 +8,13 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from linking.platforms import telegram_wire
 from linking.platforms.base import (
     JSON_TYPE,
+    NONSENSE,
     Adapter,
     Address,
     Away,
@@ -86,12 +88,19 @@ STYLE = Style(
 
 
 def rendered(text: str) -> Rendered:
-    return Rendered(markup=convert(text, STYLE), plain=text)
+    """Markup around nothing stays as it was written: a message must show something."""
+    markup = convert(text, STYLE)
+    shown = markup if _seen(markup).strip() else STYLE.escape(text)
+    return Rendered(markup=shown, plain=text)
 
 
 def measured(body: Rendered) -> int:
     """Telegram counts what is left once the tags are read, in UTF-16; the plain text must fit, too."""
-    return max(utf16(html.unescape(_TAGS.sub("", body.markup))), utf16(body.plain))
+    return max(utf16(_seen(body.markup)), utf16(body.plain))
+
+
+def _seen(markup: str) -> str:
+    return html.unescape(_TAGS.sub("", markup))
 
 
 class GroupMoved(Unreachable):
@@ -359,6 +368,8 @@ async def _told(call: Awaitable[T], unchanged: T | None = None) -> T:
         raise _refusal(problem) from None
     except TelegramError as problem:
         raise failure(problem) from None
+    except NONSENSE as problem:
+        raise Away(f"Telegram answered nonsense: {type(problem).__name__}") from None
 
 
 def _refusal(problem: BadRequest) -> PlatformProblem:
@@ -372,13 +383,19 @@ def _refusal(problem: BadRequest) -> PlatformProblem:
     return CallRefused("Telegram refused a call")
 
 
+def _seconds(wait: object) -> float:
+    """Nothing for what is no time: the library passes it on."""
+    if isinstance(wait, timedelta):
+        return wait.total_seconds()
+    return float(wait) if isinstance(wait, int) else 0.0
+
+
 def failure(problem: TelegramError) -> PlatformProblem:
     from telegram.error import ChatMigrated, Forbidden, InvalidToken, RetryAfter
 
     match problem:
         case RetryAfter():
-            wait = problem.retry_after
-            return Busy(float(wait if isinstance(wait, int) else wait.total_seconds()))
+            return Busy(_seconds(problem.retry_after))
         case ChatMigrated():
             return GroupMoved(str(problem.new_chat_id))
         case Forbidden():

@@ -328,9 +328,9 @@ def _ready(app_id: str, url: str) -> dict[str, Any]:
     }
 
 
-def too_many(seconds: float = 0.2) -> web.Response:
+def too_many(seconds: object = 0.2, *, everywhere: bool = False) -> web.Response:
     return answer(
-        {"message": "You are being rate limited.", "retry_after": seconds, "global": False},
+        {"message": "You are being rate limited.", "retry_after": seconds, "global": everywhere},
         status=429,
         Via="1.1 google",
         **BUCKET,

@@ -66,7 +66,7 @@ class Slack(Fake):
         method = request.match_info["method"]
         token = self.app_token if method == "apps.connections.open" else self.token
         if request.headers.get("Authorization") != f"Bearer {token}":
-            return _no("invalid_auth")
+            return no("invalid_auth")
         self.calls.append(method)
         if self.failures:
             failure = self.failures.popleft()
@@ -78,7 +78,7 @@ class Slack(Fake):
         else:
             fields = {**request.query, **await request.post()}
         handler = getattr(self, "_on_" + method.replace(".", "_").lower(), None)
-        return _no("unknown_method") if handler is None else handler(fields)
+        return no("unknown_method") if handler is None else handler(fields)
 
     def _on_chat_postmessage(self, fields: dict[str, Any], only_for: str = "") -> web.Response:
         if (problem := self._problem(fields)) is not None:
@@ -106,7 +106,7 @@ class Slack(Fake):
             return problem
         known = self.messages.get(str(fields["ts"]))
         if known is None:
-            return _no("message_not_found")
+            return no("message_not_found")
         now = time.monotonic()
         if now - known.changed_at < self.edit_seconds * 0.9:
             self.refuse(f"an edit after {now - known.changed_at:.2f} s")
@@ -119,24 +119,24 @@ class Slack(Fake):
 
     def _problem(self, fields: dict[str, Any]) -> web.Response | None:
         if fields["channel"] in self.shut:
-            return _no("is_archived")
+            return no("is_archived")
         if not str(fields.get("text", "")).strip():
             self.refuse("no text to fall back on")
-            return _no("no_text")
+            return no("no_text")
         for block in _blocks(fields):
             if block["type"] == "section" and not 1 <= len(block["text"]["text"]) <= SECTION_CHARACTERS:
                 self.refuse("a section that is empty or too long")
-                return _no("invalid_blocks")
+                return no("invalid_blocks")
         if len(_blocks(fields)) > MOST_BLOCKS or len(_buttons(fields)) > MOST_BUTTONS:
             self.refuse("too many blocks or buttons")
-            return _no("invalid_blocks")
+            return no("invalid_blocks")
         if not all(_is_sound(button) for button in _buttons(fields)):
             self.refuse("a button that Slack does not take")
-            return _no("invalid_blocks")
+            return no("invalid_blocks")
         ids = [button["action_id"] for button in _buttons(fields)]
         if len(set(ids)) < len(ids):
             self.refuse("two buttons of one name")
-            return _no("invalid_blocks")
+            return no("invalid_blocks")
         return None
 
     # --- Socket Mode ---
@@ -228,11 +228,11 @@ def _markup(fields: dict[str, Any]) -> str:
     return "\n".join(block["text"]["text"] for block in _blocks(fields) if block["type"] == "section")
 
 
-def _no(error: str) -> web.Response:
+def no(error: str) -> web.Response:
     return answer({"ok": False, "error": error})
 
 
-def too_many(seconds: int = 1) -> web.Response:
+def too_many(seconds: object = 1) -> web.Response:
     return answer({"ok": False, "error": "ratelimited"}, status=429, **{"Retry-After": str(seconds)})
 
 

@@ -354,14 +354,14 @@ def _ok(result: object) -> web.Response:
     return answer({"ok": True, "result": result})
 
 
-def _error(status: int, description: str, **parameters: int) -> web.Response:
+def _error(status: int, description: str, **parameters: object) -> web.Response:
     body: dict[str, object] = {"ok": False, "error_code": status, "description": description}
     if parameters:
         body["parameters"] = parameters
     return answer(body, status=status)
 
 
-def too_many(seconds: int = 1) -> web.Response:
+def too_many(seconds: object = 1) -> web.Response:
     return _error(429, f"Too Many Requests: retry after {seconds}", retry_after=seconds)
 
 
