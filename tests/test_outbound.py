@@ -20,7 +20,15 @@ from linking.outbound.delivering import Delivery
 from linking.outbound.pace import Pace
 from linking.outbound.pages import Page
 from linking.platforms import scripted
-from linking.platforms.base import Address, Away, Busy, CallRefused, Unreachable
+from linking.platforms.base import (
+    Address,
+    Away,
+    Busy,
+    CallRefused,
+    FormatRefused,
+    MessageGone,
+    Unreachable,
+)
 from linking.platforms.scripted import Scripted, World
 from tests import make
 from tests.engine import cue, until
@@ -207,6 +215,23 @@ def test_a_message_that_vanished_is_said_anew(chat: ScriptedChat, model):
     assert chat.texts() == ["First half, second half."]
 
 
+def test_who_goes_on_after_a_crash_edits_what_was_said_anew(chat: ScriptedChat, model):
+    """A-L19.5: the message was deleted before the process died; its second stays the only one"""
+    model.will(Text("One, "), cue(1), Text("two, "), cue(2), Text("three."))
+    chat.say("Hello")
+    until(lambda: chat.texts() == ["One, "])
+    scripted.WORLD.posted.clear()
+    model.give(1)
+    until(lambda: chat.texts() == ["One, two, "])
+    [stands] = scripted.WORLD.seen_in(chat.container)
+    until(lambda: OutboundMessage.objects.filter(platform_message_id=stands.id).exists())
+    close_courier()
+    swept_after_death()
+    model.give(2)
+    until(given)
+    assert chat.texts() == ["One, two, three."]
+
+
 def test_an_answer_is_not_lost_because_a_step_on_the_way_was_refused(chat: ScriptedChat, model):
     """L19: the platform takes neither of two steps, for good; the whole it takes"""
     model.will(Text("One, "), cue(1), Text("two, "), cue(2), Text("three."))
@@ -221,7 +246,11 @@ def test_an_answer_is_not_lost_because_a_step_on_the_way_was_refused(chat: Scrip
     assert chat.texts() == ["One, two, three."]
 
 
-@pytest.mark.parametrize("problem", [Unreachable("blocked"), CallRefused("bad")], ids=["blocked", "refused"])
+@pytest.mark.parametrize(
+    "problem",
+    [Unreachable("blocked"), CallRefused("bad"), MessageGone("gone"), FormatRefused("odd")],
+    ids=lambda problem: type(problem).__name__,
+)
 def test_where_nobody_can_be_told_the_turn_goes_on_and_its_answer_is_kept(
     chat: ScriptedChat, problem, monkeypatch
 ):
@@ -377,3 +406,13 @@ def test_a_turn_of_twenty_minutes_is_answered_although_discords_token_is_void(
         until(given)
         assert there.texts() == ["It takes long. Done."]
         assert fake.refused == []
+
+
+def test_a_notice_is_not_tried_before_the_platform_would_have_it(chat: ScriptedChat):
+    """L19: wait what it says; one that could only come much later is not said"""
+    to = Address(scope="dm", container_id=chat.container)
+    scripted.WORLD.failures.append(Busy(3600))
+    assert not outbound.post("scripted", to, "Too late.")
+    scripted.WORLD.failures.append(Busy(0.01))
+    assert outbound.post("scripted", to, "In time.")
+    assert (scripted.WORLD.calls, chat.texts()) == (["send"] * 3, ["In time."])

@@ -24,6 +24,7 @@ from linking.platforms.base import (
     Busy,
     Button,
     CallRefused,
+    FormatRefused,
     MessageGone,
     Outgoing,
     Unreachable,
@@ -35,6 +36,7 @@ T = TypeVar("T")
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 TAKEN_BACK = "*Taken back.*"
+REFUSALS = (CallRefused, FormatRefused, MessageGone)  # in no form and in no place
 FILE_TRIES = 4  # a large one may never get through
 
 
@@ -100,7 +102,7 @@ class Delivery:
             self._count("away")
             self.pace.was_refused(FIRST_PAUSE_SECONDS)
             return False
-        except CallRefused:  # of this step: the whole may be taken
+        except REFUSALS:  # of this step: the whole may be taken
             self._count("refused")
             self.pace.was_refused(FIRST_PAUSE_SECONDS)
             return False
@@ -109,7 +111,7 @@ class Delivery:
     async def _surely(self, part: int, page: Page, message: Outgoing, wanted: str) -> None:
         try:
             await self._patiently(lambda: self._once(part, page, message, wanted, keep=True))
-        except CallRefused as problem:
+        except REFUSALS as problem:
             self._count("refused")
             log.warning("turn %s: %s; its answer stays on the web", self.errand.turn_id, problem)
             raise Ended from problem
@@ -139,6 +141,7 @@ class Delivery:
         try:
             if known is not None and known.message_id:
                 message_id = await self._edit(known.message_id, message)
+                keep = keep or message_id != known.message_id
             else:
                 message_id = await self._send(part, page, message)
                 if (

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CALL_SECONDS = 20.0
 FILE_SECONDS = 60.0
-PATIENCE_SECONDS = 10.0  # for a platform that asks us to wait: a notice that comes later helps nobody
+PATIENCE_SECONDS = 30.0  # for a platform that asks us to wait: a notice that comes later helps nobody
 TRIES = 3
 T = TypeVar("T")
 
@@ -127,12 +127,15 @@ def _asked(platform: str, act: Callable[[Adapter], Awaitable[T]], seconds: float
 
 
 def _done(platform: str, act: Callable[[Adapter], Awaitable[None]]) -> bool:
-    """A few tries, as far as that helps anybody."""
+    """A few tries, as far as that helps anybody; never before the platform would have it."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     for _ in range(TRIES):
         try:
             courier().call(platform, act, seconds=CALL_SECONDS)
         except Busy as problem:
-            time.sleep(min(problem.retry_after_seconds, PATIENCE_SECONDS))
+            if time.monotonic() + problem.retry_after_seconds > deadline:
+                break
+            time.sleep(problem.retry_after_seconds)
         except (Away, NotInTime):
             continue
         except PlatformProblem as problem:
@@ -140,7 +143,7 @@ def _done(platform: str, act: Callable[[Adapter], Awaitable[None]]) -> bool:
             return False
         else:
             return True
-    log.warning("%s did not take a message in %s tries", platform, TRIES)
+    log.warning("%s did not take a message in time", platform)
     return False
 
 

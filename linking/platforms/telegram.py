@@ -54,8 +54,15 @@ IN_A_CHAT = Limit(calls=3, seconds=3.0, kept=1)  # about one a second
 IN_A_GROUP = Limit(calls=20, seconds=60.0, kept=8)
 NO_PLACE = (
     *("chat not found", "user not found", "have no rights", "not enough rights", "chat_write_forbidden"),
-    *("topic_closed", "message thread not found"),
+    *(
+        "topic_closed",
+        "topic_deleted",
+        "message thread not found",
+        "chat_restricted",
+        "chat_send_plain_forbidden",
+    ),
 )
+GONE = ("message to edit not found", "message can't be edited", "message_id_invalid")
 NOTE_CHARACTERS = 200  # what Telegram shows to who pressed a button
 _TAGS = re.compile(r"<[^>]+>")
 
@@ -376,7 +383,7 @@ def _refusal(problem: BadRequest) -> PlatformProblem:
     words = problem.message.lower()
     if "parse entities" in words or "unsupported start tag" in words:
         return FormatRefused("Telegram cannot read the markup")
-    if "message to edit not found" in words or "message can't be edited" in words:
+    if any(one in words for one in GONE):
         return MessageGone("Telegram has no such message any more")
     if any(one in words for one in NO_PLACE):
         return Unreachable("Telegram lets the bot say nothing there")
