@@ -18,12 +18,10 @@ MAX_BODY_BYTES = 1024 * 1024
 JSON_TYPE = "application/json"
 FORM_TYPE = "application/x-www-form-urlencoded"
 SOME_SECONDS = 1.0  # where a platform asks for a wait, and does not say for how long
-LONGEST_WAIT_SECONDS = 24 * 3600.0  # nobody is owed an answer for longer
+LONGEST_BUSY_SECONDS = 24 * 3600.0  # nobody is owed an answer for longer
 STALE_SECONDS = 300
 _STAMP = re.compile("[0-9]{1,12}")
 NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last: brackets by the thousand
-
-
 # What the vendors' clients raise when an answer is not what its documents say.
 NONSENSE = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
@@ -182,10 +180,8 @@ class Busy(PlatformProblem):
     """Too many calls; again after a while, whatever a platform may say of how long that is."""
 
     def __init__(self, retry_after_seconds: float) -> None:
-        wait = (
-            retry_after_seconds if retry_after_seconds > 0 else SOME_SECONDS
-        )  # neither is what is no number
-        self.retry_after_seconds = min(wait, LONGEST_WAIT_SECONDS)
+        asked = retry_after_seconds if retry_after_seconds > 0 else SOME_SECONDS  # NaN is not above 0 either
+        self.retry_after_seconds = min(asked, LONGEST_BUSY_SECONDS)
         super().__init__(f"asked to wait {self.retry_after_seconds:g} s")
 
 

@@ -338,9 +338,9 @@ def _refusal(problem: SlackApiError) -> PlatformProblem:
         return MessageGone("Slack has no such message any more")
     if error in SHUT or error.startswith(FORBIDDEN):
         return Unreachable("Slack lets the bot say nothing there")
-    if status >= 500 or error in OUT_OF_ORDER:
-        return Away(f"Slack answered {status}")
-    return CallRefused("Slack refused a call")
+    if error in OUT_OF_ORDER:
+        return Away(f"Slack answered {error}")
+    return Away(f"Slack answered {status}") if status >= 500 else CallRefused("Slack refused a call")
 
 
 def _seconds(text: str) -> float:

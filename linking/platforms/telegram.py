@@ -54,13 +54,8 @@ IN_A_CHAT = Limit(calls=3, seconds=3.0, kept=1)  # about one a second
 IN_A_GROUP = Limit(calls=20, seconds=60.0, kept=8)
 NO_PLACE = (
     *("chat not found", "user not found", "have no rights", "not enough rights", "chat_write_forbidden"),
-    *(
-        "topic_closed",
-        "topic_deleted",
-        "message thread not found",
-        "chat_restricted",
-        "chat_send_plain_forbidden",
-    ),
+    *("topic_closed", "topic_deleted", "message thread not found"),
+    *("chat_restricted", "chat_send_plain_forbidden"),
 )
 GONE = ("message to edit not found", "message can't be edited", "message_id_invalid")
 NOTE_CHARACTERS = 200  # what Telegram shows to who pressed a button

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from linking.platforms import telegram_wire
-from linking.platforms.base import CallRefused, Fetcher, Incoming, Misconfigured
+from linking.platforms.base import NONSENSE, Away, CallRefused, Fetcher, Incoming, Misconfigured
 from linking.platforms.telegram import ALLOWED_UPDATES, Telegram, failure
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class Polling(Fetcher):
             raise Misconfigured("another process polls this bot's updates") from None
         except TelegramError as problem:
             raise failure(problem) from None
+        except NONSENSE as problem:
+            raise Away(f"Telegram answered nonsense: {type(problem).__name__}") from None
 
     def _read(self, update: Update) -> Incoming | None:
         try:
