@@ -14,7 +14,7 @@ class Row:
 
     user          {"follow_up": block} on the first row of a tool boundary, {"follow_up": ""} on its others
     tool_call     {"tool", "arguments", "raw"?}
-    tool_result   {"tool", "success", "preview", "duration_ms", "truncated", "file_id"}
+    tool_result   {"tool", "success", "preview", "duration_ms", "truncated", "file_id", "digest"?}
     """
 
     id: str

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from copilot import dispatch
+from copilot.agent.toolruns import POINTED_AT_CHARACTERS
 from copilot.events import Tokens
 from copilot.models import Message, ModelCall
 from copilot.providers import catalogue
-from copilot.providers.scripted import Call, Fail, Text, Usage
+from copilot.providers.scripted import Call, Fail, Finish, Text, Usage
 from diagnostics import tasks as reaper
 from tests import make
 from tests.engine import Errand, add_tools, cue, ended, notices, start, told, until
@@ -200,3 +202,59 @@ def test_the_second_try_of_a_summary_is_no_second_summary(rig, session, model, m
     assert ended(turn_id).status == "succeeded"
     assert ModelCall.objects.filter(turn=turn_id, purpose="compaction").count() == 5
     assert Message.objects.filter(turn=turn_id, kind="summary").count() == 3
+
+
+def test_tools_of_an_earlier_turn_make_no_answer_of_silence(rig, session, model, settings, monkeypatch):
+    """A2.5, A14.7: a turn that was taken over before its first words has run none itself"""
+    settings.RETRY_BROKEN_SECONDS = []
+    add_tools(monkeypatch, Errand("look"))
+    model.will(Call("look"))
+    model.will(cue(1))
+    first = start(session)
+    model.reaches(1)
+    dispatch.stop(session.owner_id, session.pk)
+    assert ended(first).status == "cancelled"
+    model.will(cue(2))
+    turn_id = start(session)
+    model.reaches(2)
+    model.will(Finish("stop"))
+    lose_worker(rig)
+    assert ended(turn_id).failure_code == "no_response"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said", "status"), [(1, False, "failed"), (3, True, "succeeded"), (3, False, "failed")]
+)
+def test_a_limit_after_a_lost_worker_asks_what_this_turn_has_said(
+    rig, session, model, settings, monkeypatch, rounds, said, status
+):
+    """A10.6: in whichever of its rounds; what an earlier turn answered is no answer of this one"""
+    add_tools(monkeypatch, Errand("look"))
+    ended(start(session))
+    settings.TURN_MAX_ROUNDS = rounds
+    for number in range(1, rounds):
+        model.will(*([Text("Looking.")] if said and number == 1 else []), Call("look", {"note": str(number)}))
+    model.will(cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    model.will(Call("look"))
+    lose_worker(rig)
+    turn = ended(turn_id)
+    assert (turn.status, notices(session)) == (status, ["round_limit"])
+
+
+def test_circles_are_seen_though_equal_outputs_are_only_pointed_at(rig, session, model, monkeypatch):
+    """A10.2, A9.8: the row of a long output that came before holds a pointer instead"""
+    look = Errand("look")
+    add_tools(monkeypatch, look)
+    note = "x" * POINTED_AT_CHARACTERS
+    for _ in range(4):
+        model.will(Call("look", {"note": note}))
+    model.will(cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    for _ in range(2):
+        model.will(Call("look", {"note": note}))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])

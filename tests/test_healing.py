@@ -123,7 +123,8 @@ def signed_before(*replay):
 
 async def test_thoughts_that_an_earlier_run_lost_stay_lost():
     """A7.4, A14.4, A3.9: what was stripped is not sent again, and healed no second time"""
-    carried = Carried(requests=(Sent(model=CLAUDE.name, failure="thinking_signature_invalid"),))
+    sent = Sent(model=CLAUDE.name, failure="thinking_signature_invalid")
+    carried = Carried(requests=(sent,), ran_tools=True)
     reciter = Reciter(refused("thinking_signature_invalid"))
     parts = await play(
         loop(reciter, CLAUDE, messages=signed_before("thought"), carried=carried, first_call_number=3)
@@ -137,7 +138,8 @@ async def test_thoughts_that_an_earlier_run_lost_stay_lost():
 async def test_a_tool_loop_whose_thoughts_are_missing_goes_on_without_thinking_in_a_later_run(replay, thinks):
     """A14.4: Anthropic refuses a tool loop whose last reply lacks its thinking block"""
     reciter = Reciter(say("Seen."))
-    await play(loop(reciter, CLAUDE, messages=signed_before(*replay), first_call_number=2))
+    carried = Carried(ran_tools=True)
+    await play(loop(reciter, CLAUDE, messages=signed_before(*replay), carried=carried, first_call_number=2))
     assert reciter.requests[0].thinking_tokens == thinks
 
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from copilot.agent.acting import CLOSING_LINE
+from copilot.agent.carried import Carried
 from copilot.agent.guards import Limits
 from copilot.agent.parts import (
     Answered,
@@ -160,7 +161,8 @@ async def test_a_turn_taken_over_after_its_tools_still_ends_with_a_closing_line(
     group = ToolGroup(results=(ToolResult(call_id="a", tool="look", content="seen"),))
     messages = [UserMessage(text="Look."), AssistantMessage(text="Looking.", calls=(made,)), group]
     empty = [Finished("stop")]
-    parts = await play(loop_of(Reciter(empty, empty), messages=messages, first_call_number=2, first_round=2))
+    taken_over = {"carried": Carried(ran_tools=True), "first_call_number": 2, "first_round": 2}
+    parts = await play(loop_of(Reciter(empty, empty), messages=messages, **taken_over))
     assert of(parts, TextExtended)[-1].delta == CLOSING_LINE
     fresh = loop_of(Reciter(empty, empty), messages=[*messages, UserMessage(text="Again?")])
     assert (await play(fresh))[-1] == Failed(code="no_response")

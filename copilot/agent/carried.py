@@ -1,4 +1,4 @@
-"""What earlier runs of a turn have used up of its limits: a pause or a lost worker gives nothing of it back (A3.9)."""
+"""What earlier runs of a turn did, and used up of its limits: a pause or a lost worker gives nothing of it back (A3.9)."""
 
 from __future__ import annotations
 
@@ -35,3 +35,5 @@ class Carried:
     compactions: int = 0
     forced_compactions: int = 0
     gave_up_compacting: bool = False  # an automatic one failed, and was told of
+    spoke: bool = False  # in any of its rounds (A10.6)
+    ran_tools: bool = False  # … and the model has said nothing since

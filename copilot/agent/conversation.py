@@ -67,16 +67,6 @@ def call_ids(messages: Iterable[ModelMessage]) -> frozenset[str]:
     return frozenset(call.call_id for m in messages if isinstance(m, AssistantMessage) for call in m.calls)
 
 
-def last_reply(messages: Sequence[ModelMessage]) -> tuple[str, bool]:
-    """What the model said last, and whether tools have answered it since."""
-    answered = False
-    for message in reversed(messages):
-        if isinstance(message, AssistantMessage):
-            return message.text, answered
-        answered = answered or isinstance(message, ToolGroup)
-    return "", False
-
-
 def last_replay(messages: Sequence[ModelMessage]) -> tuple[str, ...]:
     """Opaque data of the model's last reply."""
     replies = (message for message in reversed(messages) if isinstance(message, AssistantMessage))

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from copilot.agent.asking import Asker
 from copilot.agent.carried import Carried
-from copilot.agent.conversation import append, last_reply, note
+from copilot.agent.conversation import append, note
 from copilot.agent.fullness import Fullness
 from copilot.agent.guards import Guards, Limits
 from copilot.agent.metering import length
@@ -62,12 +62,12 @@ class Course:
         self.shortening = Shortening(
             self.ports.compactor, self.asker, self._fullness, self.limits, carried=self.carried
         )
-        said, answered = last_reply(self.messages) if self.first_call_number > 1 else ("", False)
-        self.asker.remedies.take_up(self.carried.requests, self.messages, in_tool_loop=answered)
+        in_tool_loop = self.carried.ran_tools
+        self.asker.remedies.take_up(self.carried.requests, self.messages, in_tool_loop=in_tool_loop)
         for group in self.carried.groups:
             self.guards.observe(group.calls, group.outcomes, self.specifications())
-        self.ran_tools = answered
-        self.spoke = bool(said)
+        self.ran_tools = in_tool_loop
+        self.spoke = self.carried.spoke
         self.at_boundary = False  # of a tool group: what people said meanwhile may be taken
         self.tools: ToolRun | None = None
         self.step: Step | None = None  # the one whose tools run

@@ -172,11 +172,17 @@ class Guards:
     def _signature(self, calls: Sequence[ToolCall], outcomes: Mapping[str, CallOutcome]) -> str | None:
         """What a round did and got, as a hash; None when it only polled."""
         acts = [
-            # A cut output names its call, which is never the same twice.
-            (call.tool, call.arguments, outcomes[call.call_id].content.replace(call.call_id, ""))
+            (call.tool, call.arguments, digest(outcomes[call.call_id]))
             for call in calls
             if call.tool not in self._polling
         ]
-        if not acts:
-            return None
-        return hashlib.sha256(json.dumps(acts, sort_keys=True).encode()).hexdigest()
+        return _hashed(json.dumps(acts, sort_keys=True)) if acts else None
+
+
+def digest(outcome: CallOutcome) -> str:
+    """What a call got. A cut output names its call, which is never the same twice."""
+    return outcome.digest or _hashed(outcome.content.replace(outcome.call_id, ""))
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -122,6 +122,7 @@ def _outcome(row: Row) -> CallOutcome:
         preview="",
         duration_ms=0,
         truncated=False,
+        digest=str(row.data.get("digest", "")),
     )
 
 

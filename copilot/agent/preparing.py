@@ -81,6 +81,8 @@ def _rest_of(chain: tuple[Entry, ...], turn: Claimed, rows: Sequence[Row]) -> tu
 
 
 def _carried(turn: Claimed, chain: Sequence[Entry], mended: Mended) -> Carried:
+    own = [row for row in mended.rows if row.turn_id == str(turn.turn_id)]
+    swallowed = _swallowed(turn, own)
     asked = usage.asked(turn.turn_id)
     replied = [one.ending in ("answered", "called") and one.purpose == usage.REPLY for one in asked]
     compactions = _compactions(asked)
@@ -91,13 +93,15 @@ def _carried(turn: Claimed, chain: Sequence[Entry], mended: Mended) -> Carried:
             for place, one in enumerate(asked)
             if one.number <= turn.calls
         ),
-        groups=(*_swallowed(turn, mended.rows), *mended.groups),
+        groups=(*swallowed, *mended.groups),
         compactions=compactions,
         forced_compactions=sum(
             two.purpose == usage.COMPACTION and (one.purpose, one.ending) == (usage.REPLY, "context_overflow")
             for one, two in pairwise(asked)
         ),
         gave_up_compacting=failed,
+        spoke=_spoke(turn, own),
+        ran_tools=_ran_tools(own, swallowed),
     )
 
 
@@ -113,13 +117,32 @@ def _compactions(asked: Sequence[usage.Asked]) -> int:
     return number
 
 
-def _swallowed(turn: Claimed, rows: Sequence[Row]) -> tuple[Group, ...]:
+def _swallowed(turn: Claimed, own: Sequence[Row]) -> tuple[Group, ...]:
     """Of the turn's own rounds before a summary those that loop detection looks back on: the turn is still one (A17.3)."""
-    summary = next((row for row in rows if row.kind == "summary"), None)
-    if summary is None or summary.sequence is None or summary.turn_id != str(turn.turn_id):
+    summary = _summary(own)
+    if summary is None or summary.sequence is None:
         return ()
     rounds = settings.LOOP_WINDOW_ROUNDS
     return groups_of(history.tool_rows(turn.turn_id, before=summary.sequence, rounds=rounds))
+
+
+def _summary(own: Sequence[Row]) -> Row | None:
+    return next((row for row in own if row.kind == "summary"), None)
+
+
+def _spoke(turn: Claimed, own: Sequence[Row]) -> bool:
+    """Before a summary of the turn, too, where its rows are not read any more."""
+    return any(map(_is_text, own)) or (_summary(own) is not None and history.spoke(turn.turn_id))
+
+
+def _ran_tools(own: Sequence[Row], swallowed: Sequence[Group]) -> bool:
+    """A summary comes between a round's tools and the next reply."""
+    acts = [row.kind for row in own if row.kind in ("tool_call", "tool_result") or _is_text(row)]
+    return acts[-1] != "assistant" if acts else bool(swallowed)
+
+
+def _is_text(row: Row) -> bool:
+    return row.kind == "assistant" and bool(row.content)
 
 
 def _sent(one: usage.Asked, later: Sequence[usage.Asked], chain: Sequence[Entry], *, in_round: bool) -> Sent:

@@ -269,6 +269,8 @@ class Recorder:
         }
         if outcome.cancelled:
             data["cancelled"] = True
+        if outcome.digest:
+            data["digest"] = outcome.digest
         pictures = [_attachment(image) for image in outcome.media if image.file_id]
         placed = await self.services.append(
             NewRow(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from copilot.agent.conversation import result_of
+from copilot.agent.guards import digest
 from copilot.agent.parts import Asked, CallMade, Produced, ResultMade
 from copilot.agent.ports import Ports, closed
 from copilot.events import Event, QuestionAsked, QuestionClosed, ToolStateChanged
@@ -131,7 +132,8 @@ class ToolRun:
         same = (one for one in results if one.content == outcome.content and one.success == outcome.success)
         if (earlier := next(same, None)) is None:
             return outcome
-        return replace(outcome, content=SAME_OUTPUT.format(tool=earlier.tool, call_id=earlier.call_id))
+        pointer = SAME_OUTPUT.format(tool=earlier.tool, call_id=earlier.call_id)
+        return replace(outcome, content=pointer, digest=digest(outcome))
 
     def _taken(self) -> int:
         """Characters that the group's other calls have had, if they ran before a pause, or must be left (A9.6)."""

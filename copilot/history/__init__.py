@@ -11,6 +11,7 @@ from copilot.history.reading import (
     requests_of,
     rows_for_model,
     rows_named,
+    spoke,
     tool_rows,
     was_noticed,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "rows_for_model",
     "rows_named",
     "save",
+    "spoke",
     "start_of",
     "switch",
     "take",

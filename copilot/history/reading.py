@@ -118,6 +118,12 @@ def _row(row: tuple[Any, ...]) -> Row:
     )
 
 
+def spoke(turn_id: UUID) -> bool:
+    """Whether a turn has said anything that stands."""
+    rows = Message.objects.filter(turn_id=turn_id, kind="assistant", hidden="")
+    return rows.exclude(content="").exists()
+
+
 def was_noticed(turn_id: UUID, code: str) -> bool:
     return Message.objects.filter(turn_id=turn_id, kind="notice", data__code=code).exists()
 

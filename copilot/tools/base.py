@@ -190,3 +190,4 @@ class CallOutcome:
     session_id: str | None = None
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None
+    digest: str = ""  # of the output that the content only points at (A9.8)
