@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -289,3 +290,29 @@ def test_a_turns_queries_do_not_grow_with_the_conversation(rig, model):
         rig.worker.take(turn_id)
         assert ended(turn_id).status == "succeeded"
         assert turn_of(log_of(session.pk)[-1]) in (None, str(turn_id))
+
+
+@pytest.mark.parametrize(("said", "how", "texts"), [("Half", "succeeded", ["Half"]), ("", "failed", [])])
+def test_the_time_of_a_turn_is_over_in_the_middle_of_a_reply_too(rig, model, settings, said, how, texts):
+    """A10.5, A10.6, T5.5: what came of it is kept, and is an answer if it has words"""
+    settings.TURN_MAX_SECONDS = 1
+    session = make.session()
+    model.will(Reasoning("Hm."), *([Text(said)] if said else []), cue(1))
+    turn = ended(start(session))
+    assert (turn.status, turn.limit_code or turn.failure_code) == (how, "time_limit")
+    assert notices(session) == ["time_limit"]
+    assert [row.content for row in Message.objects.filter(turn=turn, kind="assistant")] == texts
+    assert not Message.objects.filter(turn=turn, streaming=True).exists()
+    until(lambda: model.closed == 1)
+
+
+def test_the_time_of_a_turn_is_over_in_the_middle_of_a_tool_too(rig, model, settings, monkeypatch):
+    """A10.5, A3.5: the call has its result"""
+    settings.TURN_MAX_SECONDS = 1
+    add_tools(monkeypatch, Errand("slow", waits=True))
+    session = make.session()
+    model.will(Text("Looking."), Call("slow"))
+    turn = ended(start(session))
+    assert (turn.status, turn.limit_code) == ("succeeded", "time_limit")
+    [result] = Message.objects.filter(turn=turn, kind="tool_result")
+    assert result.data["success"] is False

@@ -142,6 +142,16 @@ class Asker:
         return round(100 * self.fullness.used / window, 1) if window else None
 
     @property
+    def speaks(self) -> bool:
+        """The try that is not over has words."""
+        attempt = self.attempt
+        return (
+            attempt is not None
+            and not attempt.step.over
+            and any(block.kind == "text" for block in attempt.blocks)
+        )
+
+    @property
     def overflowed(self) -> bool:
         """The last try failed because the conversation is too long for the model."""
         return isinstance(self.outcome, ProviderFailure) and self.outcome.code == "context_overflow"

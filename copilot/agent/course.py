@@ -126,6 +126,21 @@ class Course:
             return "compaction"
         return "retry" if self.asker.remedies.waiting else "model"
 
+    @property
+    def seconds(self) -> float:
+        """Of active time, that of earlier runs included."""
+        return self.ports.clock.now() - self.began_at
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Between rounds this ends the turn by itself; inside of one somebody has to look (A10.5)."""
+        return self.seconds >= self.limits.max_seconds
+
+    @property
+    def has_spoken(self) -> bool:
+        """The reply that still streams counts, too."""
+        return self.spoke or self.asker.speaks
+
     def open_call(self) -> ModelCallEnded | None:
         """The end of the model call that was cut off, to be recorded as aborted (A19.5)."""
         return self.shortening.open_call() or self.asker.open_call()

@@ -32,7 +32,7 @@ from copilot.events import (
 )
 from copilot.live.lease import EVERYTHING_STAYS, Release
 from copilot.models import Turn
-from copilot.notices import NOBODY, Source
+from copilot.notices import NOBODY, LimitCode, Source
 from copilot.ports import follow, send_errand
 from copilot.turns import Ended
 
@@ -87,6 +87,16 @@ async def fail(run: Run, code: str, details: str = "", source: Source = NOBODY) 
     ended = await _end_or_lose(run, turns.FAILED, failure_code=code)
     event = TurnFailed(run_ids=ended.run_ids, code=code, notice_id=str(notice_id), context=_context_view(run))
     await _over(run, event, ended, keep_through=EVERYTHING_STAYS)
+
+
+async def end_at_limit(run: Run, code: LimitCode) -> None:
+    """A limit came in the middle of a round: as answered when something was said, else as failed (A10.6)."""
+    if run.loop is None or not run.loop.has_spoken:
+        await fail(run, code)
+        return
+    await run.recorder.notice(code)
+    await _close_requests(run, by="automatic")
+    await succeed(run, Answered(limit_code=code))
 
 
 async def stop(run: Run) -> None:

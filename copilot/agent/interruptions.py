@@ -1,4 +1,4 @@
-"""What cuts a run short: a stop, a silence, a planned shutdown, a lost fence, or a fault of ours (A1, T7, T9.4)."""
+"""What cuts a run short: a stop, a silence, a limit, a planned shutdown, a lost fence, a fault of ours (A1, T7, T9.4)."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ async def _obey(run: Run) -> None:
         case "idle_timeout":
             await _close_open(run, "Failed: nothing was heard for too long.")
             await endings.fail(run, "idle_timeout")
+        case "time_limit":
+            await _close_open(run, "Not finished: the time of this turn is over.")
+            await endings.end_at_limit(run, "time_limit")
         case "worker_shutdown" | "outage":
             log.info("turn %s is handed over: %s", run.turn.turn_id, run.interruption)
             await _hand_over(run)

@@ -45,8 +45,7 @@ class Loop(Course):
         yield self.ending
 
     def _limit(self) -> Limit | None:
-        seconds = self.ports.clock.now() - self.began_at
-        code = self.guards.limit(next_round=self.rounds + 1, seconds=seconds)
+        code = self.guards.limit(next_round=self.rounds + 1, seconds=self.seconds)
         return None if code is None else Limit(code=code)
 
     async def _short_of_money(self) -> Limit | None:

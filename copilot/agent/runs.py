@@ -15,7 +15,7 @@ from copilot.turns import Claimed
 
 log = logging.getLogger(__name__)
 
-Interruption = Literal["stop", "worker_shutdown", "outage", "lost", "idle_timeout"]
+Interruption = Literal["stop", "worker_shutdown", "outage", "lost", "idle_timeout", "time_limit"]
 
 
 class Run:

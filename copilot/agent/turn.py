@@ -79,11 +79,13 @@ class TurnRun(Run):
             self.task.cancel()
 
     def watch(self, now: float) -> None:
-        """Called every second: a sign of life in silence, and an end to a silence that lasts (A3.3, A3.4)."""
+        """Called every second: a sign of life in silence, an end to one that lasts, and to a round that does (A3.3, A3.4, A10.5)."""
         if self.loop is None or self.over:
             return
         if now - self.progressed_at > settings.STREAM_IDLE_SECONDS:
             self.interrupt("idle_timeout")
+        elif self.loop.is_out_of_time:
+            self.interrupt("time_limit")
         elif now - self.told_at >= settings.HEARTBEAT_SECONDS:
             self.told_at = now
             self.recorder.publish(
