@@ -289,7 +289,7 @@ class Earlier:
 
 
 _EARLIER = """
-SELECT count(*) FILTER (WHERE NOT aborted AND ending <> 'cut'), count(*) FILTER (WHERE ending = 'cut'),
+SELECT count(*) FILTER (WHERE NOT aborted AND ending NOT IN ('cut', 'refused', 'context_overflow')), count(*) FILTER (WHERE ending = 'cut'),
        COALESCE(sum(input_tokens), 0)::bigint, COALESCE(sum(cache_read_tokens), 0)::bigint,
        COALESCE(sum(cache_write_5m_tokens), 0)::bigint, COALESCE(sum(cache_write_1h_tokens), 0)::bigint,
        COALESCE(sum(output_tokens), 0)::bigint, COALESCE(sum(reasoning_tokens), 0)::bigint,

@@ -38,7 +38,7 @@ from copilot.providers.base import (
     UsageReported,
     UserMessage,
 )
-from copilot.providers.scripted import Call, Fail, Text, Usage
+from copilot.providers.scripted import Call, Fail, Finish, Text, Usage
 from copilot.providers.strict import problems
 from copilot.rows import Row
 from tests import make, rest
@@ -617,6 +617,19 @@ def test_an_empty_summary_is_a_failure_without_a_row(rig, model, small_window, f
     assert notices(session) == ["compaction_failed"]
     [failed] = told(session.pk, "context.compaction_failed")
     assert isinstance(failed, ContextCompactionFailed)
+
+
+@pytest.mark.parametrize(("finish", "tries"), [("refused", 1), ("overflow", 2)])
+def test_what_a_model_says_instead_of_a_summary_is_none(rig, model, small_window, fetch, finish, tries):
+    """A17.4, A6.1, A17.2: words about a refusal, or the beginning of what did not fit, stand for no conversation"""
+    session = make.session()
+    fills(model)
+    for _ in range(tries):
+        model.will(Text("I cannot help with that."), Finish(finish))
+    model.will(Text("Done."))
+    assert ended(start(session)).status == "succeeded"
+    assert ("summary" in kinds(session), notices(session)) == (False, ["compaction_failed"])
+    assert [is_summary(request) for request in model.requests] == [False, *[True] * tries, False]
 
 
 def test_overflow_for_ever_loses_nothing_and_a_new_message_is_possible(rig, model, small_window, fetch):

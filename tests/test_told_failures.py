@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from copilot import dispatch
+from copilot import dispatch, usage
 from copilot.commands import Decide
 from copilot.events import NoticeContent, StepStarted, Tokens, TurnSucceeded
 from copilot.models import Approval, Message, ModelCall
@@ -87,6 +87,17 @@ def test_a_refusal_names_the_reply_that_it_was(rig, model, offer):
     ended(start(session))
     row = Message.objects.get(session=session, kind="notice")
     assert (row.data["code"], row.data["request_id"]) == ("refused", "scripted-1")
+
+
+@pytest.mark.parametrize(("finish", "code"), [("refused", "refused"), ("overflow", "context_overflow")])
+def test_a_reply_that_cannot_be_worked_with_is_no_answer_after_a_takeover_either(rig, model, finish, code):
+    """A6.1, A3.9: what it came to stands on its call, though it came to its end"""
+    session = make.session()
+    model.otherwise = lambda request: [Text("No."), Finish(finish)]
+    turn = ended(start(session))
+    assert turn.status == "failed"
+    assert {call.ending for call in ModelCall.objects.filter(turn=turn)} == {code}
+    assert not usage.was_answer(turn.pk, 1)
 
 
 def test_a_failure_that_no_row_can_hold_word_by_word_is_told_all_the_same(rig, model, offer):

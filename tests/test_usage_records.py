@@ -183,12 +183,13 @@ def test_what_a_turn_took_so_far_is_read_from_its_calls(session):
         {"ending": "cut", "output_tokens": 5, "latency_ms": 3_000, "first_token_ms": 1_000},
         {"ending": "called", "output_tokens": 7, "input_tokens": 2},
         {"aborted": True, "output_tokens": 1},
+        {"ending": "context_overflow"},
         {"purpose": "compaction", "ending": "answered", "output_tokens": 100},
         {"purpose": "compaction", "aborted": True},
     ]
     for number, fields in enumerate(calls, start=1):
         ModelCall.objects.create(turn=turn, number=number, provider="p", model="m", ended_at=at, **fields)
-    ModelCall.objects.create(turn=turn, number=6, provider="p", model="m")
+    ModelCall.objects.create(turn=turn, number=7, provider="p", model="m")
     ModelCall.objects.update(created_at=at)
     assert usage.earlier(turn.pk) == usage.Earlier(
         rounds=1,

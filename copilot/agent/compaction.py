@@ -24,10 +24,19 @@ from copilot.agent.ports import Clock, Compaction, TakeNumber, closed
 from copilot.agent.prompt import read_prompt
 from copilot.agent.rebuilding import summary_message, user_message
 from copilot.agent.replies import Attempt, Step
+from copilot.agent.steps import UNUSABLE
 from copilot.bridge import in_thread
 from copilot.events import Todo
 from copilot.models import Session
-from copilot.providers.base import Entry, ImagePart, ModelMessage, Provider, Request, UserMessage
+from copilot.providers.base import (
+    Entry,
+    ImagePart,
+    ModelMessage,
+    Provider,
+    ProviderFailure,
+    Request,
+    UserMessage,
+)
 from copilot.rows import Row, storable
 from copilot.tags import strip_server_tags
 from copilot.turns import Claimed
@@ -80,7 +89,7 @@ class TurnCompactor:
         text = self._text()
         messages = shortened(text, ground, self._images)
         after = task.fixed_tokens + estimate(sum(length(message) for message in messages))
-        problem = self._failure() or objection(text, task, tokens_after=after)
+        problem = self._problem() or objection(text, task, tokens_after=after)
         if problem:
             yield CompactionFailed(reason=problem)
             return
@@ -108,7 +117,7 @@ class TurnCompactor:
                 async for part in parts:
                     if isinstance(part, ModelCallStarted | ModelCallEnded):
                         yield part
-            if attempt.failure is None or attempt.failure.code != "context_overflow":
+            if (failure := _failure(attempt)) is None or failure.code != "context_overflow":
                 return
 
     def _begin(self, task: Compaction, ground: Ground, number: int, *, tries: int) -> Attempt:
@@ -126,9 +135,17 @@ class TurnCompactor:
         reply = self._attempt.reply if self._attempt else None
         return strip_server_tags(storable(reply.text)).strip() if reply else ""
 
-    def _failure(self) -> str:
-        failure = self._attempt.failure if self._attempt else None
+    def _problem(self) -> str:
+        failure = _failure(self._attempt) if self._attempt else None
         return f"{failure.code}: {failure.details}".rstrip(": ") if failure else ""
+
+
+def _failure(attempt: Attempt) -> ProviderFailure | None:
+    """A reply that a turn could not work with is no summary either, whatever it says."""
+    if attempt.reply is None:
+        return attempt.failure
+    code = UNUSABLE.get(attempt.reply.finish)
+    return None if code is None else ProviderFailure(code)
 
 
 # --- the request -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from copilot.agent.conversation import join_text
 from copilot.agent.metering import Meter
 from copilot.agent.parts import CallEnding, Produced, ReplayKept
 from copilot.agent.ports import closed
-from copilot.agent.steps import Reply
+from copilot.agent.steps import UNUSABLE, Reply
 from copilot.events import (
     ReasoningEnded,
     ReasoningExtended,
@@ -316,6 +316,8 @@ class Attempt:
 def _ending(reply: Reply | None) -> CallEnding:
     if reply is None:
         return ""
+    if (code := UNUSABLE.get(reply.finish)) is not None:
+        return code
     if reply.calls:
         return "called"
     return "cut" if _is_cut(reply) else "answered"

@@ -48,13 +48,12 @@ class Halt:
 
 
 NextStep = Answer | RunTools | Nudge | Halt
+UNUSABLE: dict[FinishReason, FailureCode] = {"refused": "refused", "overflow": "context_overflow"}
 
 
 def next_step(reply: Reply, state: State) -> NextStep:
-    if reply.finish == "refused":
-        return Halt(code="refused")
-    if reply.finish == "overflow":
-        return Halt(code="context_overflow")
+    if (code := UNUSABLE.get(reply.finish)) is not None:
+        return Halt(code=code)
     if reply.calls:
         return _after_calls(reply, state)
     if reply.text:
