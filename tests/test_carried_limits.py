@@ -145,6 +145,22 @@ def small_window(rig):
     catalogue.configure(before)
 
 
+def test_what_is_taken_back_for_a_full_window_counts_as_well(rig, session, model, settings, small_window):
+    """A7.3, A7.5: the model said so at the end of a reply that people saw"""
+    settings.RETRY_TRANSIENT_SECONDS = [0, 0, 0]
+    model.will(Text("Half"), Finish("overflow"))
+    model.will(Text("All that was said."))
+    model.will(cue(1))
+    turn_id = start(session)
+    model.reaches(1)
+    calls_have_ended(turn_id, 2)
+    assert len(told(session.pk, "step.retracted")) == 1
+    model.will(Text("Half"), Fail("overloaded"))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert ended(turn_id).failure_code == "overloaded"
+
+
 def test_equal_rounds_that_a_summary_has_swallowed_count_after_a_lost_worker(
     rig, session, model, monkeypatch, small_window
 ):

@@ -185,14 +185,15 @@ class Attempt:
         yield from self._close_block()
 
     def _measured(self) -> Produced:
-        if (failure := self.failure) is None:
-            return self.meter.ended(aborted=False, response_id=self.response_id, ending=_ending(self.reply))
+        failure = self.failure
+        ending = failure.code if failure else _ending(self.reply)
+        unusable = failure is not None or ending in UNUSABLE.values()
         return self.meter.ended(
-            aborted=True,
-            refused=failure.refused_before_work,
-            response_id=self.response_id or failure.request_id,
-            ending=failure.code,
-            partial=self.shown,
+            aborted=failure is not None,
+            refused=failure is not None and failure.refused_before_work,
+            response_id=self.response_id or (failure.request_id if failure else ""),
+            ending=ending,
+            partial=unusable and self.shown,
         )
 
     @property
