@@ -44,7 +44,7 @@ function copiedBySelecting(text, place) {
   area.remove();
   selection.removeAllRanges();
   for (const range of ranges) selection.addRange(range);
-  focused.focus({ preventScroll: true }); // last: a field has a selection of its own
+  focused?.focus({ preventScroll: true }); // last: a field has a selection of its own
   return went;
 }
 

@@ -108,7 +108,7 @@ export class Panel {
     this.viewer.fail(new LoadProblem(404));
   }
 
-  /** Nothing can be done with it; it may be brought back, and has other versions. */
+  /** Nothing can be done with it until it is brought back. */
   #lost() {
     this.shown.lost = true;
     this.#paintActs(null);

@@ -31,7 +31,8 @@ export class Sidebar {
       event.preventDefault();
       this.#drawer(false);
     });
-    for (const month of this.list.querySelectorAll("h2 time")) month.textContent = monthLabel(new Date(`${month.dateTime}-01T00:00`)); // as those that come here are named
+    // A chat joins a heading by its words, and browsers write some months otherwise than the server.
+    for (const month of this.list.querySelectorAll("h2 time")) month.textContent = monthLabel(new Date(`${month.dateTime}-01T00:00`));
     startAccountMenu(document.querySelector(".me"));
     this.list.addEventListener("scroll", () => this.#more(), { passive: true });
     this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });

@@ -19,11 +19,12 @@ export class Steps {
     const { order, turn } = this.state;
     const now = { length: order.length, first: order[0], last: order.at(-1), turn: turn?.id };
     if (Object.keys(now).every((key) => now[key] === this.seen[key])) return;
+    const ended = this.seen.turn;
     this.seen = now;
     const folds = foldsOf(order.map((id) => this.state.rows.get(id)), turn?.id, this.transcript.elements);
     const folded = new Set();
     for (const fold of folds) {
-      this.#show(fold);
+      this.#show(fold, { ended: fold.turn === ended });
       for (const id of fold.ids) folded.add(id);
     }
     for (const [key, head] of this.heads) if (!folds.some((fold) => fold.key === key)) this.#drop(key, head);
@@ -40,14 +41,15 @@ export class Steps {
     if (key) this.#set(this.heads.get(key), true);
   }
 
-  #show({ key, ids }) {
+  /** `ended`: just now, so that its steps stood there; older ones that come are in sight before they have their place. */
+  #show({ key, ids }, { ended }) {
     const items = ids.map((id) => this.transcript.elements.get(id));
     let head = this.heads.get(key);
     if (!head) {
       head = clone("row-steps");
       head.dataset.fold = key;
       this.heads.set(key, head);
-      if (items.some((item) => isInHand(item) || this.isLookedAt(item))) head.dataset.open = ""; // whoever reads goes on reading
+      if (items.some((item) => isInHand(item) || (ended && this.isLookedAt(item)))) head.dataset.open = ""; // whoever reads goes on reading
     }
     if (items[0].previousElementSibling !== head) items[0].before(head);
     for (const item of items) item.dataset.folded = key;
@@ -84,7 +86,7 @@ export function foldsOf(rows, runningTurn, shown) {
     const body = answered ? part.slice(0, -1) : part;
     const behind = answered ? part.at(-1) : next?.kind === "user" ? next : null;
     const ids = body.map((row) => row.id).filter((id) => shown.has(id));
-    if (behind && part[0]?.turn_id !== runningTurn && ids.length >= FEWEST) folds.push({ key: behind.id, ids });
+    if (behind && ids.length >= FEWEST && part[0].turn_id !== runningTurn) folds.push({ key: behind.id, turn: part[0].turn_id, ids });
     part = [];
   };
   for (const row of rows) {

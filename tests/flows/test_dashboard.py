@@ -122,6 +122,8 @@ def test_a_stuck_turn_is_found_looked_at_requeued_and_runs(grace: Visitor, store
     refresh(page)
     expect(page.locator("#dx-fresh-words")).to_contain_text("updated now")
     assert page.locator('tbody input[name="ids"]:checked').count() == 3
+    rows.first.get_by_role("button", name="Copy the id").click()
+    expect(rows.first.get_by_role("button", name="Copy the id")).to_have_attribute("title", "Copied")
 
     grace.outage = True
     page.route("**/stuck-queued/**", lambda route: _refuse(route))
