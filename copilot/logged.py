@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from copilot.events import ENDING_KINDS, ReasoningExtended, TextExtended, decode
+from copilot.events import ENDING_KINDS, ReasoningExtended, StepFinished, TextExtended, decode
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import Turn
 
 RECENT_EVENTS = 256  # well over what a checkpoint's two seconds can hold
 
-
 STEP_WORDS = ("step.started", "step.finished", "text.started", "tool.proposed")
+WHOLE = ("stop", "length", "tool_calls")  # of a step: what a reply that can be worked with ends with
 
 
-def last_step_word(session_id: UUID, turn_id: UUID) -> str:
-    """The kind of the log's last event on the turn's steps; nothing when it has none, or cannot be read."""
+def reply_is_told(session_id: UUID, turn_id: UUID) -> bool:
+    """Whether the log's last word on the turn's steps is that a reply came to its end; no where it cannot be read."""
     name = f'"turn_id":"{turn_id}"'
     try:
         recent = stream.recent(str(session_id), count=RECENT_EVENTS)
     except RedisDown:
-        return ""
-    words = (entry.kind for entry in reversed(recent) if entry.kind in STEP_WORDS and name in entry.payload)
-    return next(words, "")
+        return False
+    words = (entry for entry in reversed(recent) if entry.kind in STEP_WORDS and name in entry.payload)
+    last = next((decode(entry.payload) for entry in words), None)
+    return isinstance(last, StepFinished) and last.finish_reason in WHOLE
 
 
 def ending_is_told(turn: Turn) -> bool:

@@ -40,8 +40,8 @@ from copilot.inventory import redis_health as redis_health  # diagnostics reads 
 from copilot.inventory import workers_seen as workers_seen
 from copilot.live import stream
 from copilot.logged import ending_is_told as ending_is_told  # workers and the sweep read them here
-from copilot.logged import last_step_word as last_step_word
 from copilot.logged import present_text as present_text
+from copilot.logged import reply_is_told as reply_is_told
 from copilot.models import Approval, Message, Question, Session, Turn
 from copilot.rowviews import content_of as content_of
 from copilot.rowviews import message_view as message_view

@@ -14,7 +14,7 @@ from copilot.providers import catalogue
 from copilot.providers.scripted import Call, Fail, Finish, Text, Usage
 from diagnostics import tasks as reaper
 from tests import make
-from tests.engine import Errand, add_tools, cue, ended, notices, start, told, until
+from tests.engine import Errand, add_tools, cue, ended, notices, shown, start, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 
@@ -274,3 +274,18 @@ def test_circles_are_seen_though_equal_outputs_are_only_pointed_at(rig, session,
     model.will(Text("Never said."))
     lose_worker(rig)
     assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])
+
+
+def test_a_text_whose_next_try_failed_is_no_answer_for_the_worker_after_that(rig, session, model, settings):
+    """T9.1, A3.9: the step of a failed try is finished, too, but not with a reply"""
+    settings.RETRY_TRANSIENT_SECONDS = [60]
+    model.will(Text("Half a sen"), cue(1))
+    turn_id = start(session)
+    until(lambda: shown(session) == "Half a sen")
+    model.will(Text("tence"), Fail("overloaded"))
+    lose_worker(rig)
+    until(lambda: told(session.pk, "model.retrying"))
+    model.will(Text(" is whole."))
+    lose_worker(rig)
+    assert ended(turn_id).status == "succeeded"
+    assert (shown(session), len(model.requests)) == ("Half a sentence is whole.", 3)

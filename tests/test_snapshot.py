@@ -155,10 +155,12 @@ def test_a_reply_is_whole_only_when_its_step_is_finished(session):
 
     def tell(event, turn_id=None):
         stream.publish_now(str(session.pk), [(event, str(turn_id or turn.pk))])
-        return queries.last_step_word(session.pk, turn.pk)
+        return queries.reply_is_told(session.pk, turn.pk)
 
-    assert queries.last_step_word(session.pk, turn.pk) == ""
-    assert tell(StepStarted(step_id="s", round=1)) == "step.started"
-    assert tell(StepFinished(step_id="s", round=1, finish_reason="stop")) == "step.finished"
-    assert tell(StepStarted(step_id="x", round=1), make.uuid.uuid4()) == "step.finished"
-    assert tell(ToolProposed(call_id="c", tool="t")) == "tool.proposed"
+    assert not queries.reply_is_told(session.pk, turn.pk)
+    assert not tell(StepStarted(step_id="s", round=1))
+    assert tell(StepFinished(step_id="s", round=1, finish_reason="stop"))
+    assert tell(StepStarted(step_id="x", round=1), make.uuid.uuid4())
+    assert not tell(ToolProposed(call_id="c", tool="t"))
+    for reason in ("failed", "refused", "overflow", "overloaded", "cancelled", "paused"):
+        assert not tell(StepFinished(step_id="s", round=1, finish_reason=reason))

@@ -187,5 +187,5 @@ def _settle(turn: Claimed, rows: Sequence[Row], standings: Iterable[approvals.St
 
 def _reply_was_whole(turn: Claimed) -> bool:
     """Only a reply that came to its end is an answer; one that asked for tools has lost its calls on their way to rows."""
-    told = queries.last_step_word(turn.session_id, turn.turn_id)
-    return told == "step.finished" or usage.was_answer(turn.turn_id, turn.calls)
+    told = queries.reply_is_told(turn.session_id, turn.turn_id)
+    return told or usage.was_answer(turn.turn_id, turn.calls)
