@@ -198,6 +198,12 @@ class Worker:
         run = self.engine._runs[str(turn_id)]
         run.turn = replace(run.turn, attempts=attempts, handovers=handovers)
 
+    def age(self, turn_id: UUID, seconds: float) -> None:
+        """As if the turn that runs here had begun so much earlier."""
+        loop = self.engine._runs[str(turn_id)].loop
+        assert loop is not None
+        loop.began_at -= seconds
+
     def freeze(self) -> None:
         """SIGSTOP: nothing moves, nothing beats, and the advisory lock stays held."""
         self.alive = False

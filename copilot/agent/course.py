@@ -45,7 +45,7 @@ class Course:
     tokens_before: Tokens = field(default_factory=Tokens)  # of earlier runs
     generation_seconds_before: float = 0.0
     cut_texts: int = 0  # that earlier runs went on with
-    carried: Carried = field(default_factory=Carried)  # of the turn's limits, used by earlier runs
+    carried: Carried = field(default_factory=Carried)  # what earlier runs did, and used up of its limits
     pending_calls: tuple[ToolCall, ...] = ()  # of an earlier run: approved since, or repeatable (A3.9)
     pending_notes: Notes = field(default_factory=dict)
     continuing: Continuing | None = None
