@@ -28,6 +28,7 @@ from diagnostics.reading import one_moment
 from diagnostics.shared import Shared
 from tests import make
 from tests.engine import together, until
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.django_db
 S, H = timedelta(seconds=1), timedelta(hours=1)
@@ -131,6 +132,7 @@ def broker_away():
     )
     yield
     app.conf.broker_url = app.conf.broker_read_url = app.conf.broker_write_url = before
+    snapshot._queues.asked().result(PATIENCE_SECONDS)  # what is still asked of the one that is away
 
 
 def test_a_broker_that_is_away_leaves_its_figures_out(broker_away):
