@@ -197,7 +197,7 @@ class Postgres(Server):
         shutil.rmtree(self.data, ignore_errors=True)  # what an interrupted first start left
         made = self._initdb(
             f"--username={self.user}",
-            "--auth=scram-sha-256",
+            f"--auth={'scram-sha-256' if self.durable else 'md5'}",  # its thousands of rounds are a third of a connection
             f"--pwfile={self.directory / 'password'}",
             "--encoding=UTF8",
             "--locale=C.UTF-8" if sys.platform == "linux" else "--locale=en_US.UTF-8",
@@ -246,6 +246,7 @@ class Postgres(Server):
                 "synchronous_commit": "off",
                 "full_page_writes": "off",
                 "max_wal_size": "4GB",
+                "jit": "off",  # of tables nobody analysed it expects much, and compiles for a few rows
             }
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         return [str(self.binaries / "postgres"), "-D", str(self.data), *settings]
