@@ -63,7 +63,9 @@ class Anthropic:
             base_url=base_url or None,
             max_retries=0,  # A7 is the only retry
             http_client=DefaultAioHttpClient(
-                timeout=streaming.timeout(idle_seconds, connect_seconds), limits=streaming.limits()
+                timeout=streaming.timeout(idle_seconds, connect_seconds),
+                limits=streaming.limits(),
+                verify=streaming.trusted(),
             ),
         )
 

@@ -19,7 +19,9 @@ class OpenAIClient:
             api_key=credential or "none",  # local servers want none, the SDK wants one
             base_url=base_url or None,
             max_retries=0,  # A7 is the only retry
-            http_client=DefaultAioHttpClient(timeout=timeout, limits=streaming.limits()),
+            http_client=DefaultAioHttpClient(
+                timeout=timeout, limits=streaming.limits(), verify=streaming.trusted()
+            ),
         )
 
     async def post(self, path: str, body: bytes) -> httpx2.Response:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Protocol
 
 import aiohttp
@@ -64,6 +66,12 @@ def limits() -> httpx2.Limits:
         max_keepalive_connections=MAX_CONNECTIONS,
         keepalive_expiry=KEEP_ALIVE_SECONDS,
     )
+
+
+@cache
+def trusted() -> ssl.SSLContext:
+    """Whom all clients believe: to read the machine's certificates takes longer than all else a new client does."""
+    return httpx2.create_ssl_context()
 
 
 async def play(opened: Opener, reply: Reply, *, first_seconds: float) -> AsyncGenerator[Item, None]:
