@@ -17,7 +17,7 @@ class Scale:
     ladder: tuple[int, ...] = (50, 100, 200, 300, 400)  # turns at once
     ramp_per_second: int = 80
     hold_seconds: float = 5.0
-    probes: int = 30  # first tokens looked for under load
+    probes: int = 60  # first tokens looked for under load
     rounds: int = 6  # of the standard load
     kills: int = 3
     paints: int = 15

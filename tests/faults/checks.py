@@ -84,12 +84,15 @@ def _messages(crowd: Crowd) -> Iterator[str]:
 
 
 def _order(people: list[Person]) -> Iterator[str]:
-    """Strict where nothing was ever kept as a chip: no stop, and no turn that failed or was cancelled."""
+    """Strict where nothing was ever kept as a chip: no stop, and no turn that failed or was cancelled.
+
+    What was answered by "it may have been accepted" is none of them: if it was, it comes when it is found.
+    """
     for person in people:
         turns = Turn.objects.filter(session=person.session_id)
         if turns.exclude(status="succeeded").exists():
             continue
-        rows = Message.objects.filter(session=person.session_id, kind="user", sequence__isnull=False)
+        rows = Message.objects.filter(pk__in=person.accepted, sequence__isnull=False)
         numbers = list(rows.order_by("sequence").values_list("accept_number", flat=True))
         if numbers != sorted(numbers):
             yield f"{person.name}: accept numbers in the order of the transcript: {numbers}"
