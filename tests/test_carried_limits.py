@@ -38,6 +38,17 @@ def calls_have_ended(turn_id, number):
     until(lambda: ModelCall.objects.filter(turn=turn_id, ended_at__isnull=False).count() == number)
 
 
+def goes_on_in_its_circle(rig, session, model, turn_id):
+    """Another worker's rounds are like the first one's: the sixth ends the turn."""
+    model.will(Call("look"))
+    model.will(Call("look"))
+    model.will(Text("Never said."))
+    lose_worker(rig)
+    assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])
+    told_to_change = Message.objects.filter(turn=turn_id, kind="note", content__contains="same calls")
+    assert told_to_change.count() == 1
+
+
 def test_a_turn_that_goes_in_circles_does_so_across_its_runs(rig, session, model, monkeypatch):
     """A10.2: the sixth equal round ends the turn, whoever ran the first four; it is told so once"""
     add_tools(monkeypatch, Errand("look"))
@@ -46,13 +57,7 @@ def test_a_turn_that_goes_in_circles_does_so_across_its_runs(rig, session, model
     model.will(cue(1), Call("look"))
     turn_id = start(session)
     model.reaches(1)
-    model.will(Call("look"))
-    model.will(Call("look"))
-    model.will(Text("Never said."))
-    lose_worker(rig)
-    assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])
-    told_to_change = Message.objects.filter(turn=turn_id, kind="note", content__contains="same calls")
-    assert told_to_change.count() == 1
+    goes_on_in_its_circle(rig, session, model, turn_id)
 
 
 def test_broken_calls_in_a_row_are_counted_across_runs(rig, session, model, monkeypatch):
@@ -173,13 +178,7 @@ def test_equal_rounds_that_a_summary_has_swallowed_count_after_a_lost_worker(
     model.will(cue(1), Call("look"))
     turn_id = start(session)
     model.reaches(1)
-    model.will(Call("look"))
-    model.will(Call("look"))
-    model.will(Text("Never said."))
-    lose_worker(rig)
-    assert (ended(turn_id).status, notices(session)) == ("failed", ["loop_detected"])
-    told_to_change = Message.objects.filter(turn=turn_id, kind="note", content__contains="same calls")
-    assert told_to_change.count() == 1
+    goes_on_in_its_circle(rig, session, model, turn_id)
 
 
 def test_rounds_of_earlier_turns_are_nobodys_circles(rig, session, model, monkeypatch, small_window):

@@ -69,16 +69,24 @@ async def _run_tools(
     run = _begin_tools(course, calls, attempt.step, refused=refused)
     for made in chain(run.make_calls(), kept_replay(attempt, reply, run.rows)):
         yield made
+    async with closed(_play(course, run)) as parts:
+        async for part in parts:
+            yield part
+    if run.asked:
+        return
+    course.add(run.group())
+    for part in _end_tools(course, run, reply.finish):
+        yield part
+
+
+async def _play(course: Course, run: ToolRun) -> AsyncIterator[Produced]:
+    """Until every call has its result, or a person is asked, for whom the turn pauses."""
     async with closed(run.play()) as parts:
         async for part in parts:
             yield part
     if run.asked:
         for part in _pause(course, run):
             yield part
-        return
-    course.add(run.group())
-    for part in _end_tools(course, run, reply.finish):
-        yield part
 
 
 async def _refuse_tools(course: Course, calls: Sequence[ToolCall]) -> AsyncIterator[Produced]:
@@ -124,12 +132,10 @@ async def run_pending(course: Course) -> AsyncIterator[Produced]:
     yield step.started()
     run = _begin_tools(course, course.pending_calls, step, notes=course.pending_notes)
     run.calls_stand()
-    async with closed(run.play()) as parts:
+    async with closed(_play(course, run)) as parts:
         async for part in parts:
             yield part
     if run.asked:
-        for part in _pause(course, run):
-            yield part
         return
     replace_results(course.messages, run.group())
     course.pending_calls = ()

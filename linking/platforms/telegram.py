@@ -8,19 +8,14 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from linking.platforms import telegram_wire
 from linking.platforms.base import (
     JSON_TYPE,
-    NONSENSE,
     Adapter,
     Address,
-    Away,
-    Busy,
     Button,
-    CallRefused,
     Forged,
     FormatRefused,
     Heard,
@@ -30,21 +25,19 @@ from linking.platforms.base import (
     MessageGone,
     Outgoing,
     Place,
-    PlatformProblem,
     Pressed,
     Rendered,
     Said,
     Scope,
     SentFile,
-    Unreachable,
 )
 from linking.platforms.lengths import utf16
 from linking.platforms.markup import Style, convert
 from linking.platforms.room import Limit, Room
+from linking.platforms.telegram_problems import GroupMoved, told
 
 if TYPE_CHECKING:
     from telegram import Bot, InlineKeyboardMarkup
-    from telegram.error import BadRequest, TelegramError
     from telegram.request import HTTPXRequest
 
 ALLOWED_UPDATES = ("message", "callback_query", "my_chat_member")
@@ -52,16 +45,8 @@ ALLOWED_UPDATES = ("message", "callback_query", "my_chat_member")
 OVERALL = Limit(calls=30, seconds=1.0, kept=10)
 IN_A_CHAT = Limit(calls=3, seconds=3.0, kept=1)  # about one a second
 IN_A_GROUP = Limit(calls=20, seconds=60.0, kept=8)
-NO_PLACE = (
-    *("chat not found", "user not found", "have no rights", "not enough rights", "chat_write_forbidden"),
-    *("topic_closed", "topic_deleted", "message thread not found"),
-    *("chat_restricted", "chat_send_plain_forbidden"),
-)
-GONE = ("message to edit not found", "message can't be edited", "message_id_invalid")
 NOTE_CHARACTERS = 200  # what Telegram shows to who pressed a button
 _TAGS = re.compile(r"<[^>]+>")
-
-T = TypeVar("T")
 
 
 def _quoted(text: str) -> str:
@@ -103,14 +88,6 @@ def measured(body: Rendered) -> int:
 
 def _seen(markup: str) -> str:
     return html.unescape(_TAGS.sub("", markup))
-
-
-class GroupMoved(Unreachable):
-    """A group became a supergroup: the same people, under another id (L21)."""
-
-    def __init__(self, new_id: str) -> None:
-        super().__init__("a group of Telegram has moved")
-        self.new_id = new_id
 
 
 class Telegram(Adapter):
@@ -250,7 +227,7 @@ class Telegram(Adapter):
 
     async def show_typing(self, to: Address) -> None:
         thread = int(to.thread_id) if to.thread_id else None
-        await _told(
+        await told(
             self.bot().send_chat_action(chat_id=to.container_id, action="typing", message_thread_id=thread)
         )
 
@@ -259,7 +236,7 @@ class Telegram(Adapter):
         await self.send(Address(scope="dm", container_id=user_id), message)
 
     async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
-        await _told(
+        await told(
             self.bot().answer_callback_query(
                 callback_query_id=pressed.reply_token, text=text[:NOTE_CHARACTERS] or None
             )
@@ -275,10 +252,10 @@ class Telegram(Adapter):
         """With our markup, and once more without it where Telegram cannot read that."""
         try:
             async with self._place(to, passing=message.passing):
-                return await _told(call(message.body.markup, "HTML"), unchanged)
+                return await told(call(message.body.markup, "HTML"), unchanged)
         except FormatRefused:
             async with self._place(to, passing=message.passing):
-                return await _told(call(message.body.plain, None), unchanged)
+                return await told(call(message.body.plain, None), unchanged)
 
     def _place(self, to: Address, *, passing: bool = False) -> AbstractAsyncContextManager[None]:
         """For one call that says something there."""
@@ -293,7 +270,7 @@ class Telegram(Adapter):
     async def _send_file(self, to: Address, name: str, content: bytes) -> str:
         thread = int(to.thread_id) if to.thread_id else None
         async with self._place(to):
-            sent = await _told(
+            sent = await told(
                 self.bot().send_document(
                     chat_id=to.container_id, document=content, filename=name, message_thread_id=thread
                 )
@@ -301,19 +278,19 @@ class Telegram(Adapter):
         return str(sent.message_id)
 
     async def fetch_file(self, file: SentFile) -> bytes:
-        found = await _told(self.bot().get_file(file.reference))
-        return bytes(await _told(found.download_as_bytearray()))
+        found = await told(self.bot().get_file(file.reference))
+        return bytes(await told(found.download_as_bytearray()))
 
     async def is_admin(self, place: Place, user_id: str) -> bool:
-        member = await _told(self.bot().get_chat_member(chat_id=place.container_id, user_id=int(user_id)))
+        member = await told(self.bot().get_chat_member(chat_id=place.container_id, user_id=int(user_id)))
         return member.status in ("administrator", "creator")
 
     async def publish_commands(self, commands: Mapping[str, str]) -> None:
-        await _told(self.bot().set_my_commands(list(commands.items())))
+        await told(self.bot().set_my_commands(list(commands.items())))
 
     async def identify(self) -> Identity:
         if self._identity is None:
-            me = await _told(self.bot().get_me())
+            me = await told(self.bot().get_me())
             self._identity = Identity(account=str(me.id), name=me.username or "")
         return self._identity
 
@@ -326,15 +303,15 @@ class Telegram(Adapter):
             allowed_updates=list(ALLOWED_UPDATES),
             drop_pending_updates=False,
         )
-        await _told(call)
+        await told(call)
 
     async def delete_webhook(self) -> None:
         """What waits at Telegram stays there for whoever fetches it."""
-        await _told(self.bot().delete_webhook(drop_pending_updates=False))
+        await told(self.bot().delete_webhook(drop_pending_updates=False))
 
     async def webhook_info(self) -> tuple[str, int, str]:
         """Its address, how many updates wait for it, and what Telegram last complained of."""
-        info = await _told(self.bot().get_webhook_info())
+        info = await told(self.bot().get_webhook_info())
         return info.url, info.pending_update_count, info.last_error_message or ""
 
     async def aclose(self) -> None:
@@ -356,53 +333,3 @@ def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
         for button in buttons
     ]
     return InlineKeyboardMarkup([made[at : at + 2] for at in range(0, len(made), 2)])
-
-
-async def _told(call: Awaitable[T], unchanged: T | None = None) -> T:
-    """The call's answer, or its failure in our words: the library's quote addresses, and those hold the token."""
-    from telegram.error import BadRequest, TelegramError
-
-    try:
-        return await call
-    except BadRequest as problem:
-        if unchanged is not None and "not modified" in problem.message:
-            return unchanged
-        raise _refusal(problem) from None
-    except TelegramError as problem:
-        raise failure(problem) from None
-    except NONSENSE as problem:
-        raise Away(f"Telegram answered nonsense: {type(problem).__name__}") from None
-
-
-def _refusal(problem: BadRequest) -> PlatformProblem:
-    words = problem.message.lower()
-    if "parse entities" in words or "unsupported start tag" in words:
-        return FormatRefused("Telegram cannot read the markup")
-    if any(one in words for one in GONE):
-        return MessageGone("Telegram has no such message any more")
-    if any(one in words for one in NO_PLACE):
-        return Unreachable("Telegram lets the bot say nothing there")
-    return CallRefused("Telegram refused a call")
-
-
-def _seconds(wait: object) -> float:
-    """Nothing for what is no time: the library passes it on."""
-    if isinstance(wait, timedelta):
-        return wait.total_seconds()
-    return float(wait) if isinstance(wait, int) else 0.0
-
-
-def failure(problem: TelegramError) -> PlatformProblem:
-    from telegram.error import ChatMigrated, Forbidden, InvalidToken, RetryAfter
-
-    match problem:
-        case RetryAfter():
-            return Busy(_seconds(problem.retry_after))
-        case ChatMigrated():
-            return GroupMoved(str(problem.new_chat_id))
-        case Forbidden():
-            return Unreachable("Telegram lets the bot say nothing there")
-        case InvalidToken():
-            return CallRefused("Telegram does not know the bot's token")
-        case _:
-            return Away(f"Telegram did not answer: {type(problem).__name__}")

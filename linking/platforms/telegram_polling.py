@@ -10,7 +10,8 @@ import msgspec
 
 from linking.platforms import telegram_wire
 from linking.platforms.base import NONSENSE, Away, CallRefused, Fetcher, Incoming, Misconfigured
-from linking.platforms.telegram import ALLOWED_UPDATES, Telegram, failure
+from linking.platforms.telegram import ALLOWED_UPDATES, Telegram
+from linking.platforms.telegram_problems import failure
 
 if TYPE_CHECKING:
     from telegram import Update
