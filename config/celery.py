@@ -11,6 +11,8 @@ from celery.signals import setup_logging, task_prerun, worker_init, worker_proce
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
+SPEAKING_SECONDS = 3.0  # for what a chat platform has not taken yet when its worker leaves
+
 app = Celery("pilothouse")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
@@ -76,6 +78,13 @@ def _start_engine(sender: object = None, **_: object) -> None:
         running = engine.start(["turns"])
         logs.speak_as(running.identity.worker)
         running.listen()
+
+
+@worker_shutdown.connect
+def _finish_speaking(**_: object) -> None:
+    from linking import outbound
+
+    outbound.settle(SPEAKING_SECONDS)
 
 
 @worker_shutdown.connect

@@ -9,6 +9,8 @@ from __future__ import annotations
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.base import BaseHandler
+from django.core.signals import request_started
+from django.db import close_old_connections, reset_queries
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, resolve
@@ -19,6 +21,8 @@ class OneCrossing(ASGIHandler):
         super().__init__()
         self._crossed = _Crossed()
         self._crossed.load_middleware()
+        for receiver in (reset_queries, close_old_connections):  # a crossing before each; `threads.Lane` does it there
+            request_started.disconnect(receiver)
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
         if _waits(request):

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from copilot import queries, turns
 from linking import conversations, mails, outbound, pace, wording
+from linking.outbound import Note
 from linking.platforms.base import Address, Button
 
 WITHIN_SECONDS = 600  # what waits longer was announced, or nobody could tell; it is not called out again
@@ -43,7 +44,10 @@ def announce(turn_id: UUID) -> None:
     text, open_chat = wording.waits(tools, title), Button(label=wording.OPEN_CHAT, url=url)
     reached = [
         outbound.post(
-            place.platform, Address(scope="dm", container_id=place.container_id), text, (open_chat,)
+            place.platform,
+            Note(
+                to=Address(scope="dm", container_id=place.container_id), text=text, buttons=(open_chat,)
+            ),
         )
         for place in places
     ]

@@ -7,14 +7,14 @@ leaves, because the holder looks again after letting go.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
 import msgspec
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, close_old_connections, connection
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
@@ -26,6 +26,7 @@ from linking.inbound.commands import command_of
 from linking.models import PlatformUpdate
 from linking.platforms.base import Away, Busy, Incoming, Said, What
 from linking.soundness import sound
+from linking.together import Together
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,13 @@ Verdict = Literal["more", "again", "done", "later"]
 _STORE = """
 INSERT INTO linking_platformupdate
     (platform, bot_account, update_key, message_key, kind, container_id, thread_id, payload)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+SELECT platform, bot_account, update_key, message_key, kind, container_id, thread_id, payload::jsonb
+FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])
+    WITH ORDINALITY AS given
+    (platform, bot_account, update_key, message_key, kind, container_id, thread_id, payload, place)
+ORDER BY place
 ON CONFLICT DO NOTHING
-RETURNING id
+RETURNING id, platform, bot_account, update_key
 """
 
 
@@ -87,24 +92,37 @@ def store(platform: str, bot_account: str, incoming: Incoming) -> int | None:
 
     Raises `Unreadable` for what cannot be an update of any platform.
     """
-    payload = sound(incoming)
-    kind = str(msgspec.to_builtins(incoming.what)["type"])
+    row = _row(platform, bot_account, incoming)
+    return _store_all([row])[0] if connection.in_atomic_block else _stored_together(row)
+
+
+_Row = tuple[str, str, str, str, str, str, str, str]  # as _STORE names them
+
+
+def _row(platform: str, bot_account: str, incoming: Incoming) -> _Row:
+    return (
+        platform,
+        bot_account,
+        incoming.update_key,
+        incoming.message_key,
+        str(type(incoming.what).__struct_config__.tag),
+        incoming.place.container_id,
+        incoming.place.thread_id,
+        sound(incoming),
+    )
+
+
+def _store_all(rows: Sequence[_Row]) -> list[int | None]:
+    """Their numbers, which grow in this order."""
+    if not connection.in_atomic_block:
+        close_old_connections()  # the one this thread kept may have broken since
     with connection.cursor() as cursor:
-        cursor.execute(
-            _STORE,
-            [
-                platform,
-                bot_account,
-                incoming.update_key,
-                incoming.message_key,
-                kind,
-                incoming.place.container_id,
-                incoming.place.thread_id,
-                payload,
-            ],
-        )
-        row = cursor.fetchone()
-    return int(row[0]) if row else None
+        cursor.execute(_STORE, [list(column) for column in zip(*rows, strict=True)])
+        numbers = {tuple(key): int(number) for number, *key in cursor.fetchall()}
+    return [numbers.pop(row[:3], None) for row in rows]  # the first of its kind has it
+
+
+_stored_together = Together(_store_all, spoilt_by=DatabaseError, name="inbox")
 
 
 def work_off(update_id: int, handle: Handle) -> None:

@@ -6,6 +6,8 @@ Every act is a function of `inbound`, which the bot REST calls too; here results
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 from django.db import IntegrityError, transaction
@@ -21,6 +23,7 @@ from linking.errors import MessageRefused, NotLinked, NotServerAdmin
 from linking.inbound import Accepted, Asked, Decided, IncomingMessage
 from linking.inbound.commands import LinkOffered, Result, Status
 from linking.models import LinkToken
+from linking.outbound import Note
 from linking.platforms.base import Address, Button, Incoming, Moved, Opened, Place, Pressed, Removed, Said
 
 log = logging.getLogger(__name__)
@@ -210,8 +213,8 @@ class _Talk:
         """To who asked; where that cannot be, the channel is told as of every refusal (L8)."""
         text = wording.ADMINS_ONLY if isinstance(refused, NotServerAdmin) else refused.message
         bot, container = self.bot, self.place.container_id
-        if not self.whisper(text) and caps.may_tell(refused, bot.platform, bot.bot_account, container):
-            self.tell(text)
+        may = partial(caps.may_tell, refused, bot.platform, bot.bot_account, container)
+        self.say(self._private(text), replace(self._public(text), may=may))
 
     def _asked(self, command: str = "link") -> Asked:
         return Asked(
@@ -238,8 +241,7 @@ class _Talk:
         text = wording.of(result)
         if isinstance(result, LinkOffered):
             button = Button(label=wording.CONNECT, url=result.link_url)
-            if not self.whisper(text, (button,)):
-                self.tell(wording.NOT_IN_PUBLIC)
+            self.say(self._private(text, (button,)), self._public(wording.NOT_IN_PUBLIC))
         elif isinstance(result, Status) and result.web_url:
             self.whisper(text)
         elif command in wording.PRIVATE:
@@ -249,19 +251,28 @@ class _Talk:
 
     # --- saying ---
 
-    def tell(self, text: str) -> bool:
-        self._spoke = True
-        return outbound.post(self.bot.platform, self.to, text)
+    def tell(self, text: str) -> None:
+        self.say(self._public(text))
 
-    def hint(self, text: str) -> bool:
+    def hint(self, text: str) -> None:
         """To who asked alone, or else to all: people whom the bot may not write to get an answer, too. Nothing secret."""
-        return self.whisper(text) or self.tell(text)
+        self.say(self._private(text), self._public(text))
 
-    def whisper(self, text: str, buttons: tuple[Button, ...] = ()) -> bool:
+    def whisper(self, text: str) -> None:
+        self.say(self._private(text))
+
+    def say(self, *notes: Note) -> None:
         self._spoke = True
-        if self.place.scope == "dm":
-            return outbound.post(self.bot.platform, self.to, text, buttons)
-        return outbound.whisper(self.bot.platform, self.to, self.said.speaker.user_id, text, buttons)
+        outbound.say(self.bot.platform, *notes)
+
+    def _public(self, text: str) -> Note:
+        return Note(to=self.to, text=text)
+
+    def _private(self, text: str, buttons: tuple[Button, ...] = ()) -> Note:
+        alone = self.place.scope == "dm"
+        return Note(
+            to=self.to, text=text, buttons=buttons, only_for="" if alone else self.said.speaker.user_id
+        )
 
 
 def address(place: Place, *, anchor: str = "", reply_token: str = "") -> Address:
@@ -328,4 +339,4 @@ def say_linked(token: LinkToken) -> None:
     ours = outbound.accounts().get(token.platform) == token.bot_account
     if ours and token.notify_container:
         to = Address(scope="server" if token.kind == "server" else "dm", container_id=token.notify_container)
-        outbound.post(token.platform, to, wording.CONNECTED)
+        outbound.say(token.platform, Note(to=to, text=wording.CONNECTED))

@@ -28,6 +28,7 @@ from linking.outbound.couriers import Courier, _Process
 from linking.platforms import discord, scripted, slack, telegram
 from linking.platforms.base import Incoming, Place, Pressed, Said, Speaker
 from linking.platforms.room import Limit
+from tests.patience import PATIENCE_SECONDS
 from tests.platform_fakes import discord as discord_fake
 from tests.platform_fakes import recorded
 from tests.platform_fakes import slack as slack_fake
@@ -83,7 +84,9 @@ class Chat:
 
     def knock(self, body: bytes, headers: dict[str, str]) -> Any:
         content_type = headers.pop("content-type", "application/json")
-        return Client().post(self.door, body, content_type=content_type, headers=headers)
+        answer = Client().post(self.door, body, content_type=content_type, headers=headers)
+        outbound.settle(PATIENCE_SECONDS)
+        return answer
 
     @property
     def door(self) -> str:
@@ -329,4 +332,5 @@ def close_courier(courier: Courier | None = None) -> None:
 
 
 def handled() -> bool:
+    outbound.settle(PATIENCE_SECONDS)
     return not PlatformUpdate.objects.filter(done_at=None).exists()

@@ -15,7 +15,7 @@ from copilot.permissions import UNRESTRICTED
 from copilot.providers.scripted import Call, Text
 from linking import outbound, tasks
 from linking.models import OutboundMessage, PlatformConversation
-from linking.outbound import records
+from linking.outbound import Note, records
 from linking.outbound.delivering import Delivery
 from linking.outbound.pace import Pace
 from linking.outbound.pages import Page
@@ -412,7 +412,7 @@ def test_a_notice_is_not_tried_before_the_platform_would_have_it(chat: ScriptedC
     """L19: wait what it says; one that could only come much later is not said"""
     to = Address(scope="dm", container_id=chat.container)
     scripted.WORLD.failures.append(Busy(3600))
-    assert not outbound.post("scripted", to, "Too late.")
+    assert not outbound.post("scripted", Note(to=to, text="Too late."))
     scripted.WORLD.failures.append(Busy(0.01))
-    assert outbound.post("scripted", to, "In time.")
+    assert outbound.post("scripted", Note(to=to, text="In time."))
     assert (scripted.WORLD.calls, chat.texts()) == (["send"] * 3, ["In time."])

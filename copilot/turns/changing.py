@@ -166,7 +166,12 @@ def hold_waiting(*, turn_id: UUID | None = None, session_id: UUID | None = None)
 
 def waiting_on(session_id: UUID) -> UUID | None:
     """The session's turn that waits for a person, if one does at this moment."""
-    return Turn.objects.filter(session=session_id, status=WAITING).values_list("pk", flat=True).first()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM copilot_turn WHERE session_id = %s AND status = %s LIMIT 1", [session_id, WAITING]
+        )
+        row = cursor.fetchone()
+    return row[0] if row else None
 
 
 _RESUME = """

@@ -180,12 +180,21 @@ def session_at(where: Where) -> Open | None:
     return Open(conversation_id=row[0], session_id=row[1]) if row else None
 
 
+_ASKING = """
+SELECT c.id, c.session_id FROM linking_platformconversation c
+WHERE c.platform = %s AND c.bot_account = %s AND c.container_id = %s AND c.thread_id = %s AND c.closed_at IS NULL
+  AND EXISTS (SELECT 1 FROM copilot_question q WHERE q.session_id = c.session_id AND q.outcome = 'open')
+  AND EXISTS (
+      SELECT 1 FROM copilot_session s JOIN auth_user u ON u.id = s.owner_id WHERE s.id = c.session_id AND u.is_active
+  )
+"""
+
+
 def session_asking(where: Where) -> Open | None:
     """The same, if a question waits there for an answer: for most messages one look tells that none does."""
-    asking = PlatformConversation.objects.filter(
-        where.open_rows, session__questions__outcome="open", session__owner__is_active=True
-    )
-    row = asking.values_list("pk", "session_id").first()
+    with connection.cursor() as cursor:
+        cursor.execute(_ASKING, [where.platform, where.bot_account, where.container_id, where.thread_id])
+        row = cursor.fetchone()
     return Open(conversation_id=row[0], session_id=row[1]) if row else None
 
 

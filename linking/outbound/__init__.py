@@ -1,20 +1,22 @@
 """Turns become messages on the platforms, and single messages go there; the only writer of OutboundMessage (L19)."""
 
-from linking.outbound.couriers import accounts, courier, forget, owed
+from linking.outbound.couriers import accounts, courier, forget, owed, settle
 from linking.outbound.posting import (
+    Note,
     answer_press,
     fetch_file,
     is_admin,
     mention,
     post,
     recognised,
+    say,
     server_name,
     show_typing,
-    whisper,
 )
 from linking.outbound.records import keep_reply_token
 
 __all__ = [
+    "Note",
     "accounts",
     "answer_press",
     "courier",
@@ -26,7 +28,8 @@ __all__ = [
     "owed",
     "post",
     "recognised",
+    "say",
     "server_name",
+    "settle",
     "show_typing",
-    "whisper",
 ]

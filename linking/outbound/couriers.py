@@ -10,10 +10,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import psycopg
 from django.db import connection
@@ -75,6 +77,8 @@ class Courier:
         self._adapters: dict[str, Adapter] = {}
         self._carried: dict[UUID, asyncio.Task[None]] = {}
         self._again: set[UUID] = set()
+        self._unsaid: set[Future[None]] = set()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._locks = _Locks()
         self._leaving = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="courier", daemon=True)
@@ -84,7 +88,9 @@ class Courier:
         """Carry this turn, if nobody does; from any thread, at once."""
         self._loop.call_soon_threadsafe(self._begin, turn_id)
 
-    def call(self, platform: str, act: Callable[[Adapter], Awaitable[T]], *, seconds: float) -> T:
+    def call(
+        self, platform: str, act: Callable[[Adapter], Awaitable[T]], *, seconds: float | None = None
+    ) -> T:
         """Have something done on the loop and wait for it; from any other thread."""
 
         async def done() -> T:
@@ -94,13 +100,28 @@ class Courier:
         return asyncio.run_coroutine_threadsafe(done(), self._loop).result()
 
     def spawn(self, platform: str, act: Callable[[Adapter], Awaitable[None]]) -> None:
-        """The same, and nobody waits; a failure is not worth a word."""
+        """The same, and nobody waits; a platform's refusal is not worth a word."""
 
         async def done() -> None:
             with suppress(PlatformProblem, LookupError):
                 await act(self.adapter(platform))
 
-        asyncio.run_coroutine_threadsafe(done(), self._loop)
+        said = asyncio.run_coroutine_threadsafe(done(), self._loop)
+        self._unsaid.add(said)
+        said.add_done_callback(self._said)
+
+    def _said(self, said: Future[None]) -> None:
+        self._unsaid.discard(said)
+        if not said.cancelled() and said.exception() is not None:
+            log.error("a message could not be said", exc_info=said.exception())
+
+    def settle(self, seconds: float) -> None:
+        """Wait for what nobody else waits for, as long as this."""
+        wait(self._unsaid.copy(), seconds)
+
+    def turn_of(self, chat: str) -> asyncio.Lock:
+        """Held by who speaks there, on the loop; the others wait in the order in which they came."""
+        return self._turns.setdefault(chat, asyncio.Lock())
 
     def adapter(self, platform: str) -> Adapter:
         if platform not in self._adapters:
@@ -196,6 +217,12 @@ def courier() -> Courier:
         if _Process.courier is None:
             _Process.courier = Courier()
         return _Process.courier
+
+
+def settle(seconds: float) -> None:
+    """Before this process leaves: what it has begun to say is said, if the platforms take it within this time."""
+    if (found := _Process.courier) is not None:
+        found.settle(seconds)
 
 
 def forget() -> None:

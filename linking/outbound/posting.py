@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import dataclass
 from typing import TypeVar
 
+from copilot.queries import readers
 from linking import platforms
 from linking.outbound.couriers import courier
 from linking.platforms.base import (
@@ -34,29 +37,58 @@ TRIES = 3
 T = TypeVar("T")
 
 
-def post(platform: str, to: Address, text: str, buttons: tuple[Button, ...] = ()) -> bool:
-    """For everybody there to see; whether it went out."""
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """One message. `only_for`: a person, to whose eyes alone it goes. `may` is asked before it is said."""
+
+    to: Address
+    text: str
+    buttons: tuple[Button, ...] = ()
+    only_for: str = ""
+    may: Callable[[], bool] | None = None
+
+    async def go(self, adapter: Adapter) -> None:
+        message = Outgoing(body=adapter.render(self.text), buttons=self.buttons, opens=True)
+        if self.only_for:
+            await adapter.whisper(self.to, self.only_for, message)
+        else:
+            await adapter.send(self.to, message)
+
+
+def say(platform: str, *notes: Note) -> None:
+    """The first of these that the platform takes, in the order in which it was wanted in that chat.
+
+    Nobody waits for it: a platform that is slow, away or busy would keep other people's updates waiting. What a process
+    has not said when it dies is not said; people ask again.
+    """
+    until = time.monotonic() + PATIENCE_SECONDS
+    here = courier()
 
     async def act(adapter: Adapter) -> None:
-        await adapter.send(to, _outgoing(adapter, text, buttons))
+        async with here.turn_of(_chat(platform, notes[0].to)):
+            for note in notes:
+                if note.may is not None and not await readers.in_thread(note.may):
+                    return
+                if await _is_taken(adapter, note.go, until):
+                    return
 
-    return _done(platform, act)
+    here.spawn(platform, act)
 
 
-def whisper(platform: str, to: Address, user_id: str, text: str, buttons: tuple[Button, ...] = ()) -> bool:
-    """For one person alone; False where the platform gives no way to do so."""
+def post(platform: str, note: Note) -> bool:
+    """The same for one who waits: whether it went out."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    return courier().call(platform, lambda adapter: _is_taken(adapter, note.go, until))
+
+
+def answer_press(platform: str, to: Address, pressed: Pressed, text: str) -> None:
+    """At once, whatever else is being said there."""
+    until = time.monotonic() + PATIENCE_SECONDS
 
     async def act(adapter: Adapter) -> None:
-        await adapter.whisper(to, user_id, _outgoing(adapter, text, buttons))
+        await _is_taken(adapter, lambda adapter: adapter.answer_press(to, pressed, text), until)
 
-    return _done(platform, act)
-
-
-def answer_press(platform: str, to: Address, pressed: Pressed, text: str) -> bool:
-    async def act(adapter: Adapter) -> None:
-        await adapter.answer_press(to, pressed, text)
-
-    return _done(platform, act)
+    courier().spawn(platform, act)
 
 
 def show_typing(platform: str, to: Address) -> None:
@@ -65,12 +97,20 @@ def show_typing(platform: str, to: Address) -> None:
 
 
 def mention(platform: str, to: Address, text: str) -> None:
-    """A word that is worth one try, and that nobody waits for."""
+    """A word that is worth one try, and none where something is being said already; nobody waits for it."""
+    here = courier()
 
     async def act(adapter: Adapter) -> None:
-        await adapter.send(to, _outgoing(adapter, text, ()))
+        turn = here.turn_of(_chat(platform, to))
+        if not turn.locked():
+            async with turn:
+                await Note(to=to, text=text).go(adapter)
 
-    courier().spawn(platform, act)
+    here.spawn(platform, act)
+
+
+def _chat(platform: str, to: Address) -> str:
+    return f"{platform}\x1f{to.container_id}"
 
 
 def recognised(platform: str, said: Said) -> Said:
@@ -126,26 +166,24 @@ def _asked(platform: str, act: Callable[[Adapter], Awaitable[T]], seconds: float
         raise Away(f"{platform} did not answer in time") from None
 
 
-def _done(platform: str, act: Callable[[Adapter], Awaitable[None]]) -> bool:
+async def _is_taken(adapter: Adapter, act: Callable[[Adapter], Awaitable[None]], until: float) -> bool:
     """A few tries, as far as that helps anybody; never before the platform would have it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
     for _ in range(TRIES):
+        if time.monotonic() > until:
+            break
         try:
-            courier().call(platform, act, seconds=CALL_SECONDS)
+            async with asyncio.timeout(CALL_SECONDS):
+                await act(adapter)
         except Busy as problem:
-            if time.monotonic() + problem.retry_after_seconds > deadline:
+            if time.monotonic() + problem.retry_after_seconds > until:
                 break
-            time.sleep(problem.retry_after_seconds)
-        except (Away, NotInTime):
+            await asyncio.sleep(problem.retry_after_seconds)
+        except (Away, TimeoutError):
             continue
         except PlatformProblem as problem:
-            log.info("%s did not take a message: %s", platform, problem)
+            log.info("%s did not take a message: %s", adapter.platform, problem)
             return False
         else:
             return True
-    log.warning("%s did not take a message in time", platform)
+    log.warning("%s did not take a message in time", adapter.platform)
     return False
-
-
-def _outgoing(adapter: Adapter, text: str, buttons: tuple[Button, ...]) -> Outgoing:
-    return Outgoing(body=adapter.render(text), buttons=buttons, opens=True)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 ALLOWED_UPDATES = ("message", "callback_query", "my_chat_member")
 # What Telegram's own questions and answers name; edits count as messages do.
+CONNECTIONS, KEPT_CONNECTIONS = 64, 8  # every call looks at all that are kept
 OVERALL = Limit(calls=30, seconds=1.0, kept=10)
 IN_A_CHAT = Limit(calls=3, seconds=3.0, kept=1)  # about one a second
 IN_A_GROUP = Limit(calls=20, seconds=60.0, kept=8)
@@ -142,11 +143,13 @@ class Telegram(Adapter):
         """The vendor's client; loaded here, because it is heavy and many processes never send."""
         if self._bot is None:
             os.environ.setdefault("PTB_TIMEDELTA", "1")  # the library's own switch: times as timedeltas
+            from httpx import Limits  # the vendor's own
             from telegram import Bot
             from telegram.request import HTTPXRequest
 
+            limits = Limits(max_connections=CONNECTIONS, max_keepalive_connections=KEPT_CONNECTIONS)
             self._requests = (
-                HTTPXRequest(connection_pool_size=64, pool_timeout=10.0),
+                HTTPXRequest(pool_timeout=10.0, httpx_kwargs={"limits": limits}),
                 HTTPXRequest(connection_pool_size=1),  # for polling, which holds its connection for a minute
             )
             self._bot = Bot(
