@@ -44,7 +44,7 @@ WORKERS = (
     Program("schedule", (*CELERY, "beat", "-l", "INFO", "--pidfile=")),
 )
 PREPARE = Program("prepare", (sys.executable, "-m", "config.prepare", "--when-told"))
-CHATS = _worker("chats", "chats", "-P", "threads", "-c", "8", nice=5)  # a burst there must not slow the page
+CHATS = _worker("chats", "chats", "-P", "threads", "-c", "4", nice=10)  # a burst there must not slow the page
 BOT_TOKENS = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "SLACK_BOT_TOKEN")
 
 

@@ -368,7 +368,7 @@ EVENT_LOG_LENGTH = env.integer("EVENT_LOG_LENGTH", 20_000, least=100)
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
 DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
 WEB_THREADS = env.integer("WEB_THREADS", 32, least=1)  # synchronous views at once, each with a connection
-WEB_DOOR_THREADS = env.integer("WEB_DOOR_THREADS", 32, least=1)  # the same for platforms' updates (/hooks/)
+WEB_DOOR_THREADS = env.integer("WEB_DOOR_THREADS", 32, least=1)  # the same for /hooks/; they share one
 # Called with a turn's id after commit, when it has started, asked (or paused) or ended; a hook may name which of these
 # it waits for. Not for turns of our own doors.
 TURN_HOOKS = env.words(

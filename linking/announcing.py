@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
@@ -42,15 +43,22 @@ def announce(turn_id: UUID) -> None:
         if str(place.conversation_id) != own
     ]
     text, open_chat = wording.waits(tools, title), Button(label=wording.OPEN_CHAT, url=url)
-    reached = [
-        outbound.post(
-            place.platform,
-            Note(
-                to=Address(scope="dm", container_id=place.container_id), text=text, buttons=(open_chat,)
-            ),
-        )
-        for place in places
-    ]
     shown_there = standing.reply is not None and standing.reply.of_payer
-    if not any(reached) and not shown_there:
-        mails.say_waiting(User.objects.get(pk=standing.owner_id), tools, title, url)
+    by_mail = partial(_write, standing.owner_id, tools, title, url)
+    if places:
+        notes = [(place.platform, _note(place.container_id, text, open_chat)) for place in places]
+        outbound.reach(notes, otherwise=_nothing if shown_there else by_mail)
+    elif not shown_there:
+        by_mail()
+
+
+def _note(container_id: str, text: str, button: Button) -> Note:
+    return Note(to=Address(scope="dm", container_id=container_id), text=text, buttons=(button,))
+
+
+def _write(owner_id: int, tools: list[str], title: str, url: str) -> None:
+    mails.say_waiting(User.objects.get(pk=owner_id), tools, title, url)
+
+
+def _nothing() -> None:
+    """It is shown where it was asked for."""

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Generic, TypeVar
-
-from copilot.pool import WarmPool
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,7 +34,7 @@ class Together(Generic[T, R]):
     ) -> None:
         self._act = act  # as many results as items, in their order
         self._spoilt_by = spoilt_by
-        self._thread = WarmPool(1, name)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._mutex = threading.Lock()
         self._wishes: list[_Wish[T, R]] = []
 

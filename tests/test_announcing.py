@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from django.core import mail
@@ -13,10 +14,13 @@ from copilot import approvals
 from copilot.approvals import Wanted
 from copilot.context import ReplyAddress
 from copilot.models import Approval, Session, Turn
-from linking import announcing, platforms
+from linking import announcing, outbound, platforms
 from linking.models import PlatformConversation, PlatformUserLink
+from linking.platforms import scripted
+from linking.platforms.base import Unreachable
 from tests import make
 from tests.engine import rig_fixture as rig_fixture
+from tests.patience import PATIENCE_SECONDS
 from tests.platform_chats import ScriptedChat, chatting
 
 BUTTON = "Open the chat"
@@ -54,13 +58,18 @@ def waiting(session: Session, *, seconds: int = 400, **fields: object) -> Turn:
     return turn
 
 
+def announce(turn_id: UUID) -> None:
+    announcing.announce(turn_id)
+    outbound.settle(PATIENCE_SECONDS)
+
+
 def test_a_request_that_waits_is_announced_in_a_direct_message_with_the_way_to_it(chat):
     """A11.12: which tool, in which chat, and nothing of its arguments; once"""
     connected(chat)
     session = make.session(title="Tidying up")
     waiting(session)
     for turn_id in (*announcing.due(), *announcing.due()):
-        announcing.announce(turn_id)
+        announce(turn_id)
     [shown] = chat.shown()
     assert "delete_file" in shown.text
     assert "Tidying up" in shown.text
@@ -74,11 +83,21 @@ def test_who_has_no_other_channel_gets_a_mail(chat):
     session = make.session(title="Tidying up")
     waiting(session)
     for turn_id in announcing.due():
-        announcing.announce(turn_id)
+        announce(turn_id)
     [sent] = mail.outbox
     assert sent.to == [session.owner.email]
     assert "delete_file" in sent.body
     assert str(session.pk) in sent.body
+
+
+def test_who_cannot_be_reached_there_gets_a_mail(chat):
+    """A11.12: the bot was blocked, or the platform is away for long"""
+    connected(chat)
+    waiting(make.session())
+    scripted.WORLD.failures.append(Unreachable("blocked"))
+    for turn_id in announcing.due():
+        announce(turn_id)
+    assert (chat.shown(), len(mail.outbox)) == ([], 1)
 
 
 @pytest.mark.parametrize("seconds", [200, 3_600])
@@ -96,7 +115,7 @@ def test_what_was_decided_meanwhile_is_not_announced(chat):
     turn = waiting(make.session())
     [turn_id] = announcing.due()
     approvals.close(turn.pk, "cancelled")
-    announcing.announce(turn_id)
+    announce(turn_id)
     assert (chat.shown(), mail.outbox) == ([], [])
 
 

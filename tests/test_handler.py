@@ -39,7 +39,16 @@ def handler500(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=500)
 
 
-urlpatterns = [path("at-once", at_once), path("waiting", waiting), path("broken", broken)]
+def knocked(request: HttpRequest, platform: str, slug: str) -> HttpResponse:
+    return JsonResponse({"seen": "seen" in request.META, "user": hasattr(request, "user")})
+
+
+urlpatterns = [
+    path("hooks/<slug:platform>/<slug:slug>/", knocked),
+    path("at-once", at_once),
+    path("waiting", waiting),
+    path("broken", broken),
+]
 
 
 def seeing(get_response):
@@ -107,3 +116,14 @@ def test_a_view_that_waits_stays_on_the_loop(door):
 def test_what_is_not_there_and_what_breaks_is_answered_as_ever(door, caplog):
     assert door.get("/nowhere")[0] == 404
     assert door.get("/broken")[0] == 500
+
+
+def test_a_platforms_update_passes_by_what_serves_people(door, caplog):
+    """L18: no cookie is read; it has a line in the log, and what is not there is not found, as everywhere"""
+    caplog.set_level("INFO", logger="http")
+    status, headers, body = door.get("/hooks/telegram/abc/")
+    assert (status, json.loads(body)) == (200, {"seen": False, "user": False})
+    assert b"X-Seen" not in headers
+    assert len(door.crossings) == 2
+    assert door.get("/hooks/nowhere")[0] == 404
+    assert [record.name for record in caplog.records].count("http") == 2

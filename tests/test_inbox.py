@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
@@ -216,6 +217,23 @@ def test_an_identity_that_restarts_at_a_lower_number_is_a_new_update(chat: Scrip
     assert stored(chat, "before", 5_000_000)
     assert stored(chat, "after a quiet week", 4_000_000)
     assert inbox.store("scripted", "scripted-bot", chat.incoming("again", 4_000_000)) is None
+
+
+def test_what_is_stored_together_keeps_its_order_and_counts_once(chat: ScriptedChat):
+    """L18: also beside itself, and beside the same message under another update's key"""
+    first, second, twin = (chat.incoming("words", number) for number in (3, 2, 9))
+    same_message = msgspec.structs.replace(first, update_key="another")
+    rows = [inbox._row("scripted", "scripted-bot", one) for one in (first, second, first, same_message, twin)]
+    numbers = inbox._store_all(rows)
+    assert numbers[2:4] == [None, None]
+    kept = [number for number in numbers if number]
+    assert kept == sorted(kept)
+    assert list(PlatformUpdate.objects.order_by("pk").values_list("pk", "update_key")) == [
+        (numbers[0], first.update_key),
+        (numbers[1], second.update_key),
+        (numbers[4], twin.update_key),
+    ]
+    assert inbox._store_all(rows) == [None] * 5
 
 
 def test_keys_are_kept_for_a_week_and_payloads_only_until_they_are_handled(chat: ScriptedChat):

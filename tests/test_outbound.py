@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from functools import partial
 
 import msgspec
 import pytest
@@ -27,6 +29,7 @@ from linking.platforms.base import (
     CallRefused,
     FormatRefused,
     MessageGone,
+    Outgoing,
     Unreachable,
 )
 from linking.platforms.scripted import Scripted, World
@@ -34,6 +37,7 @@ from tests import make
 from tests.engine import cue, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.patience import PATIENCE_SECONDS
 from tests.platform_chats import DiscordChat, ScriptedChat, chatting, close_courier
 from tests.platform_fakes import discord, recorded
 from tests.test_deliveries import start_due
@@ -411,8 +415,71 @@ def test_a_turn_of_twenty_minutes_is_answered_although_discords_token_is_void(
 def test_a_notice_is_not_tried_before_the_platform_would_have_it(chat: ScriptedChat):
     """L19: wait what it says; one that could only come much later is not said"""
     to = Address(scope="dm", container_id=chat.container)
-    scripted.WORLD.failures.append(Busy(3600))
-    assert not outbound.post("scripted", Note(to=to, text="Too late."))
-    scripted.WORLD.failures.append(Busy(0.01))
-    assert outbound.post("scripted", Note(to=to, text="In time."))
+    scripted.WORLD.failures += [Busy(3600), Busy(0.01)]
+    for text in ("Too late.", "In time."):
+        outbound.say("scripted", Note(to=to, text=text))
+    outbound.settle(PATIENCE_SECONDS)
     assert (scripted.WORLD.calls, chat.texts()) == (["send"] * 3, ["In time."])
+
+
+class Held:
+    """A platform that takes nothing in one chat until it is let go."""
+
+    def __init__(self, monkeypatch, container: str) -> None:
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+        send = Scripted.send
+
+        async def held(adapter: Scripted, to: Address, message: Outgoing) -> str:
+            if to.container_id == container:
+                self.begun.set()
+                assert await asyncio.to_thread(self.may_go_on.wait, PATIENCE_SECONDS)
+            return await send(adapter, to, message)
+
+        monkeypatch.setattr(Scripted, "send", held)
+
+
+def test_a_chat_where_the_platform_is_slow_keeps_no_other_waiting(chat: ScriptedChat, monkeypatch):
+    """L18, L27: whoever is told something there holds no thread; each chat hears what it was told in order"""
+    slow, quick = Address(scope="dm", container_id=chat.container), Address(scope="dm", container_id="other")
+    held = Held(monkeypatch, chat.container)
+    for text in ("one", "two", "three"):
+        outbound.say("scripted", Note(to=slow, text=text))
+    outbound.say("scripted", Note(to=quick, text="meanwhile"))
+    assert held.begun.wait(PATIENCE_SECONDS)
+    until(lambda: [one.text for one in scripted.WORLD.seen_in("other")] == ["meanwhile"])
+    assert chat.texts() == []
+    held.may_go_on.set()
+    outbound.settle(PATIENCE_SECONDS)
+    assert chat.texts() == ["one", "two", "three"]
+
+
+def test_a_place_in_line_is_not_told_where_something_is_being_said(chat: ScriptedChat, monkeypatch):
+    """L20: whoever floods a chat gets one word of it, not one for each message"""
+    to = Address(scope="dm", container_id=chat.container)
+    held = Held(monkeypatch, chat.container)
+    for position in range(5):
+        outbound.mention("scripted", to, f"place {position}")
+    assert held.begun.wait(PATIENCE_SECONDS)
+    held.may_go_on.set()
+    outbound.settle(PATIENCE_SECONDS)
+    assert chat.texts() == ["place 0"]
+
+
+def test_the_second_of_two_ways_is_taken_where_the_first_is_refused(chat: ScriptedChat):
+    """L4: and only if it may be"""
+    to = Address(scope="server", container_id=chat.container)
+    asked: list[str] = []
+
+    def may(answer: bool) -> bool:
+        asked.append("asked")
+        return answer
+
+    private = Note(to=to, text="alone", only_for="77")
+    for answer in (True, False):
+        scripted.WORLD.failures.append(Unreachable("no chat of their own"))
+        outbound.say("scripted", private, Note(to=to, text="to all", may=partial(may, answer)))
+        outbound.settle(PATIENCE_SECONDS)
+    outbound.say("scripted", private, Note(to=to, text="to all", may=partial(may, True)))
+    outbound.settle(PATIENCE_SECONDS)
+    assert [(one.text, one.only_for) for one in chat.shown()] == [("to all", ""), ("alone", "77")]
+    assert asked == ["asked"] * 2

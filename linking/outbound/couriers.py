@@ -88,9 +88,7 @@ class Courier:
         """Carry this turn, if nobody does; from any thread, at once."""
         self._loop.call_soon_threadsafe(self._begin, turn_id)
 
-    def call(
-        self, platform: str, act: Callable[[Adapter], Awaitable[T]], *, seconds: float | None = None
-    ) -> T:
+    def call(self, platform: str, act: Callable[[Adapter], Awaitable[T]], *, seconds: float) -> T:
         """Have something done on the loop and wait for it; from any other thread."""
 
         async def done() -> T:
@@ -99,12 +97,12 @@ class Courier:
 
         return asyncio.run_coroutine_threadsafe(done(), self._loop).result()
 
-    def spawn(self, platform: str, act: Callable[[Adapter], Awaitable[None]]) -> None:
+    def spawn(self, act: Callable[[], Awaitable[None]]) -> None:
         """The same, and nobody waits; a platform's refusal is not worth a word."""
 
         async def done() -> None:
             with suppress(PlatformProblem, LookupError):
-                await act(self.adapter(platform))
+                await act()
 
         said = asyncio.run_coroutine_threadsafe(done(), self._loop)
         self._unsaid.add(said)

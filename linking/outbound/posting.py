@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass
 from typing import TypeVar
@@ -61,56 +61,68 @@ def say(platform: str, *notes: Note) -> None:
     Nobody waits for it: a platform that is slow, away or busy would keep other people's updates waiting. What a process
     has not said when it dies is not said; people ask again.
     """
-    until = time.monotonic() + PATIENCE_SECONDS
-    here = courier()
+    here, until = courier(), _too_late()
 
-    async def act(adapter: Adapter) -> None:
+    async def act() -> None:
         async with here.turn_of(_chat(platform, notes[0].to)):
             for note in notes:
                 if note.may is not None and not await readers.in_thread(note.may):
                     return
-                if await _is_taken(adapter, note.go, until):
+                if await _is_taken(here.adapter(platform), note.go, until):
                     return
 
-    here.spawn(platform, act)
+    here.spawn(act)
 
 
-def post(platform: str, note: Note) -> bool:
-    """The same for one who waits: whether it went out."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    return courier().call(platform, lambda adapter: _is_taken(adapter, note.go, until))
+def reach(notes: Sequence[tuple[str, Note]], otherwise: Callable[[], None]) -> None:
+    """All of these, each on its platform; where not one is taken, something else is done."""
+    here, until = courier(), _too_late()
+
+    async def act() -> None:
+        each = [_is_taken(here.adapter(platform), note.go, until) for platform, note in notes]
+        if not any(await asyncio.gather(*each)):
+            await readers.in_thread(otherwise)
+
+    here.spawn(act)
 
 
 def answer_press(platform: str, to: Address, pressed: Pressed, text: str) -> None:
     """At once, whatever else is being said there."""
-    until = time.monotonic() + PATIENCE_SECONDS
+    here, until = courier(), _too_late()
 
-    async def act(adapter: Adapter) -> None:
-        await _is_taken(adapter, lambda adapter: adapter.answer_press(to, pressed, text), until)
+    async def act() -> None:
+        await _is_taken(
+            here.adapter(platform), lambda adapter: adapter.answer_press(to, pressed, text), until
+        )
 
-    courier().spawn(platform, act)
+    here.spawn(act)
 
 
 def show_typing(platform: str, to: Address) -> None:
-    """The first sign of life; nobody waits for it."""
-    courier().spawn(platform, lambda adapter: adapter.show_typing(to))
+    """The first sign of life."""
+    here = courier()
+    here.spawn(lambda: here.adapter(platform).show_typing(to))
 
 
 def mention(platform: str, to: Address, text: str) -> None:
-    """A word that is worth one try, and none where something is being said already; nobody waits for it."""
+    """A word that is worth one try, and none where something is being said already."""
     here = courier()
 
-    async def act(adapter: Adapter) -> None:
+    async def act() -> None:
         turn = here.turn_of(_chat(platform, to))
         if not turn.locked():
             async with turn:
-                await Note(to=to, text=text).go(adapter)
+                await Note(to=to, text=text).go(here.adapter(platform))
 
-    here.spawn(platform, act)
+    here.spawn(act)
 
 
 def _chat(platform: str, to: Address) -> str:
     return f"{platform}\x1f{to.container_id}"
+
+
+def _too_late() -> float:
+    return time.monotonic() + PATIENCE_SECONDS
 
 
 def recognised(platform: str, said: Said) -> Said:

@@ -160,12 +160,14 @@ async def many_chats(run: Run, chats: int, seconds: int) -> None:
     """A message a second in each chat: how long the door takes, and whether all were heard once."""
     plan = Prompt(tokens=3, first_ms=5, gap_ms=1).text
 
+    began = time.monotonic()
+
     async def talk(chat: int) -> None:
-        await asyncio.sleep((chat % chats) / chats)  # people do not write in the same instant
+        """Each has an instant of its own in every second, and a slow answer does not move it: people know nothing of
+        each other."""
         for line in range(seconds):
-            began = time.monotonic()
+            await asyncio.sleep(max(0.0, began + line + (chat % chats) / chats - time.monotonic()))
             run.answered_ms.append(await run.write(chat, f"chat {chat} line {line} {plan}"))
-            await asyncio.sleep(max(0.0, 1 - (time.monotonic() - began)))
 
     before, work = run.outcomes(), run.work()
     await asyncio.gather(*(talk(2000 + number) for number in range(chats)))
