@@ -108,6 +108,31 @@ async def test_however_long_each_call_is_under_way_no_stretch_at_the_platform_ho
     assert all(later - first >= 3.0 for first, later in zip(arrived, arrived[3:], strict=False))
 
 
+async def test_a_crowd_is_served_in_its_order_and_sleeps_until_its_turn():
+    """L20, L27: who waits does not look at every place that comes free, and one chat's line is in no other's way"""
+    clock, slept = Clock(), []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await clock.sleep(seconds)
+
+    room, overall, in_a_chat = Room(clock, sleep), Limit(calls=10, seconds=1.0), Limit(calls=1, seconds=3.0)
+    for _ in range(10):  # a place comes free every tenth of a second
+        async with room.place([("all", overall)]):
+            clock.now += 0.1
+    served: list[str] = []
+
+    async def call(name: str) -> None:
+        async with room.place([("all", overall), (f"chat {name[0]}", in_a_chat)]):
+            served.append(name)
+
+    crowd = [f"{letter}1" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    names = ["a0", *crowd[1:], "a2"]
+    await clock.drive(*(asyncio.create_task(call(name)) for name in names))
+    assert served == names
+    assert len(slept) < 3 * len(names)
+
+
 async def test_a_window_of_a_minute_is_kept_while_shorter_ones_are_forgotten(monkeypatch):
     """L20: many people in chats of their own take no group's count away"""
     monkeypatch.setattr("linking.platforms.room.MANY_WINDOWS", 3)

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 CALL_SECONDS = 20.0
 FILE_SECONDS = 60.0
-PATIENCE_SECONDS = 30.0  # for a platform that asks us to wait: a notice that comes later helps nobody
+PATIENCE_SECONDS = 300.0  # for a platform that asks us to wait: what comes later helps nobody
+LEAST_WAIT_SECONDS = 0.1
 TRIES = 3
 T = TypeVar("T")
 
@@ -179,19 +180,18 @@ def _asked(platform: str, act: Callable[[Adapter], Awaitable[T]], seconds: float
 
 
 async def _is_taken(adapter: Adapter, act: Callable[[Adapter], Awaitable[None]], until: float) -> bool:
-    """A few tries, as far as that helps anybody; never before the platform would have it."""
-    for _ in range(TRIES):
-        if time.monotonic() > until:
-            break
+    """A few tries where the platform is away; where it has no room, as long as that helps anybody."""
+    tries = 0
+    while tries < TRIES and time.monotonic() < until:
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 await act(adapter)
         except Busy as problem:
             if time.monotonic() + problem.retry_after_seconds > until:
                 break
-            await asyncio.sleep(problem.retry_after_seconds)
+            await asyncio.sleep(max(problem.retry_after_seconds, LEAST_WAIT_SECONDS))
         except (Away, TimeoutError):
-            continue
+            tries += 1
         except PlatformProblem as problem:
             log.info("%s did not take a message: %s", adapter.platform, problem)
             return False

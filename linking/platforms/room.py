@@ -29,20 +29,26 @@ class _Window:
     seconds: float
     under_way: int = 0
     ended: deque[float] = field(default_factory=deque)
+    line: list[object] = field(default_factory=list)  # who waits for a place, the first in front
     shut_until: float = float("-inf")  # as the platform has said
 
-    def opens_at(self, now: float, most: int) -> float:
-        """When one more of `most` may go, at the earliest: what is under way is taken to be answered now."""
+    def opens_at(self, now: float, most: int, ahead: int) -> float:
+        """When one more of `most` may go behind those `ahead`, at the earliest: what is under way is taken to be
+        answered now."""
         while self.ended and self.ended[0] <= now - self.seconds:
             self.ended.popleft()
-        over = len(self.ended) + self.under_way - most
+        over = len(self.ended) + self.under_way + ahead - most
         if over < 0:
             return max(now, self.shut_until)
-        return max((self.ended[over] if over < len(self.ended) else now) + self.seconds, self.shut_until)
+        if over < len(self.ended):
+            return max(self.ended[over] + self.seconds, self.shut_until)
+        rounds = 1 + (over - len(self.ended)) // max(most, 1)
+        return max(now + rounds * self.seconds, self.shut_until)
 
     def is_idle(self, now: float) -> bool:
         last = self.ended[-1] if self.ended else float("-inf")
-        return not self.under_way and max(last + self.seconds, self.shut_until) <= now
+        busy = self.under_way or self.line
+        return not busy and max(last + self.seconds, self.shut_until) <= now
 
 
 class Room:
@@ -68,12 +74,8 @@ class Room:
     ) -> AsyncIterator[None]:
         """One in every window, the narrowest last, after a short wait if need be; raises `Busy`. `passing`: it may as
         well be left out."""
-        deadline = self._clock() + (0.0 if passing else PATIENCE_SECONDS)
-        while (wait := self.seconds_until(wanted, passing=passing)) > 0:
-            if self._clock() + wait > deadline:
-                raise Busy(wait)
-            await self._sleep(wait)
-        windows = [self._windows.setdefault(name, _Window(limit.seconds)) for name, limit in wanted]
+        await self._wait(wanted, passing=passing)
+        windows = [self._window(name, limit) for name, limit in wanted]
         for window in windows:
             window.under_way += 1
         try:
@@ -89,13 +91,42 @@ class Room:
             if len(self._windows) > MANY_WINDOWS:
                 self._forget()
 
-    def seconds_until(self, wanted: Sequence[tuple[str, Limit]], *, passing: bool) -> float:
-        now = self._clock()
-        return max((self._opens_at(name, limit, now, passing) for name, limit in wanted), default=now) - now
+    async def _wait(self, wanted: Sequence[tuple[str, Limit]], *, passing: bool) -> None:
+        """In line, and asleep until its own place is free: hundreds who look at each that comes free would do nothing
+        else. The narrowest comes first: who waits for their own chat stands in nobody's way."""
+        deadline = self._clock() + (0.0 if passing else PATIENCE_SECONDS)
+        me, asked = object(), []
+        try:
+            for name, limit in reversed(wanted):
+                asked.append((name, limit))
+                if not passing:
+                    self._window(name, limit).line.append(me)
+                while (wait := self.seconds_until(asked, passing=passing, me=me)) > 0:
+                    if self._clock() + wait > deadline:
+                        raise Busy(wait)
+                    await self._sleep(wait)
+        finally:
+            for name, _ in asked if not passing else ():
+                self._windows[name].line.remove(me)
 
-    def _opens_at(self, name: str, limit: Limit, now: float, passing: bool) -> float:
+    def seconds_until(
+        self, wanted: Sequence[tuple[str, Limit]], *, passing: bool, me: object | None = None
+    ) -> float:
+        """For who stands in line, or comes now."""
+        now = self._clock()
+        return (
+            max((self._opens_at(name, limit, now, passing, me) for name, limit in wanted), default=now) - now
+        )
+
+    def _opens_at(self, name: str, limit: Limit, now: float, passing: bool, me: object | None) -> float:
         window = self._windows.get(name)
-        return now if window is None else window.opens_at(now, limit.calls - (limit.kept if passing else 0))
+        if window is None:
+            return now
+        ahead = window.line.index(me) if me in window.line else len(window.line)
+        return window.opens_at(now, limit.calls - (limit.kept if passing else 0), ahead)
+
+    def _window(self, name: str, limit: Limit) -> _Window:
+        return self._windows.setdefault(name, _Window(limit.seconds))
 
     def _forget(self) -> None:
         """Places where nothing was said for long."""

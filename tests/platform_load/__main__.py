@@ -89,7 +89,15 @@ class Run:
         pending = "SELECT count(*) FROM copilot_message WHERE kind = 'user' AND sequence IS NULL"
         while any(self.site.query(sql)[0][0] for sql in (waiting, open_turns, pending)):
             assert time.monotonic() < deadline, [self.site.query(s) for s in (waiting, open_turns, pending)]
+            self.revive()
             await asyncio.sleep(0.5)
+
+    def revive(self) -> None:
+        """Whom Redis took along comes back, as under every supervisor: kombu may fail at a connection that is gone."""
+        for name, process in list(self.site.processes.items()):
+            if (code := process.poll()) is not None:
+                print(f"  {name} had left with code {code}, and comes back", flush=True)
+                self.site.spawn(name, tuple(process.args))
 
     async def answered(self) -> None:
         """Until nothing is owed to any chat."""
@@ -98,6 +106,7 @@ class Run:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.site.query(owed)[0][0]:
             assert time.monotonic() < deadline, self.site.query(owed)
+            self.revive()
             await asyncio.sleep(0.5)
 
     def answers(self) -> Counter[int]:
