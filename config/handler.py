@@ -1,7 +1,8 @@
 """Django's door for requests, with fewer crossings between its event loop and its threads.
 
 Under ASGI each synchronous middleware crosses to a thread and back by itself, twice for most: a page that does nothing
-took twenty crossings and 3.5 ms. Here a request whose view is synchronous crosses once, with everything around the view.
+took twenty crossings and 3.5 ms. Here a request whose view is synchronous crosses once before its answer, with everything
+around the view.
 """
 
 from __future__ import annotations
@@ -28,10 +29,8 @@ class OneCrossing(ASGIHandler):
         self._crossed, self._knocked = _Crossed(), _Knocked()
         self._crossed.load_middleware()
         self._knocked.load_middleware()
-        for receiver in (
-            reset_queries,
-            close_old_connections,
-        ):  # a crossing before each; `threads.Lane` does it there
+        # They would cross to a thread before each request; `threads.Lane` looks at the connection where it is used.
+        for receiver in (reset_queries, close_old_connections):
             request_started.disconnect(receiver)
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:

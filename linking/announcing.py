@@ -44,11 +44,11 @@ def announce(turn_id: UUID) -> None:
     ]
     text, open_chat = wording.waits(tools, title), Button(label=wording.OPEN_CHAT, url=url)
     shown_there = standing.reply is not None and standing.reply.of_payer
-    by_mail = partial(_write, standing.owner_id, tools, title, url)
+    by_mail = None if shown_there else partial(_write, standing.owner_id, tools, title, url)
     if places:
         notes = [(place.platform, _note(place.container_id, text, open_chat)) for place in places]
-        outbound.reach(notes, otherwise=_nothing if shown_there else by_mail)
-    elif not shown_there:
+        outbound.reach(notes, otherwise=by_mail)
+    elif by_mail is not None:
         by_mail()
 
 
@@ -58,7 +58,3 @@ def _note(container_id: str, text: str, button: Button) -> Note:
 
 def _write(owner_id: int, tools: list[str], title: str, url: str) -> None:
     mails.say_waiting(User.objects.get(pk=owner_id), tools, title, url)
-
-
-def _nothing() -> None:
-    """It is shown where it was asked for."""

@@ -75,13 +75,13 @@ def say(platform: str, *notes: Note) -> None:
     here.spawn(act)
 
 
-def reach(notes: Sequence[tuple[str, Note]], otherwise: Callable[[], None]) -> None:
-    """All of these, each on its platform; where not one is taken, something else is done."""
+def reach(notes: Sequence[tuple[str, Note]], otherwise: Callable[[], None] | None) -> None:
+    """All of these, each on its platform; where not one is taken, something else is done, if there is anything."""
     here, until = courier(), _too_late()
 
     async def act() -> None:
         each = [_is_taken(here.adapter(platform), note.go, until) for platform, note in notes]
-        if not any(await asyncio.gather(*each)):
+        if not any(await asyncio.gather(*each)) and otherwise is not None:
             await readers.in_thread(otherwise)
 
     here.spawn(act)
