@@ -30,6 +30,7 @@ from linking.platforms.base import Adapter, PlatformProblem
 log = logging.getLogger(__name__)
 
 LOCK_SPACE = 0x50484C4B  # apart from the workers' and everybody else's
+UNWIND_SECONDS = 0.2
 T = TypeVar("T")
 
 
@@ -172,10 +173,10 @@ class Courier:
 
     async def _unwind(self) -> None:
         self._leaving = True
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in left:  # one that meets an outage on its way out may take it for a reason to go on
+                task.cancel()
+            await asyncio.wait(left, timeout=UNWIND_SECONDS)
         for adapter in self._adapters.values():
             await adapter.aclose()
 
