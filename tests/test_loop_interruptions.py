@@ -9,6 +9,7 @@ import pytest
 
 from copilot.agent.acting import CLOSING_LINE
 from copilot.agent.carried import Carried
+from copilot.agent.conversation import interrupted_note
 from copilot.agent.guards import Limits
 from copilot.agent.parts import (
     Answered,
@@ -18,7 +19,6 @@ from copilot.agent.parts import (
     ResultMade,
 )
 from copilot.agent.ports import MemoryToolbox
-from copilot.agent.prompt import interrupted_note
 from copilot.agent.replies import Continuing
 from copilot.events import (
     StepRetracted,
@@ -128,6 +128,7 @@ async def test_a_text_that_was_whole_needs_nothing_added(tries):
     parts = await play(loop)
     assert parts[-1] == Answered()
     assert not of(parts, TextStarted)
+    assert loop.messages == messages[:2]  # whoever writes next is answered, and not told to be a rest of it
 
 
 async def test_what_a_failed_try_added_to_an_interrupted_row_stays():

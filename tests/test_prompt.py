@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copilot.agent.conversation import interrupted_note
 from copilot.agent.followups import FollowUp, render, stored
-from copilot.agent.prompt import build, interrupted_note, server_context, system_text
+from copilot.agent.prompt import build, server_context, system_text
 from copilot.events import AttachmentView
 from copilot.providers.base import AssistantMessage, Entry, Request, ToolGroup, UserMessage
 from copilot.providers.strict import problems

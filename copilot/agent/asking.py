@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
-from copilot.agent.conversation import call_ids, extend_last_reply
+from copilot.agent.conversation import call_ids, extend_last_reply, interrupted_note
 from copilot.agent.fullness import Fullness
 from copilot.agent.guards import Limit, State
 from copilot.agent.media import behind_groups, without_images
@@ -76,7 +76,7 @@ class Asker:
             self.outcome = self.judge(attempt, state)
             if not isinstance(self.outcome, ProviderFailure):
                 self.continuing = attempt.cut
-                self.resumes_text = False
+                self._leave_interrupted(attempt, messages)
                 self.remedies.healing.accepted(self.entry)
                 return
             self._keep_resumed(attempt, messages)
@@ -277,6 +277,13 @@ class Asker:
         if isinstance(step, Halt) and step.code != "round_limit":
             return ProviderFailure(step.code, request_id=attempt.response_id)
         return step
+
+    def _leave_interrupted(self, attempt: Attempt, messages: list[ModelMessage]) -> None:
+        """A text that was whole: what is said next is an answer to people, not to our word that it should go on."""
+        silent = attempt.reply is not None and not attempt.reply.text and not attempt.reply.calls
+        if self.resumes_text and silent and messages[-1:] == [interrupted_note()]:
+            messages.pop()
+        self.resumes_text = False
 
     def _keep_resumed(self, attempt: Attempt, messages: list[ModelMessage]) -> None:
         """What a failed try added to the interrupted row stays there, and the next try goes on from it."""

@@ -16,6 +16,11 @@ from copilot.tags import block
 from copilot.tools.base import CallOutcome
 
 SEPARATOR = "\n\n"
+INTERRUPTED = (
+    "Your last message was interrupted while you wrote it; the user sees what you see of it. Go on exactly "
+    "where it stops, in the middle of a word if need be, without repeating anything, without an introduction "
+    "and without mentioning the interruption."
+)
 _BLOCK_BEGINS, _BLOCK_ENDS = "<user_follow_up>\n", "\n</user_follow_up>"
 
 
@@ -51,6 +56,10 @@ def join_text(*parts: str) -> str:
 def note(text: str) -> UserMessage:
     """A word of the server to the model."""
     return UserMessage(text=block("system_note", text))
+
+
+def interrupted_note() -> UserMessage:
+    return note(INTERRUPTED)
 
 
 def result_of(outcome: CallOutcome) -> ToolResult:

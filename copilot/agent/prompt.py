@@ -15,11 +15,6 @@ from copilot.tags import block, escape
 from copilot.workspace.sniffing import is_native_image
 
 PROMPTS = Path(__file__).parent / "prompts"
-INTERRUPTED = (
-    "Your last message was interrupted while you wrote it; the user sees what you see of it. Go on exactly "
-    "where it stops, in the middle of a word if need be, without repeating anything, without an introduction "
-    "and without mentioning the interruption."
-)
 BEGINS_WITH_ASSISTANT = "The conversation begins with a message of yours."
 
 
@@ -45,7 +40,7 @@ def build(
     """
     messages = conversation_of(rows, turn_id=turn_id, entry=entry, images=images)
     if messages and isinstance(messages[-1], AssistantMessage):
-        messages.append(interrupted_note())
+        messages.append(conversation.interrupted_note())
     return tuple(messages)
 
 
@@ -57,10 +52,6 @@ def conversation_of(
     if messages and not isinstance(messages[0], UserMessage):
         messages.insert(0, conversation.note(BEGINS_WITH_ASSISTANT))
     return messages
-
-
-def interrupted_note() -> UserMessage:
-    return conversation.note(INTERRUPTED)
 
 
 def server_context(

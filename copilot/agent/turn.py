@@ -13,7 +13,7 @@ from typing import assert_never
 from django.conf import settings
 
 from copilot import context, offering, traces, usage
-from copilot.agent import endings, interruptions, pausing, prefixes, prompt, taking
+from copilot.agent import conversation, endings, interruptions, pausing, prefixes, prompt, taking
 from copilot.agent.approving import TurnApprovals
 from copilot.agent.budgets import LimitUsed, TurnBudget
 from copilot.agent.commits import uncut
@@ -273,7 +273,7 @@ class TurnRun(Run):
             pending_calls=mended.pending_calls,
             pending_notes=mended.notes,
             continuing=continuing,
-            resumes_text=messages[-1:] == [prompt.interrupted_note()],
+            resumes_text=messages[-1:] == [conversation.interrupted_note()],
         )
 
     def _look_for_a_break(self, entry: Entry, suffix: str, toolbox: TurnToolbox) -> None:
