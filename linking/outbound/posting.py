@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -146,7 +145,7 @@ def is_admin(platform: str, place: Place, user_id: str) -> bool:
 
     try:
         return courier().call(platform, act, seconds=CALL_SECONDS)
-    except (PlatformProblem, NotInTime) as problem:
+    except (PlatformProblem, TimeoutError) as problem:
         log.warning("%s did not say who administers a server: %s", platform, type(problem).__name__)
         return False
 
@@ -159,7 +158,7 @@ def server_name(platform: str, place: Place) -> str:
 
     try:
         return courier().call(platform, act, seconds=CALL_SECONDS)
-    except (PlatformProblem, NotInTime) as problem:
+    except (PlatformProblem, TimeoutError) as problem:
         log.info("%s did not say what a server is called: %s", platform, type(problem).__name__)
         return ""
 
@@ -175,7 +174,7 @@ def _asked(platform: str, act: Callable[[Adapter], Awaitable[T]], seconds: float
     """What is needed to go on; raises what the platform made of it."""
     try:
         return courier().call(platform, act, seconds=seconds)
-    except NotInTime:
+    except TimeoutError:
         raise Away(f"{platform} did not answer in time") from None
 
 
