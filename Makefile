@@ -15,7 +15,7 @@ export PORT
 unexport PYTHONDONTWRITEBYTECODE  # compiled files halve every start
 
 .DEFAULT_GOAL := help
-.PHONY: help run test looks slow coverage check bench faults lock clean venv debian
+.PHONY: help run test looks slow attack coverage check bench faults lock clean venv debian
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -35,6 +35,9 @@ looks: venv debian ## every page in every width and theme: axe, nothing sideways
 
 slow: venv ## what takes too long for every change: races, searches and loads in full number (ARGS="-k …")
 	@$(BIN)/pytest -n $(SLOW_WORKERS) --timeout 3600 -m slow $(ARGS)
+
+attack: venv debian ## everything hostile: sandbox escapes, hostile text, stuck sockets, slow bodies, overspending, rights (ARGS="-k …")
+	@$(BIN)/pytest -n $(WORKERS) --timeout 600 $(PATIENT) -m "attack and not browser" $(ARGS)
 
 coverage: venv ## how much of the money's modules their tests reach, lines and branches; fails where it is under 95 %
 	@rm -rf test-artifacts/coverage && mkdir -p test-artifacts/coverage
