@@ -58,7 +58,7 @@ class Listed(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """What somebody wants a server to be. Absent secrets stay as they are."""
+    """What somebody wants a server to be. Absent secrets stay as they are, while the origin does."""
 
     name: str
     transport: Transport = "http"
@@ -98,6 +98,10 @@ class Server:
         values = list(self.secrets.values())
         return values + [value.split()[-1] for value in values if len(value.split()) > 1]
 
+    def own_secret_values(self) -> list[str]:
+        """Those of a user, which are masked in that user's turns alone."""
+        return self.secret_values() if self.owner_id is not None else []
+
 
 # --- writing -----------------------------------------------------------------------------------------
 
@@ -113,12 +117,18 @@ def add(owner_id: int | None, draft: Draft) -> McpServer:
 
 
 def change(owner_id: int | None, server_id: UUID, draft: Draft) -> McpServer:
-    """Everything as the draft says; the next turn connects anew (A28.2)."""
+    """Everything as the draft says; the next turn connects anew (A28.2).
+
+    Kept secrets were given to one origin: at another one the server starts without them, and without what it listed.
+    """
     check(owner_id, draft)
     with transaction.atomic():
         server = _locked(owner_id, server_id)
+        before = _origin(server)
         for name, value in _fields(draft).items():
             setattr(server, name, value)
+        if _origin(server) != before:
+            server.secrets, server.tools, server.listed_at = "", [], None
         if draft.secrets is not None:
             server.secrets = _sealed(draft.secrets)
         server.version += 1
@@ -327,6 +337,14 @@ def _fields(draft: Draft) -> _Fields:
         "never_ask": _unique(draft.never_ask),
         "enabled": draft.enabled,
     }
+
+
+def _origin(row: McpServer) -> tuple[str, ...]:
+    """The other side that gets the secrets: scheme, host and port of a URL, or the whole command."""
+    if row.transport == McpServer.Transport.STDIO:
+        return ("stdio", *row.command)
+    url = URL(row.url)
+    return "http", url.scheme, (url.raw_host or "").rstrip("."), str(url.port)
 
 
 def _unique(names: Iterable[str]) -> list[str]:

@@ -32,7 +32,7 @@ class McpServerForm(ServerForm):
         widget=forms.Textarea(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
         label="Secrets",
         help_text="Headers for http, environment for stdio, one per line as NAME=value. "
-        "Empty: they stay as they are. They are never shown again.",
+        "Empty: they stay as they are; with another host or command they are forgotten. They are never shown again.",
     )
     forget_secrets = forms.BooleanField(required=False)
     unasked_lines = forms.CharField(

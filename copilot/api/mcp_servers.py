@@ -30,7 +30,7 @@ class NewServer(Body):
 
 
 class ServerChanges(Body):
-    """Absent fields stay as they are; secrets are replaced all together."""
+    """Absent fields stay as they are; secrets are replaced all together, and forgotten when the URL's origin changes."""
 
     name: Annotated[Clean, Field(max_length=40)] | None = None
     url: Annotated[Clean, Field(max_length=mcp.MAX_URL)] | None = None

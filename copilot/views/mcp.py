@@ -55,11 +55,17 @@ def servers(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change(request: HttpRequest, server_id: UUID) -> HttpResponse:
-    """Secrets that were left empty stay as they are."""
+    """Secrets that were left empty stay as they are, unless the address has another origin."""
     owner_id = user_of(request).pk
 
     def save() -> None:
-        mcp.change(owner_id, server_id, _changed(request, mcp.drafted(mcp.own(owner_id, server_id))))
+        before = mcp.own(owner_id, server_id)
+        draft = _changed(request, mcp.drafted(before))
+        saved = mcp.change(owner_id, server_id, draft)
+        if draft.secrets is None and before.secrets and not saved.secrets:
+            messages.warning(
+                request, _("The address has another host, so its headers were forgotten. Enter them again.")
+            )
 
     return done(request, save, _("Saved. It applies from your next message."), then="mcp_servers")
 
