@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from copilot.events import JSON
-from copilot.redaction import redact
+from copilot.redaction import redact_shapes
 
 ARGUMENT_KEYS = 6
 ARGUMENT_CHARACTERS = 120
@@ -23,7 +23,7 @@ def preview_arguments(arguments: Mapping[str, JSON]) -> dict[str, str]:
 
 def redacted_arguments(arguments: Mapping[str, JSON]) -> dict[str, JSON]:
     """Whole arguments with every secret in their texts masked."""
-    return {redact(key): _redacted(value) for key, value in arguments.items()}
+    return {redact_shapes(key): _redacted(value) for key, value in arguments.items()}
 
 
 def _redacted(value: JSON) -> JSON:
@@ -33,11 +33,13 @@ def _redacted(value: JSON) -> JSON:
         case list():
             return [_redacted(item) for item in value]
         case str():
-            return redact(value)
+            return redact_shapes(value)
         case _:
             return value
 
 
 def _short(value: JSON) -> str:
-    text = redact(value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode())
+    text = redact_shapes(
+        value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
+    )
     return text if len(text) <= ARGUMENT_CHARACTERS else text[: ARGUMENT_CHARACTERS - 1] + "…"

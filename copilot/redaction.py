@@ -1,4 +1,11 @@
-"""Removes secrets from text: exact values known to this installation, and the shapes of well-known keys (A9.10).
+"""Mask secrets in text: exact values known to this installation, and the shapes of well-known keys.
+
+Which values are looked for depends on who wrote the text:
+
+- `redact`: all of them. For logs, errors and whatever our own process could have leaked.
+- `redact_user_text`: the secrets of the turn's own user, and shapes. For tool output that repeats what people, models
+  or strangers wrote: a mask over a value of the installation would confirm a guess.
+- `redact_shapes`: shapes alone, a function of the text. For words that come back to whoever wrote them.
 
 Anchors are found by `str.find` and only judged by a pattern where one stands, so that a clean text of many
 megabytes costs a few quick scans, and a hostile one cannot make a pattern run backwards and forwards.
@@ -9,11 +16,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 MASK = "[REDACTED]"
 SHORTEST_SECRET = 8  # shorter values occur by chance in ordinary text
+SHORTEST_LENT_SECRET = 16  # header values are chosen freely: short ones are ordinary words
 SHORT_CHARACTERS = (
     1_000  # looked through at once; in longer texts each anchor is found more quickly by itself
 )
@@ -22,6 +31,8 @@ LONGEST_KEY_BLOCK = 20_000  # characters between the first and the last line of 
 
 _secrets: list[str] = []  # the longest first, so that none is left in half
 _borrowed: Counter[str] = Counter()  # those known for a while only, and how often
+# Secrets that the user of the running turn lent it: nobody else's text is compared with them.
+_own: ContextVar[tuple[str, ...]] = ContextVar("own_secrets", default=())
 
 
 @dataclass(frozen=True)
@@ -98,18 +109,23 @@ def secrets_in(name: str, value: object) -> Iterator[str]:
 def register(values: Iterable[str]) -> None:
     """Remember configured secrets; called once at boot."""
     known = {*_secrets, *_spellings(values)}
-    _secrets[:] = sorted(known, key=lambda value: (-len(value), value))
+    _secrets[:] = _longest_first(known)
+
+
+def use_own_secrets(values: Iterable[str]) -> None:
+    """Mask these values in the texts of the running task and of the tasks it starts, and nowhere else."""
+    _own.set(_longest_first({*_own.get(), *_lent(values)}))
 
 
 def borrow(values: Iterable[str]) -> None:
-    """Remember secrets for as long as they are in use; each `borrow` is undone by one `give_back`."""
-    usable = _spellings(values)
+    """Remember secrets of the installation while they are in use; one `give_back` undoes each `borrow`."""
+    usable = _lent(values)
     _borrowed.update(value for value in usable if value in _borrowed or value not in _secrets)
     register(usable)
 
 
 def give_back(values: Iterable[str]) -> None:
-    for value in _spellings(values):
+    for value in _lent(values):
         if value not in _borrowed:
             continue  # configured at boot, too
         _borrowed[value] -= 1
@@ -118,11 +134,12 @@ def give_back(values: Iterable[str]) -> None:
             _secrets.remove(value)
 
 
-def _is_clean(text: str) -> bool:
-    """Nothing in it can be, or begin, a secret. For a word of a log line, one look instead of one for each anchor."""
-    return len(text) < SHORTEST_SECRET or not (
-        _ANCHORS.search(text) or any(secret in text for secret in _secrets)
-    )
+def _longest_first(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(values, key=lambda value: (-len(value), value)))
+
+
+def _lent(values: Iterable[str]) -> set[str]:
+    return _spellings(value for value in values if len(value) >= SHORTEST_LENT_SECRET)
 
 
 def _spellings(values: Iterable[str]) -> set[str]:
@@ -132,14 +149,36 @@ def _spellings(values: Iterable[str]) -> set[str]:
 
 
 def redact(text: str) -> str:
-    """The same text with every secret replaced by a mask."""
-    if len(text) <= SHORT_CHARACTERS and _is_clean(text):
+    """Mask every known secret and everything of a key's shape."""
+    own = _own.get()
+    return _redact(text, _longest_first({*_secrets, *own}) if own else _secrets)
+
+
+def redact_user_text(text: str) -> str:
+    """Mask the secrets of the turn's own user and everything of a key's shape."""
+    return _redact(text, _own.get())
+
+
+def redact_shapes(text: str) -> str:
+    """Mask everything of a key's shape; what this installation knows plays no part."""
+    return _redact(text, ())
+
+
+def _redact(text: str, secrets: Sequence[str]) -> str:
+    if len(text) <= SHORT_CHARACTERS and _is_clean(text, secrets):
         return text
-    for secret in _secrets:
+    for secret in secrets:
         if _find(text, secret) != -1:
             text = text.replace(secret, MASK)
     spans = sorted((*_key_blocks(text), *(span for shape in _SHAPES for span in _found(shape, text))))
     return _masked(text, spans) if spans else text
+
+
+def _is_clean(text: str, secrets: Sequence[str]) -> bool:
+    """Nothing in it can be, or begin, a secret. For a word of a log line, one look instead of one for each anchor."""
+    return len(text) < SHORTEST_SECRET or not (
+        _ANCHORS.search(text) or any(secret in text for secret in secrets)
+    )
 
 
 def _find(text: str, words: str, start: int = 0) -> int:

@@ -236,7 +236,7 @@ async def test_a_connection_that_nobody_uses_is_closed_and_its_child_with_it(
     assert opened[0].over
 
 
-async def test_a_secret_is_redacted_for_as_long_as_it_is_in_use(
+async def test_a_secret_of_everybodys_server_is_masked_for_as_long_as_it_is_in_use(
     opened: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A9.10, A28.1"""

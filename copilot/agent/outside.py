@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from copilot import history
+from copilot import history, redaction
 from copilot.agent.commits import uncut
 from copilot.agent.recorder import Recorder
 from copilot.bridge import in_thread
@@ -18,6 +18,7 @@ async def gathered(servers: Sequence[Server], recorder: Recorder) -> Outside:
     """What the servers bring. A user without servers waits for nothing here."""
     if not servers:
         return NOTHING_OUTSIDE
+    redaction.use_own_secrets(value for server in servers for value in server.own_secret_values())
     connections = await recorder.services.reaching_out()
     outside = await connections.gather(servers, recorder.turn.permissions)
     if outside.absent:

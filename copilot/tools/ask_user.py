@@ -14,7 +14,7 @@ from copilot.awaited import question_view
 from copilot.bridge import in_thread
 from copilot.events import QuestionAsked, QuestionClosed
 from copilot.models import Question
-from copilot.redaction import redact
+from copilot.redaction import redact_shapes
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, Arguments, Invocation, Tool, ToolOutput, prose
 
 POLL_SECONDS = 0.25  # one indexed read; the answer arrives in another process, and Redis may be away
@@ -56,8 +56,8 @@ async def ask_user(arguments: AskUser, invocation: Invocation) -> ToolOutput:
         turn_id=UUID(invocation.context.turn_id),
         fence=invocation.context.fence,
         call_id=invocation.call_id,
-        question=redact(arguments.question),
-        choices=[redact(choice) for choice in arguments.choices],
+        question=redact_shapes(arguments.question),
+        choices=[redact_shapes(choice) for choice in arguments.choices],
         allow_text=arguments.allow_text,
         timeout_seconds=min(arguments.timeout_seconds, longest),
     )
@@ -88,6 +88,7 @@ TOOL = Tool(
     name="ask_user",
     arguments=AskUser,
     run=ask_user,
+    returns_user_text=True,
     description=prose(
         __file__, usual=settings.QUESTION_SECONDS, least=SHORTEST_SECONDS, most=LONGEST_SECONDS
     ),

@@ -93,6 +93,8 @@ class AnyTool(ABC):
     repeatable: bool = False
     polling: bool = False
     read_only: bool = False
+    # Its output repeats what people, models or strangers wrote, so no secret of the installation is looked for in it.
+    returns_user_text: bool = False
     interactive: bool = False  # offered only where a person can answer (A12.5)
     network: bool = False  # offered only to turns that may reach out (A20.1)
     sub_sessions: bool = False  # offered only to turns that may start others (A20.1)

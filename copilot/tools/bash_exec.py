@@ -32,6 +32,7 @@ TOOL = Tool(
     arguments=BashExec,
     run=bash_exec,
     description=prose(__file__, usual=USUAL_SECONDS, most=LONGEST_SECONDS),
+    returns_user_text=True,
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,  # the command has its own limit, which the arguments name
     exclusive=True,
     missing=sandbox.missing,

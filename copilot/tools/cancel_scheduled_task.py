@@ -25,6 +25,7 @@ TOOL = Tool(
     arguments=CancelScheduledTask,
     run=cancel_scheduled_task,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=10,
     schedules=True,
 )

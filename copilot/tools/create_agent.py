@@ -37,6 +37,7 @@ TOOL = Tool(
     arguments=CreateAgent,
     run=create_agent,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=30,
     exclusive=True,
 )

@@ -40,6 +40,7 @@ TOOL = Tool(
     arguments=CurrentTime,
     run=current_time,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=10,
     read_only=True,
     repeatable=True,

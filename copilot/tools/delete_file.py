@@ -48,6 +48,7 @@ TOOL = Tool(
     arguments=DeleteFile,
     run=delete_file,
     description=prose(__file__, days=settings.WORKSPACE_TRASH_DAYS),
+    returns_user_text=True,
     timeout_seconds=30,
     approval="ask",
     asks=_asks,

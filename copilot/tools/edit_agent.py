@@ -55,6 +55,7 @@ TOOL = Tool(
     arguments=EditAgent,
     run=edit_agent,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=30,
     exclusive=True,
     asks=_asks,

@@ -21,7 +21,7 @@ from copilot.context import TurnContext
 from copilot.errors import FenceLost, Refused
 from copilot.events import Event, ToolProgressed, ToolStateChanged
 from copilot.providers.base import ToolCall
-from copilot.redaction import redact
+from copilot.redaction import redact, redact_user_text
 from copilot.tools import calls as answers
 from copilot.tools import registry, results
 from copilot.tools.base import AnyTool, Bound, CallOutcome, Invocation, ToolFailed, ToolOutput
@@ -128,6 +128,7 @@ class _Group:
                 short=short,
                 abridged=problem.error_count() > answers.PROBLEMS_NAMED or short.endswith("…"),
                 success=False,
+                user_text=True,
             )
         if tool.interactive and self._asking:
             return results.failure(
@@ -144,7 +145,10 @@ class _Group:
         except ToolFailed as refusal:
             return results.failure(f"Error {refusal.code}: {refusal.message}")
         invocation = Invocation(
-            context=self._context, call_id=call.call_id, emit=self._send, delivered=charge.delivered
+            context=self._context,
+            call_id=call.call_id,
+            emit=partial(self._send, user_text=prepared.tool.returns_user_text),
+            delivered=charge.delivered,
         )
         work = asyncio.create_task(_awaited(prepared.bound, invocation))
         try:
@@ -160,7 +164,7 @@ class _Group:
                 await charge.settle()
         if not finished:
             return results.failure(_too_slow(limit))
-        return _judged(call, work)
+        return _judged(call, prepared.tool, work)
 
     async def _conclude(self, call: ToolCall, result: results.Result, *, duration_ms: int) -> CallOutcome:
         metrics.tool_calls.labels(self._counted_as(call.tool), "ok" if result.success else "error").inc()
@@ -174,12 +178,12 @@ class _Group:
             return name
         return "mcp" if name in self._offered else "unknown"
 
-    def _send(self, event: Event) -> None:
+    def _send(self, event: Event, *, user_text: bool = False) -> None:
         """What a tool tells clients meanwhile; one that was given up on says nothing any more."""
         if not self.open:
             return
         if isinstance(event, ToolProgressed):
-            event = replace(event, message=redact(event.message))
+            event = replace(event, message=(redact_user_text if user_text else redact)(event.message))
         self._emit(event)
 
 
@@ -216,21 +220,22 @@ def _look_away(work: asyncio.Task[ToolOutput]) -> None:
         work.exception()
 
 
-def _judged(call: ToolCall, work: asyncio.Task[ToolOutput]) -> results.Result:
+def _judged(call: ToolCall, tool: AnyTool, work: asyncio.Task[ToolOutput]) -> results.Result:
     """A finished tool's output, or its exception as an error result; losing the turn is nobody's result."""
     if work.cancelled():
         return results.failure("The tool was interrupted.")
     match work.exception():
         case None:
-            return results.of_output(work.result())
+            return results.of_output(work.result(), user_text=tool.returns_user_text)
         case FenceLost() as lost:
             raise lost
         case ToolFailed() | Refused() as refusal:
-            return results.failure(f"Error {refusal.code}: {refusal.message}")
+            message = f"Error {refusal.code}: {refusal.message}"
+            return results.failure(message, user_text=tool.returns_user_text)
         case problem:
             trace = "".join(traceback.format_exception(problem))
             _log.warning("the tool %s raised an exception: %s", call.tool, redact(trace))
-            return results.failure(f"Error {type(problem).__name__}: {problem}")
+            return results.failure(f"Error {type(problem).__name__}: {problem}", user_text=False)
 
 
 def _too_slow(limit: float) -> str:

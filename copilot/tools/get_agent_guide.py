@@ -27,6 +27,7 @@ TOOL = Tool(
     name="get_agent_guide",
     arguments=GetAgentGuide,
     run=get_agent_guide,
+    returns_user_text=True,
     description=prose(__file__),
     timeout_seconds=10,
     read_only=True,

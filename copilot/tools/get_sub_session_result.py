@@ -96,6 +96,7 @@ TOOL = Tool(
     arguments=GetSubSessionResult,
     run=get_sub_session_result,
     description=prose(__file__, usual=settings.SUB_SESSION_WAIT_SECONDS, longest=children.LONGEST_SECONDS),
+    returns_user_text=True,
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     sub_sessions=True,
     polling=True,

@@ -48,6 +48,7 @@ TOOL = Tool(
     arguments=ListFiles,
     run=list_files,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=30,
     read_only=True,
     repeatable=True,

@@ -44,6 +44,7 @@ TOOL = Tool(
     arguments=ListScheduledTasks,
     run=list_scheduled_tasks,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=10,
     read_only=True,
     repeatable=True,

@@ -254,9 +254,9 @@ class McpTool(AnyTool):
         try:
             reply = await self.keeper.call(self.there, arguments, invocation)
         except MCPError as problem:
-            raise ToolFailed("refused", described(problem)) from problem
+            raise ToolFailed("refused", described(problem, self.keeper.server)) from problem
         except ValidationError as problem:
-            raise ToolFailed("unreadable", described(problem)) from problem
+            raise ToolFailed("unreadable", described(problem, self.keeper.server)) from problem
         return mcp_results.output(self.server, reply)
 
 
@@ -268,6 +268,7 @@ def _tool(name: str, server: Server, tool: Described, keeper: _Keeper) -> McpToo
         description=f"{tool.description}\n(A tool of the MCP server {server.name}.)".strip(),
         timeout_seconds=MAX_TOOL_WAIT_SECONDS,
         read_only=believed,
+        returns_user_text=server.owner_id is not None,
         network=True,
         approval="never" if believed or tool.tool in server.never_ask else "ask",
         parameters=tool.parameters,

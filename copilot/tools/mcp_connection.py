@@ -29,7 +29,9 @@ from copilot.tools.mcp_listing import Described
 CONNECT_SECONDS = 10.0  # with the list of tools (A28.2)
 IDLE_SECONDS = 600.0
 CLOSE_SECONDS = 5.0  # for a last word to the server
-REDACTED_SECONDS = 60.0  # after the end: its last answers are still on their way to rows
+REDACTED_SECONDS = (
+    60.0  # after the end of everybody's server: its last answers are still on their way to rows
+)
 MOST_LISTED = 500  # a server that lists without end is cut off
 PROGRESS_SECONDS = 1.0  # at most one remark of a server's per second reaches people
 TOO_SLOW = f"It did not answer within {CONNECT_SECONDS:g} s."
@@ -103,12 +105,17 @@ class Connection:
         self._changed = False  # before the question: what changes meanwhile is asked for the next time
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                listing = await _listing_of(self._client)
+                listing = await self._list(self._client)
         except _PROBLEMS as problem:
             self.close()
-            raise Unavailable(described(problem)) from problem
+            raise Unavailable(described(problem, self.server)) from problem
         self._listed = asyncio.get_running_loop().create_future()
         self._listed.set_result(listing)
+
+    async def _list(self, client: Client) -> Listing:
+        redact = redaction_for(self.server)
+        described = await asyncio.to_thread(mcp_listing.describe, await _tools_of(client), redact)
+        return Listing(tools=described, instructions=redact(client.instructions or ""))
 
     async def _heard(self, message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -154,16 +161,17 @@ class Connection:
         self._forgotten = True
 
     async def _live(self) -> None:
-        secrets = self.server.secret_values()
-        redaction.borrow(secrets)
+        shared = self.server.secret_values() if self.server.owner_id is None else []
+        redaction.borrow(shared)
+        redaction.use_own_secrets(self.server.own_secret_values())
         try:
             await self._live_until_closed()
         except _PROBLEMS as problem:
-            self._end(described(problem))
+            self._end(described(problem, self.server))
         finally:
             self.over = True
             self._end("It hung up.")
-            asyncio.get_running_loop().call_later(REDACTED_SECONDS, redaction.give_back, secrets)
+            asyncio.get_running_loop().call_later(REDACTED_SECONDS, redaction.give_back, shared)
 
     async def _live_until_closed(self) -> None:
         """The scope is around everything that is opened: what ends it, ends that in the right order."""
@@ -176,7 +184,7 @@ class Connection:
                 # Without callbacks for sampling, elicitation and roots the SDK declines them (A28.5).
             )
             async with client:
-                listing = await _listing_of(client)
+                listing = await self._list(client)
                 self._client = client
                 scope.deadline = math.inf
                 if not self._listed.done():
@@ -199,13 +207,6 @@ class Connection:
         if not self._listed.done():
             self._listed.set_exception(Unavailable(why))
             self._listed.exception()  # nobody may be waiting any more
-
-
-async def _listing_of(client: Client) -> Listing:
-    tools = await _tools_of(client)
-    return Listing(
-        tools=await asyncio.to_thread(mcp_listing.describe, tools), instructions=client.instructions or ""
-    )
 
 
 async def _tools_of(client: Client) -> list[types.Tool]:
@@ -238,7 +239,12 @@ class _Progress:
 # --- words -------------------------------------------------------------------------------------------
 
 
-def described(problem: BaseException) -> str:
+def redaction_for(server: Server) -> Callable[[str], str]:
+    """A user's server was never given a secret of the installation, so what it says cannot hold one."""
+    return redaction.redact if server.owner_id is None else redaction.redact_user_text
+
+
+def described(problem: BaseException, server: Server) -> str:
     """One sentence for people; what libraries say may name inner addresses and secrets."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
@@ -248,7 +254,7 @@ def described(problem: BaseException) -> str:
         case MCPError(code=code) if code == CONNECTION_CLOSED:
             return "It hung up."
         case MCPError():
-            return f"It refused: {redaction.redact(mcp_listing.foreign(problem.message))[:300]}"
+            return f"It refused: {redaction_for(server)(mcp_listing.foreign(problem.message))[:300]}"
         case httpx2.ConnectError() | httpx2.ConnectTimeout():
             return "It could not be reached."
         case httpx2.TimeoutException() | TimeoutError():

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -18,7 +18,6 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from copilot.events import JSON
 from copilot.mcp import Listed
-from copilot.redaction import redact
 from copilot.rows import storable
 from copilot.tags import block, escape, escape_server_tags
 from copilot.tools.calls import canonical
@@ -54,7 +53,7 @@ class Described:
     left_out: str = ""
 
     def listed(self) -> Listed:
-        shown = storable(redact(self.description))[:SHOWN_CHARACTERS]
+        shown = storable(self.description)[:SHOWN_CHARACTERS]
         return Listed(
             name=self.tool[:200],
             description=shown,
@@ -64,14 +63,14 @@ class Described:
         )
 
 
-def describe(tools: Iterable[types.Tool]) -> tuple[Described, ...]:
+def describe(tools: Iterable[types.Tool], redact: Callable[[str], str] = str) -> tuple[Described, ...]:
     """Every tool of a server's list; takes its time, so not on the loop."""
-    return tuple(_described(tool) for tool in tools)
+    return tuple(_described(tool, redact) for tool in tools)
 
 
-def _described(tool: types.Tool) -> Described:
+def _described(tool: types.Tool, redact: Callable[[str], str]) -> Described:
     name = foreign(tool.name)
-    description = foreign(tool.description or tool.title or "")[:DESCRIPTION_CHARACTERS]
+    description = foreign(redact(tool.description or tool.title or ""))[:DESCRIPTION_CHARACTERS]
     try:
         parameters = _parameters(tool.input_schema)
     except _Unfit as problem:
@@ -216,7 +215,7 @@ def instructions(said: Iterable[tuple[str, str]]) -> str:
     parts: list[str] = []
     left = ALL_INSTRUCTIONS_CHARACTERS
     for server, text in sorted(said):
-        words = escape(_control.sub("", storable(redact(text.strip()))))[:INSTRUCTIONS_CHARACTERS]
+        words = escape(_control.sub("", storable(text.strip())))[:INSTRUCTIONS_CHARACTERS]
         part = f"From the MCP server {escape(server)}:\n{words}"[:left]
         if words and part:
             left -= len(part)

@@ -8,7 +8,7 @@ from pydantic import StringConstraints
 
 from copilot import memories
 from copilot.bridge import in_thread
-from copilot.redaction import redact
+from copilot.redaction import redact_shapes
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 
 
@@ -19,7 +19,7 @@ class MemoryAdd(Arguments):
 
 
 async def memory_add(arguments: MemoryAdd, invocation: Invocation) -> ToolOutput:
-    item = await in_thread(memories.add, invocation.context.user_id, redact(arguments.text))
+    item = await in_thread(memories.add, invocation.context.user_id, redact_shapes(arguments.text))
     return ToolOutput(value={"id": str(item.id), "text": item.text})
 
 
@@ -28,6 +28,7 @@ TOOL = Tool(
     arguments=MemoryAdd,
     run=memory_add,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=10,
     memory=True,
 )

@@ -25,6 +25,7 @@ TOOL = Tool(
     arguments=MemoryForget,
     run=memory_forget,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=10,
     memory=True,
 )

@@ -34,6 +34,7 @@ TOOL = Tool(
     arguments=MemorySearch,
     run=memory_search,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=10,
     read_only=True,
     repeatable=True,

@@ -43,6 +43,7 @@ TOOL = Tool(
     arguments=PythonExec,
     run=python_exec,
     description=prose(__file__, usual=USUAL_SECONDS, most=LONGEST_SECONDS),
+    returns_user_text=True,
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,  # the code has its own limit, which the arguments name
     exclusive=True,
     missing=_missing,

@@ -65,6 +65,7 @@ TOOL = Tool(
     arguments=ReadFile,
     run=read_file,
     description=prose(__file__, most=MAX_CHARACTERS),
+    returns_user_text=True,
     timeout_seconds=30,
     read_only=True,
     repeatable=True,

@@ -34,6 +34,7 @@ TOOL = Tool(
     arguments=ReadToolResult,
     run=read_tool_result,
     description=prose(__file__, most=MAX_CHARACTERS),
+    returns_user_text=True,
     timeout_seconds=30,
     read_only=True,
     repeatable=True,

@@ -16,7 +16,7 @@ from copilot.bridge import retried
 from copilot.errors import StorageUnavailable
 from copilot.models import WorkspaceFile
 from copilot.providers.base import ImagePart, ToolCall
-from copilot.redaction import redact
+from copilot.redaction import redact, redact_user_text
 from copilot.tags import escape_server_tags
 from copilot.tools import scans
 from copilot.tools.base import LEAST_CHARACTERS, CallOutcome, ToolOutput
@@ -36,6 +36,7 @@ class Result:
 
     text: str
     success: bool
+    user_text: bool = False  # written by people, models or strangers: no place to look for our own secrets
     short: str | None = None
     abridged: bool = False  # … and lacks something that the text has
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
@@ -63,11 +64,12 @@ class Room:
         return content, truncated
 
 
-def failure(text: str) -> Result:
-    return Result(text=text, success=False)
+def failure(text: str, *, user_text: bool = True) -> Result:
+    """A sentence of ours, which may quote what the model said; only exceptions could quote more."""
+    return Result(text=text, success=False, user_text=user_text)
 
 
-def of_output(output: ToolOutput) -> Result:
+def of_output(output: ToolOutput, *, user_text: bool = False) -> Result:
     """Text as it is, anything else as JSON with sorted keys; media must be what they say (A9.9)."""
     if any(sniffing.image_type(part.data) != part.mime for part in output.media):
         return failure("Error: the tool returned media with invalid encoding.")
@@ -76,6 +78,7 @@ def of_output(output: ToolOutput) -> Result:
     return Result(
         text=text,
         success=output.success,
+        user_text=user_text,
         media=output.media,
         cost_microdollars=output.cost_microdollars,
         session_id=output.session_id,
@@ -93,8 +96,8 @@ async def conclude(
 ) -> CallOutcome:
     """The outcome of a call; what the model or the preview lacks is kept whole before anybody hears of it."""
     media, left_out = await _kept_images(UUID(session_id), result.media)
-    text = "\n\n".join([await _clean(result.text), *left_out])
-    shown = clean(result.short) if result.short is not None else text
+    text = "\n\n".join([await _clean(result.text, result.user_text), *left_out])
+    shown = clean(result.short, result.user_text) if result.short is not None else text
     content, truncated = room.take(shown, call.call_id)
     file_id = None
     if truncated or result.abridged or len(text) > PREVIEW_CHARACTERS:
@@ -114,14 +117,17 @@ async def conclude(
     )
 
 
-async def _clean(text: str) -> str:
-    return clean(text) if len(text) < LARGE_CHARACTERS else await asyncio.to_thread(clean, text)
+async def _clean(text: str, user_text: bool) -> str:
+    if len(text) < LARGE_CHARACTERS:
+        return clean(text, user_text)
+    return await asyncio.to_thread(clean, text, user_text)
 
 
-def clean(text: str) -> str:
+def clean(text: str, user_text: bool = False) -> str:
     """Fit to be stored and shown: no control characters but newline and tab, no half characters, no secrets."""
     pieces = (text[at : at + CHUNK_CHARACTERS] for at in range(0, len(text), CHUNK_CHARACTERS))
-    return redact("".join(_SURROGATES.sub("\ufffd", _UNWANTED.sub("", piece)) for piece in pieces))
+    whole = "".join(_SURROGATES.sub("\ufffd", _UNWANTED.sub("", piece)) for piece in pieces)
+    return redact_user_text(whole) if user_text else redact(whole)
 
 
 async def _kept(session_id: str, call_id: str, text: str) -> str | None:

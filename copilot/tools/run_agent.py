@@ -85,6 +85,7 @@ TOOL = Tool(
     arguments=RunAgent,
     run=run_agent,
     description=prose(__file__, longest=children.LONGEST_SECONDS),
+    returns_user_text=True,
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     sub_sessions=True,
     billable=True,

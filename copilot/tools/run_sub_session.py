@@ -79,6 +79,7 @@ TOOL = Tool(
     name="run_sub_session",
     arguments=RunSubSession,
     run=run_sub_session,
+    returns_user_text=True,
     description=prose(
         __file__,
         usual=settings.SUB_SESSION_WAIT_SECONDS,

@@ -12,7 +12,7 @@ from copilot import cron, schedules
 from copilot.bridge import in_thread
 from copilot.context import Arrival
 from copilot.errors import InvalidRequest
-from copilot.redaction import redact
+from copilot.redaction import redact_shapes
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 
 WHERE = {"this": "This conversation.", "new": "A new conversation for every run, named after the task."}
@@ -52,7 +52,7 @@ async def schedule_task(arguments: ScheduleTask, invocation: Invocation) -> Tool
     if here and context.reply is not None and not context.channel.async_delivery:
         return ToolOutput(value={"delivery_unsupported": True, "error": NO_NEWS_HERE}, success=False)
     asked = schedules.Asked(
-        prompt=redact(arguments.prompt),
+        prompt=redact_shapes(arguments.prompt),
         agent_id=arguments.agent_id,
         inputs=arguments.inputs,
         cron=arguments.cron,
@@ -77,6 +77,7 @@ TOOL = Tool(
     arguments=ScheduleTask,
     run=schedule_task,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=10,
     schedules=True,
     approval="manual_only",

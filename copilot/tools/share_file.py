@@ -46,6 +46,7 @@ TOOL = Tool(
     arguments=ShareFile,
     run=share_file,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=30,
     approval="manual_only",
 )

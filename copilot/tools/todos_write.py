@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, model_validator
 from copilot import sessions
 from copilot.bridge import in_thread
 from copilot.events import Todo, TodosChanged
-from copilot.redaction import redact
+from copilot.redaction import redact_shapes
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 
 MAX_ITEMS = 50
@@ -33,7 +33,7 @@ class TodosWrite(Arguments):
 
 
 async def todos_write(arguments: TodosWrite, invocation: Invocation) -> ToolOutput:
-    items = [Todo(text=redact(item.text), status=item.status) for item in arguments.items]
+    items = [Todo(text=redact_shapes(item.text), status=item.status) for item in arguments.items]
     context = invocation.context
     await in_thread(sessions.set_todos, UUID(context.turn_id), context.fence, items)
     invocation.emit(TodosChanged(items=items))
@@ -46,6 +46,7 @@ TOOL = Tool(
     arguments=TodosWrite,
     run=todos_write,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=10,
     exclusive=True,
     repeatable=True,

@@ -50,6 +50,7 @@ TOOL = Tool(
     arguments=ViewAgentOutput,
     run=view_agent_output,
     description=prose(__file__, longest=children.LONGEST_SECONDS),
+    returns_user_text=True,
     timeout_seconds=MAX_TOOL_WAIT_SECONDS,
     sub_sessions=True,
     polling=True,

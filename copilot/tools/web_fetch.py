@@ -59,6 +59,7 @@ def made(client: Callable[[], net.Client]) -> Tool[WebFetch]:
         arguments=WebFetch,
         run=web_fetch,
         description=prose(__file__, usual=USUAL_CHARACTERS, most=MAX_CHARACTERS),
+        returns_user_text=True,
         timeout_seconds=30,
         read_only=True,
         repeatable=True,

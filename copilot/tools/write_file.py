@@ -105,5 +105,6 @@ TOOL = Tool(
     arguments=WriteFile,
     run=write_file,
     description=prose(__file__),
+    returns_user_text=True,
     timeout_seconds=30,
 )

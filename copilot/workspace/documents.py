@@ -13,7 +13,7 @@ import msgspec
 
 from copilot.events import JSON
 from copilot.previews import redacted_arguments
-from copilot.redaction import redact
+from copilot.redaction import redact_shapes
 
 SCHEMA = "pilothouse.conversation/1"
 KINDS = ("user", "assistant", "reasoning", "tool_call", "tool_result", "summary")
@@ -162,16 +162,20 @@ def role_of(kind: str) -> Role:
 
 
 def _part(line: Line, ends: Sequence[int]) -> AnyPart:
-    """A person's own words stay as they are; whatever a model or a tool wrote loses its secrets."""
+    """A person's own words stay as they are; whatever a model or a tool wrote loses what looks like a key.
+
+    Values of this installation are not looked for: they were masked before the row was stored, and an imported row
+    would tell its author which guesses are secrets.
+    """
     match line.kind:
         case "user":
             return Said(text=line.text)
         case "summary":
             anchor = line.data.get("anchor")
             place = anchor if isinstance(anchor, int) else line.sequence
-            return Summarised(text=redact(line.text), through=bisect_right(ends, place))
+            return Summarised(text=redact_shapes(line.text), through=bisect_right(ends, place))
         case "reasoning":
-            return Reasoned(text=redact(line.text))
+            return Reasoned(text=redact_shapes(line.text))
         case "tool_call":
             arguments = line.data.get("arguments")
             return Called(
@@ -185,11 +189,11 @@ def _part(line: Line, ends: Sequence[int]) -> AnyPart:
                 call_id=line.call_id,
                 tool=str(line.data.get("tool", "")),
                 success=line.data.get("success") is not False,
-                text=redact(line.text),
+                text=redact_shapes(line.text),
                 duration_ms=took if isinstance(took, int) else 0,
             )
         case _:
-            return Answered(text=redact(line.text))
+            return Answered(text=redact_shapes(line.text))
 
 
 # --- messages → bytes --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from copilot.events import JSON
-from copilot.redaction import redact
+from copilot.redaction import redact_shapes
 from copilot.tags import drop_server_blocks, strip_server_tags
 
 TOOL_CHARACTERS = 20_000  # of the arguments, and of the output, of one call
@@ -174,7 +174,7 @@ def _cleaner(members: Mapping[str, str]) -> Callable[[str], str]:
     names = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, known))})(?!\w)") if known else None
 
     def clean(text: str) -> str:
-        text = redact(strip_server_tags(drop_server_blocks(text)))
+        text = redact_shapes(strip_server_tags(drop_server_blocks(text)))
         return names.sub(lambda found: members[found.group()], text) if names else text
 
     return clean
