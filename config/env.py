@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
+from config.core.database import libpq_names
+
 _env = environ.Env()
+_URL_EXAMPLE = "postgres://user:password@host:5432/database"
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_DRIVER_FLAGS = frozenset({"server_side_binding"})
+_DRIVER_NUMBERS = frozenset(
+    {
+        "prepare_threshold",
+        "connect_timeout",
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "tcp_user_timeout",
+    }
+)
 _UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
 
@@ -99,11 +116,41 @@ def integers(name: str, default: list[int], *, least: int = 0, most: int | None 
     return numbers
 
 
-def database(name: str, default: str) -> dict[str, object]:
+def database(name: str, default: str, *, options: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Read a Postgres URL into Django's form; what its query says wins over `options`."""
+    url = text(name) or default
+    if not url.startswith(("postgres://", "postgresql://")):
+        raise ImproperlyConfigured(f"{name} must begin with postgres://, as in {_URL_EXAMPLE}")
     try:
-        return dict(_env.db_url_config(text(name, default)))
-    except ValueError as problem:
-        raise ImproperlyConfigured(f"{name} is not a database URL") from problem
+        config = dict(_env.db_url_config(url))
+    except ValueError:  # its text holds the password
+        raise ImproperlyConfigured(f"{name} is not a valid URL: it must look like {_URL_EXAMPLE}") from None
+    given = config.get("OPTIONS", {})
+    if not config["NAME"] and "service" not in given:
+        raise ImproperlyConfigured(f"{name} names no database: it must look like {_URL_EXAMPLE}")
+    config["OPTIONS"] = {**(options or {}), **{key: _database_option(name, key, given[key]) for key in given}}
+    return config
+
+
+def _database_option(variable: str, key: str, value: object) -> object:
+    """Refuse what libpq would refuse only at the first connection, or not at all."""
+    if key in _DRIVER_FLAGS:
+        if str(value).lower() not in {"true", "false"}:
+            raise ImproperlyConfigured(f"{variable}: {key} must be true or false, not {value!r}")
+        return str(value).lower() == "true"
+    if key == "prepare_threshold" and str(value).lower() == "none":
+        return None  # for poolers that know no prepared statements
+    if key in _DRIVER_NUMBERS and not isinstance(value, int):
+        raise ImproperlyConfigured(f"{variable}: {key} must be a whole number, not {value!r}")
+    if key == "sslmode" and value not in _SSL_MODES:
+        raise ImproperlyConfigured(
+            f"{variable}: sslmode must be one of {', '.join(_SSL_MODES)}, not {value!r}"
+        )
+    if key not in libpq_names() | _DRIVER_FLAGS | {"prepare_threshold", "assume_role"}:
+        raise ImproperlyConfigured(
+            f"{variable}: Postgres has no connection option {key!r}; check its spelling"
+        )
+    return value
 
 
 def choice(name: str, default: str, allowed: tuple[str, ...]) -> str:

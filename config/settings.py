@@ -105,21 +105,24 @@ DIAG_AUDIT_DAYS = env.integer("DIAG_AUDIT_DAYS", 400, least=1)
 # --- servers -----------------------------------------------------------------------------------------
 DATABASES = {
     "default": {
-        **env.database("DATABASE_URL", "postgres://127.0.0.1:5432/pilothouse"),
         "CONN_MAX_AGE": None,  # threads keep theirs; a broken one is noticed and replaced
         "CONN_HEALTH_CHECKS": True,
-        # Statements are planned once per connection: half the server's time on a turn's short road. Poolers in
-        # transaction mode must support prepared statements (pgbouncer ≥ 1.21).
-        "OPTIONS": {
-            "server_side_binding": True,
-            "prepare_threshold": 3,
-            # A server that vanished without a word is noticed within half a minute; by itself TCP takes a quarter hour.
-            "connect_timeout": 5,
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 20_000,
-        },
+        **env.database(
+            "DATABASE_URL",
+            "postgres://127.0.0.1:5432/pilothouse",
+            # Defaults: what the URL says wins. Statements are planned once per connection: half the server's time on a
+            # turn's short road. Poolers in transaction mode must support prepared statements (pgbouncer ≥ 1.21).
+            options={
+                "server_side_binding": True,
+                "prepare_threshold": 3,
+                # A server that vanished without a word is noticed within half a minute; by itself TCP takes a quarter hour.
+                "connect_timeout": 5,
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 20_000,
+            },
+        ),
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -16,8 +16,8 @@ import psycopg
 from django.conf import settings
 from django.db import connection
 from django.db.utils import DatabaseError
-from psycopg.conninfo import make_conninfo
 
+from config.core.database import connection_string
 from copilot.evidence import LOCK_SPACE
 from copilot.live import beats
 from copilot.live.client import RedisDown
@@ -122,7 +122,7 @@ class Beat(threading.Thread):
     def _hold_lock(self) -> None:
         """The lock lives on a connection of its own: the server frees it the moment this process dies."""
         if self._lock is None or self._lock.closed:
-            self._lock = psycopg.connect(_connection_string(), autocommit=True)
+            self._lock = psycopg.connect(connection_string(), autocommit=True)
             self._lock.execute("SELECT pg_advisory_lock(%s, %s)", [LOCK_SPACE, self.identity.lock_key])
         else:
             self._lock.execute("SELECT 1")
@@ -153,12 +153,6 @@ class Beat(threading.Thread):
                     "draining": self._draining,
                 },
             )
-
-
-def _connection_string() -> str:
-    parameters = connection.get_connection_params()
-    known = ("dbname", "user", "password", "host", "port")
-    return make_conninfo("", **{name: parameters[name] for name in known if name in parameters})
 
 
 # --- the dead -----------------------------------------------------------------------------------------

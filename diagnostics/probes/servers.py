@@ -16,6 +16,7 @@ from django.core.mail import get_connection
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
+from config.core.database import connection_string
 from copilot.errors import Unavailable
 from copilot.queries import reaper_silent_seconds, redis_health, workers_seen
 from diagnostics.broker import QUEUES, UNREACHABLE, depths
@@ -107,14 +108,9 @@ def _migrations_on_disk() -> frozenset[tuple[str, str]]:
 
 def _database() -> psycopg.Connection[tuple[object, ...]]:
     """A connection of its own: a probe must not wait for the pool it reports on."""
-    parameters = connection.get_connection_params()
-    chosen = {
-        name: parameters[name]
-        for name in ("dbname", "user", "password", "host", "port")
-        if name in parameters
-    }
     limits = f"-c statement_timeout={STATEMENT_SECONDS * 1000}"
-    return psycopg.connect(**chosen, connect_timeout=CONNECT_SECONDS, autocommit=True, options=limits)
+    given = connection_string(connect_timeout_seconds=CONNECT_SECONDS, server_options=limits)
+    return psycopg.connect(given, autocommit=True)
 
 
 # --- Redis, broker, workers --------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from weakref import WeakValueDictionary
 
 import psycopg
 from django.db import connection
-from psycopg.conninfo import make_conninfo
 
+from config.core.database import connection_string
 from copilot.queries import readers
 from linking import platforms
 from linking.outbound import records
@@ -54,7 +54,7 @@ class _Locks:
 
     def _ask(self, statement: str, turn_id: UUID) -> bool:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(_connection_string(), autocommit=True)
+            self._connection = psycopg.connect(connection_string(), autocommit=True)
         found = self._connection.execute(statement, [LOCK_SPACE, _lock_key(turn_id)]).fetchone()
         return found is not None and found[0]
 
@@ -62,12 +62,6 @@ class _Locks:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _connection_string() -> str:
-    given = connection.get_connection_params()
-    names = ("host", "port", "user", "password", "dbname")
-    return make_conninfo(**{name: given[name] for name in names if given.get(name)})
 
 
 class Courier:
