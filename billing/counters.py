@@ -36,37 +36,38 @@ PREVIEW_SECONDS = 15 * 60  # a price that was named is charged, if the user deci
 ALERT_SECONDS = 60 * 60  # the same alert is mailed once in them
 ENTITLEMENT_LIFE = timedelta(days=8)  # of a user who stays away; a change of the row acts at once
 _NONE = "-"
+_PREFIX = settings.REDIS_KEY_PREFIX  # several installations may share one Redis
 
 
 # --- keys: one hash tag per user, so that a cluster holds them together ---------------------------------
 
 
 def cost_key(user_id: int, window: Window) -> str:
-    return f"billing:cost:{{{user_id}}}:{window.kind[0].lower()}:{window.label}"
+    return f"{_PREFIX}:billing:cost:{{{user_id}}}:{window.kind[0].lower()}:{window.label}"
 
 
 def entitlement_key(user_id: int) -> str:
-    return f"billing:entitlement:{{{user_id}}}"
+    return f"{_PREFIX}:billing:entitlement:{{{user_id}}}"
 
 
 def holds_key(user_id: int) -> str:
-    return f"billing:holds:{{{user_id}}}"
+    return f"{_PREFIX}:billing:holds:{{{user_id}}}"
 
 
 def reset_key(user_id: int) -> str:
-    return f"billing:reset:{{{user_id}}}"
+    return f"{_PREFIX}:billing:reset:{{{user_id}}}"
 
 
 def pending_key(user_id: int, age: str) -> str:
-    return f"billing:pending:{{{user_id}}}:{age}"
+    return f"{_PREFIX}:billing:pending:{{{user_id}}}:{age}"
 
 
 def preview_key(user_id: int, price_id: str) -> str:
-    return f"billing:preview:{{{user_id}}}:{price_id}"
+    return f"{_PREFIX}:billing:preview:{{{user_id}}}:{price_id}"
 
 
 def alert_key(about: str) -> str:
-    return f"billing:alert:{sha256(about.encode()).hexdigest()}"
+    return f"{_PREFIX}:billing:alert:{sha256(about.encode()).hexdigest()}"
 
 
 # --- values ---------------------------------------------------------------------------------------------

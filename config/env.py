@@ -42,6 +42,16 @@ def text(name: str, default: str = "") -> str:
     return os.environ.get(name, default)
 
 
+def label(name: str, default: str) -> str:
+    """Read a short name that goes into keys and patterns."""
+    value = os.environ.get(name) or default
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value):
+        raise ImproperlyConfigured(
+            f"{name} must be 1 to 40 letters, digits, dots, dashes or underscores, not {value!r}"
+        )
+    return value
+
+
 def flag(name: str, default: bool) -> bool:
     value = os.environ.get(name, "").strip().lower()
     if not value:

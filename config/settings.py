@@ -127,7 +127,7 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
-REDIS_KEY_PREFIX = env.text("REDIS_KEY_PREFIX", "ph")
+REDIS_KEY_PREFIX = env.label("REDIS_KEY_PREFIX", "ph")
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
     "shared": {  # short-lived counts that all processes see; nothing that must not be lost

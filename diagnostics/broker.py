@@ -32,9 +32,16 @@ def depths() -> Depths:
 
 
 def depth(link: Connection, queue: str) -> int:
-    """A queue that nobody has used yet does not exist; a look must not make it."""
+    """Count the tasks that wait; a queue that nobody has used yet does not exist, and a look must not make it.
+
+    On Redis the list is asked itself: kombu's passive declaration forgets REDIS_KEY_PREFIX, so it saw no queue of ours
+    and could see another installation's.
+    """
     try:
         with link.channel() as channel:
+            client = getattr(channel, "client", None)
+            if client is not None:
+                return int(client.llen(queue))
             declared = Queue(queue, channel=channel).queue_declare(passive=True)
             return int(getattr(declared, "message_count", 0))  # a named tuple, whatever the stubs say
     except link.channel_errors:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
@@ -106,8 +107,14 @@ def test_a_flush_is_healed_by_the_next_check(ada, redis_clean):
 def test_keys_have_the_names_operators_know(ada):
     """B5.3: one slot per user, the ISO year in the week."""
     at = datetime(2027, 1, 1, tzinfo=UTC)
-    assert counters.cost_key(7, plans.day_of(at)) == "billing:cost:{7}:d:2027-01-01"
-    assert counters.cost_key(7, plans.week_of(at)) == "billing:cost:{7}:w:2026-W53"
+    assert (
+        counters.cost_key(7, plans.day_of(at))
+        == f"{settings.REDIS_KEY_PREFIX}:billing:cost:{{7}}:d:2027-01-01"
+    )
+    assert (
+        counters.cost_key(7, plans.week_of(at))
+        == f"{settings.REDIS_KEY_PREFIX}:billing:cost:{{7}}:w:2026-W53"
+    )
 
 
 def test_recording_creates_no_key_and_raises_one_that_is_there(ada):
