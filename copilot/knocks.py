@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from importlib import import_module
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from django.conf import settings
 from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY, get_user_model
 from django.utils.crypto import constant_time_compare
 
+from config.core.urls import host_and_port
 from copilot import api_keys
 from copilot.live import tickets
 
@@ -91,4 +92,4 @@ def _origin_fits(knock: Knock) -> bool:
     origin = knock.headers.get("origin")
     if origin is None:
         return True
-    return urlsplit(origin).netloc == knock.headers.get("host") or origin in settings.CSRF_TRUSTED_ORIGINS
+    return host_and_port(origin) == knock.headers.get("host") or origin in settings.CSRF_TRUSTED_ORIGINS

@@ -1,29 +1,36 @@
-"""Markdown of stored messages to safe HTML, with the same look the browser gives to live ones (W2.1)."""
+"""Markdown of stored messages to safe HTML, with the same look the browser gives to live ones.
+
+Strangers write these texts, so rendering never raises and has bounds: a text that is too long, comes too late on a
+costly page or breaks the renderer is shown as it was written. Code is coloured in the browser alone, because the
+expressions of highlighters take quadratic time on texts made for it.
+"""
 
 from __future__ import annotations
 
 import re
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import islice
-from urllib.parse import urlsplit
 
 import nh3
+import structlog
+from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
-from pygments.util import ClassNotFound
 
-from copilot import formulas
+from config.core.urls import split_url
+from copilot import formulas, metrics
 
-HIGHLIGHTED_CHARACTERS = 20_000  # beyond it colour costs more than it helps; the text stays
+log = structlog.get_logger("markdown")
+MAX_CHARACTERS = 100_000  # of one text; the slowest texts take 30 µs per character
+PAGE_SECONDS = 2.0  # of CPU for all texts of a page; a megabyte of ordinary Markdown
 PREVIEW = '<button type="button" class="quiet" data-act="open-code">Preview</button>'
 SHOWN_LANGUAGES = ("html", "svg")  # whose blocks the panel can show
 CODE_BLOCKS = ("fence", "code_block")
@@ -33,6 +40,7 @@ _FILE = r"workspace://[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-
 BARE_LINK_OR_FILE = re.compile(rf"https?{_REST}|{_FILE}(?:[/#?][^\s<>\"'`]*[^\s<>\"'`.,:;!?)\]}}*_])?")
 WORKSPACE = "workspace://"
 TASK = re.compile(r"\[([ xX])\] +(?=\S)")
+OWN_PATH = re.compile(r"/[^/\\]")
 OWN_LINKS = "noopener noreferrer nofollow"
 TAGS = {
     *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote"),
@@ -52,8 +60,6 @@ ATTRIBUTES = {
     "button": {"class", "type", "data-act"},
 }
 
-_formatter = HtmlFormatter(nowrap=True, classprefix="py-")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Linked:
@@ -67,11 +73,64 @@ class Linked:
 FindFile = Callable[[str], Linked | None]  # by its URI; None for what these readers cannot have
 
 
-def render(text: str, *, find_file: FindFile | None = None, rel: str = OWN_LINKS) -> SafeString:
-    """Sanitised HTML. Raw HTML in the text is shown as text; images become links, as nothing foreign is loaded.
+class PageBudget:
+    """Bound the CPU time that the Markdown of one page takes; texts after it is spent are shown as written."""
 
-    With `find_file`, files of the workspace are links and pictures of ours, or said to be missing.
+    def __init__(self, seconds: float = PAGE_SECONDS) -> None:
+        self._seconds_left = seconds
+
+    @property
+    def is_spent(self) -> bool:
+        return self._seconds_left <= 0
+
+    def spend(self, seconds: float) -> None:
+        self._seconds_left -= seconds
+
+
+def render(
+    text: str,
+    *,
+    find_file: FindFile | None = None,
+    rel: str = OWN_LINKS,
+    budget: PageBudget | None = None,
+) -> SafeString:
+    """Return sanitised HTML, or the text as it was written where it cannot be rendered; never raise.
+
+    Raw HTML in the text is shown as text; images become links, as nothing foreign is loaded. With `find_file`, files
+    of the workspace are links and pictures of ours, or said to be missing.
     """
+    if len(text) > MAX_CHARACTERS:
+        return _unrendered(text, "too_long")
+    if budget is not None and budget.is_spent:
+        return _unrendered(text, "page_budget")
+    began = time.thread_time()
+    try:
+        return _render_safely(text, find_file=find_file, rel=rel)
+    except Exception as problem:  # noqa: BLE001 - one text must not take its page down
+        report_failure("markdown_failed", problem, characters=len(text))
+        return _unrendered(text, "failed")
+    finally:
+        if budget is not None:
+            budget.spend(time.thread_time() - began)
+
+
+def render_as_written(text: str) -> SafeString:
+    return format_html('<div class="as-written" dir="auto">{}</div>', text)
+
+
+def report_failure(event: str, problem: Exception, **fields: object) -> None:
+    """Log where rendering failed; the message of the error may quote the text, so it is left out."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    log.error(event, error=type(problem).__name__, place=place, **fields)
+
+
+def _unrendered(text: str, reason: str) -> SafeString:
+    metrics.unrendered_texts.labels(reason=reason).inc()
+    return render_as_written(text)
+
+
+def _render_safely(text: str, *, find_file: FindFile | None, rel: str) -> SafeString:
     html = nh3.clean(
         _markdown.render(text, {"find_file": find_file}),
         tags=TAGS,
@@ -85,12 +144,14 @@ def render(text: str, *, find_file: FindFile | None = None, rel: str = OWN_LINKS
 
 def _only_our_pictures(tag: str, attribute: str, value: str) -> str | None:
     """Whatever the rules below let through: a page loads nothing from elsewhere."""
-    foreign = tag == "img" and attribute == "src" and not re.match(r"/[^/\\]", value)
+    foreign = tag == "img" and attribute == "src" and not OWN_PATH.match(value)
     return None if foreign else value
 
 
 def code_block(text: str, index: int) -> str | None:
     """What stands in the code block of this number, from 0, as the page counts them; None if there is none."""
+    if len(text) > MAX_CHARACTERS:
+        return None
     blocks = (token for token in _markdown.parse(text) if token.type in CODE_BLOCKS)
     token = next(islice(blocks, index, None), None)
     return None if token is None else token.content
@@ -105,18 +166,8 @@ def _fence(
     return (
         f'<div class="code"><div class="code-head"><span>{escape(language or "text")}</span>{preview}'
         '<button type="button" class="quiet" data-act="copy-code">Copy</button></div>'
-        f'<div class="code-body" tabindex="0"><pre><code>{_coloured(token.content, language)}</code></pre></div></div>'
+        f'<div class="code-body" tabindex="0"><pre><code>{escape(token.content, quote=False)}</code></pre></div></div>'
     )
-
-
-def _coloured(code: str, language: str) -> str:
-    if not language or len(code) > HIGHLIGHTED_CHARACTERS:
-        return escape(code, quote=False)
-    try:
-        lexer = get_lexer_by_name(language, stripnl=False)
-    except ClassNotFound:
-        return escape(code, quote=False)
-    return str(highlight(code, lexer, _formatter))
 
 
 def _link_open(
@@ -132,8 +183,9 @@ def _link_open(
 
 
 def _leads_away(href: str) -> bool:
-    """From this site: by a whole address, or by one that only leaves out how it is fetched."""
-    return bool(urlsplit(href).scheme) or href.startswith("//")
+    """Tell whether an address leaves this site; one that cannot be parsed counts as foreign."""
+    parts = split_url(href)
+    return parts is None or bool(parts.scheme) or href.startswith("//")
 
 
 def _lead_to_file(token: Token, linked: Linked | None) -> None:

@@ -118,3 +118,14 @@ share_hits = Counter(
     "What strangers asked of shares, by door (page, file, zip, unlock) and outcome (served, refused, limited).",
     ["door", "outcome"],
 )
+share_renders = Counter(
+    "pilothouse_share_renders_total",
+    "Conversations of share pages by outcome: cached, rendered, busy (another one took too long).",
+    ["outcome"],
+)
+unrendered_texts = Counter(
+    "pilothouse_unrendered_texts_total",
+    "Texts of messages shown as written, by reason: failed (an error, see the log), too_long, page_budget, "
+    "row_failed (a whole row).",
+    ["reason"],
+)

@@ -1,23 +1,38 @@
-"""A published payload as the share page shows it: rendered, labelled, its files found or missing (S11)."""
+"""A published payload as the share page shows it: rendered, labelled, its files found or missing.
+
+What is shown of a share changes only with its files, so its HTML is made once and kept: a page that anybody may open
+as often as they like must not cost its rendering every time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 from uuid import UUID
 
+import msgspec
+from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
-from copilot import markdown
+from copilot import markdown, metrics
+from copilot.errors import TooMany
 from copilot.events import tool_label
 from copilot.markdown import Linked
-from copilot.models import WorkspaceFile
+from copilot.models import Share, WorkspaceFile
 from copilot.workspace import publication
 from copilot.workspace.publication import Entry, Payload, Said, Step, Thought
 
 STRANGERS_LINKS = "nofollow noopener ugc"
+CACHE_BYTES = 64 * 2**20  # of compressed HTML in each web process
+WAIT_SECONDS = 5.0  # for the share that is being rendered before
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/svg+xml")
 
 
@@ -71,16 +86,29 @@ class Files:
 
 
 def items(payload: Payload, files: Files) -> list[Item]:
-    return [_item(entry, files) for entry in payload.messages]
+    budget = markdown.PageBudget()
+    return [_item_or_plain(entry, files, budget) for entry in payload.messages]
 
 
-def _item(entry: Entry, files: Files) -> Item:
+def _item_or_plain(entry: Entry, files: Files, budget: markdown.PageBudget) -> Item:
+    try:
+        return _item(entry, files, budget)
+    except Exception as problem:  # noqa: BLE001 - one row must not take its page down
+        markdown.report_failure("row_failed", problem)
+        metrics.unrendered_texts.labels(reason="row_failed").inc()
+        text = entry.output if isinstance(entry, Step) else entry.text
+        return Item(template="copilot/share/_plain.html", text=text)
+
+
+def _item(entry: Entry, files: Files, budget: markdown.PageBudget) -> Item:
     match entry:
         case Said():
-            return _said(entry, files)
+            return _said(entry, files, budget)
         case Thought():
             return Item(
-                template="copilot/share/_thought.html", label=_("Thought"), html=_html(entry.text, files)
+                template="copilot/share/_thought.html",
+                label=_("Thought"),
+                html=_html(entry.text, files, budget),
             )
         case Step():
             return Item(
@@ -95,11 +123,11 @@ def _item(entry: Entry, files: Files) -> Item:
             assert_never(unreachable)
 
 
-def _said(said: Said, files: Files) -> Item:
+def _said(said: Said, files: Files, budget: markdown.PageBudget) -> Item:
     named = publication.file_ids([said.text, said.attachments])
     cards = [files.cards[one] for one in named if one in files.cards]
     own = said.role == "user"
-    html = "" if own else _html(said.text, files)
+    html = "" if own else _html(said.text, files, budget)
     return Item(
         template="copilot/share/_question.html" if own else "copilot/share/_answer.html",
         speaker=said.author or (_("User") if own else "Pilothouse"),
@@ -112,8 +140,8 @@ def _said(said: Said, files: Files) -> Item:
     )
 
 
-def _html(text: str, files: Files) -> str:
-    return markdown.render(text, find_file=files.find, rel=STRANGERS_LINKS)
+def _html(text: str, files: Files, budget: markdown.PageBudget) -> str:
+    return markdown.render(text, find_file=files.find, rel=STRANGERS_LINKS, budget=budget)
 
 
 def _card(token: UUID, file: WorkspaceFile) -> Card:
@@ -125,3 +153,74 @@ def _card(token: UUID, file: WorkspaceFile) -> Card:
         href=reverse("share_file", args=[token, file.pk]),
         is_image=file.mime in PICTURES,
     )
+
+
+# --- kept HTML ---------------------------------------------------------------------------------------
+
+
+class HtmlCache:
+    """Keep compressed HTML up to a number of bytes, the longest unused going first; make one at a time.
+
+    One at a time, because Markdown is pure computation: a crowd that opens many large shares at once would take the
+    whole process from everybody else. Whoever waits too long is asked to come back.
+    """
+
+    def __init__(self, *, max_bytes: int = CACHE_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
+        self._max_bytes = max_bytes
+        self._wait_seconds = wait_seconds
+        self._kept: OrderedDict[tuple[str, ...], bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._making = threading.Lock()
+
+    def get_or_make(self, key: tuple[str, ...], make: Callable[[], str]) -> str:
+        if (found := self._find(key)) is not None:
+            return found
+        if not self._making.acquire(timeout=self._wait_seconds):
+            metrics.share_renders.labels(outcome="busy").inc()
+            raise TooMany("Too many pages are being prepared. Please try again.", retry_after_seconds=5)
+        try:
+            if (found := self._find(key)) is not None:  # made while this one waited
+                return found
+            html = make()
+            self._keep(key, html)
+            metrics.share_renders.labels(outcome="rendered").inc()
+            return html
+        finally:
+            self._making.release()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
+    def _find(self, key: tuple[str, ...]) -> str | None:
+        with self._lock:
+            packed = self._kept.get(key)
+            if packed is None:
+                return None
+            self._kept.move_to_end(key)
+        metrics.share_renders.labels(outcome="cached").inc()
+        return zlib.decompress(packed).decode()
+
+    def _keep(self, key: tuple[str, ...], html: str) -> None:
+        packed = zlib.compress(html.encode(), level=1)
+        with self._lock:
+            self._kept[key] = packed
+            self._bytes += len(packed)
+            while self._bytes > self._max_bytes and self._kept:
+                _key, dropped = self._kept.popitem(last=False)
+                self._bytes -= len(dropped)
+
+
+kept_html = HtmlCache()
+
+
+def transcript(share: Share, payload: Payload, files: Files) -> SafeString:
+    """Return the rows of a shared conversation as HTML; its payload is frozen, so only its files can change it."""
+    shown_files = hashlib.sha256(msgspec.json.encode(sorted(files.cards.items()))).hexdigest()
+    key = (str(share.pk), get_language() or "", shown_files)
+    html = kept_html.get_or_make(
+        key, lambda: render_to_string("copilot/share/_transcript.html", {"items": items(payload, files)})
+    )
+    return mark_safe(html)  # noqa: S308 - rendered by a template

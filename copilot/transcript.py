@@ -10,16 +10,18 @@ from typing import Literal
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
+import msgspec
 from django.utils.formats import date_format
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 
-from copilot import markdown, shell, stepfolds
+from copilot import markdown, metrics, shell, stepfolds
 from copilot.events import Content, MessageView, NoticeContent, ToolCallContent, ToolResultContent, tool_label
 from copilot.queries import SessionView
 
 State = Literal["", "running", "waiting", "done", "failed", "cancelled"]
 RECENT_DAYS = 30  # chats that were quiet for longer stand under their month
+PLAIN_CHARACTERS = 100_000  # of a row that could not be prepared
 TELLING = ("command", "question", "name", "file", "path", "url", "query", "title", "prompt")
 FILE_URI = re.compile(
     r"workspace://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f-])(?:/([^#?]*))?", re.IGNORECASE
@@ -59,9 +61,14 @@ def items(
         for row in rows
         if not (isinstance(row.content, ToolResultContent) and row.content.call_id in called)
     ]
+    budget = markdown.PageBudget()
     made = [
-        _item(
-            row, _after(rows, row), results, running=row.turn_id is not None and row.turn_id == running_turn
+        _item_or_plain(
+            row,
+            _after(rows, row),
+            results,
+            running=row.turn_id is not None and row.turn_id == running_turn,
+            budget=budget,
         )
         for row in shown
     ]
@@ -94,8 +101,35 @@ def _after(rows: Sequence[MessageView], row: MessageView) -> MessageView | None:
     return next((later for later in rows if later.sequence > row.sequence), None)
 
 
+def _item_or_plain(
+    row: MessageView,
+    following: MessageView | None,
+    results: dict[str, ToolResultContent],
+    *,
+    running: bool,
+    budget: markdown.PageBudget,
+) -> Item:
+    """Show a row that cannot be prepared by its bare text: one row must not take its chat down."""
+    try:
+        return _item(row, following, results, running=running, budget=budget)
+    except Exception as problem:  # noqa: BLE001
+        return plain_item(row, problem)
+
+
+def plain_item(row: MessageView, problem: Exception) -> Item:
+    markdown.report_failure("row_failed", problem, message_id=row.id, kind=row.kind)
+    metrics.unrendered_texts.labels(reason="row_failed").inc()
+    text = row.content if isinstance(row.content, str) else msgspec.json.encode(row.content).decode()
+    return Item(template="copilot/_row_plain.html", row=row, result=text[:PLAIN_CHARACTERS])
+
+
 def _item(
-    row: MessageView, following: MessageView | None, results: dict[str, ToolResultContent], *, running: bool
+    row: MessageView,
+    following: MessageView | None,
+    results: dict[str, ToolResultContent],
+    *,
+    running: bool,
+    budget: markdown.PageBudget,
 ) -> Item:
     if isinstance(row.content, ToolCallContent | ToolResultContent):
         return _tool(row, row.content, results.get(row.content.call_id), running=running)
@@ -107,7 +141,7 @@ def _item(
             return Item(
                 template="copilot/_row_thought.html",
                 row=row,
-                html=markdown.render(text, find_file=_own_file),
+                html=markdown.render(text, find_file=_own_file, budget=budget),
                 state="running" if row.streaming else "done",
                 label=thought_label(row, following),
             )
@@ -115,13 +149,15 @@ def _item(
             return Item(template="copilot/_row_notice.html", row=row, other_model=_may_switch(row.content))
         case "summary":
             return Item(
-                template="copilot/_row_summary.html", row=row, html=markdown.render(text, find_file=_own_file)
+                template="copilot/_row_summary.html",
+                row=row,
+                html=markdown.render(text, find_file=_own_file, budget=budget),
             )
         case _:
             return Item(
                 template="copilot/_row_answer.html",
                 row=row,
-                html=markdown.render(text, find_file=_own_file),
+                html=markdown.render(text, find_file=_own_file, budget=budget),
                 note=duration(row.duration_ms) if row.duration_ms is not None else "",
             )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 
-from copilot import markdown
+from copilot import markdown, metrics
 
 
 @pytest.mark.parametrize(
@@ -76,12 +77,11 @@ def test_images_are_links_because_pages_ask_no_third_party() -> None:
     assert ">a chart</a>" in html
 
 
-def test_a_code_block_names_its_language_and_is_coloured_by_class() -> None:
+def test_a_code_block_names_its_language_and_is_coloured_in_the_browser_alone() -> None:
     """No style attribute: the content security policy allows none."""
     html = markdown.render('```python\ndef f(): return "<b>"\n```')
     assert "<span>python</span>" in html
-    assert 'class="py-k"' in html
-    assert "&lt;b&gt;" in html
+    assert '<code>def f(): return "&lt;b&gt;"\n</code>' in html
     assert "style=" not in html
 
 
@@ -97,11 +97,56 @@ def test_tables_are_aligned_by_class_and_may_scroll() -> None:
     assert '<td class="right">2</td>' in html
 
 
-def test_a_long_code_block_keeps_its_text_and_loses_its_colours() -> None:
-    code = "x = 1\n" * 5000
-    html = markdown.render(f"```python\n{code}```")
-    assert html.count("x = 1") == 5000
-    assert 'class="py-' not in html
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Open https://[your-domain]/setup",
+        "[here](https://[your-domain]/setup)",
+        "![x](http://[::bad/)",
+        "<http://[x>",
+        "http://a:99999999/",
+        "http://\u2100.example/",
+    ],
+)
+def test_a_sentence_with_a_broken_address_is_still_shown(sentence: str) -> None:
+    html = markdown.render(sentence)
+    assert "as-written" not in html
+    assert html.startswith("<p")
+
+
+@pytest.mark.attack
+def test_a_text_that_breaks_the_renderer_is_shown_as_written_and_reported(monkeypatch) -> None:
+    def broken(*_: object, **__: object) -> str:
+        raise RuntimeError("the secret text")
+
+    monkeypatch.setattr(markdown.nh3, "clean", broken)
+    before = count_unrendered("failed")
+    with structlog.testing.capture_logs() as logs:
+        html = markdown.render("Hello *<b>*\nthere")
+    assert html == '<div class="as-written" dir="auto">Hello *&lt;b&gt;*\nthere</div>'
+    assert count_unrendered("failed") == before + 1
+    assert [line["event"] for line in logs] == ["markdown_failed"]
+    assert "secret" not in str(logs)
+
+
+@pytest.mark.attack
+def test_a_text_beyond_the_limit_is_shown_as_written() -> None:
+    text = "*a* " * (markdown.MAX_CHARACTERS // 4)
+    assert "<em>" in markdown.render(text)
+    assert markdown.render(text + "<") == f'<div class="as-written" dir="auto">{text}&lt;</div>'
+    assert markdown.code_block("```\nx\n```\n" + text, 0) is None
+
+
+@pytest.mark.attack
+def test_texts_after_a_costly_page_are_shown_as_written() -> None:
+    budget = markdown.PageBudget(seconds=1e-9)
+    assert "<em>" in markdown.render("*a*", budget=budget)
+    assert "<em>" not in markdown.render("*a*", budget=budget)
+
+
+def count_unrendered(reason: str) -> float:
+    return metrics.unrendered_texts.labels(reason=reason)._value.get()
 
 
 def test_single_line_breaks_stay() -> None:

@@ -112,7 +112,7 @@ def _shown(found: Share) -> dict[str, object]:
         "kind": payload.kind,
         "author": found.options.get("author", ""),
         "shared_at": found.created_at,
-        "items": published.items(payload, files),
+        "transcript": published.transcript(found, payload, files),
         "cards": list(files.cards.values()),
         "zip": reverse("share_zip", args=[found.token]) if len(files.cards) > 1 else "",
         "onward": reverse("share_continue", args=[found.token]) if continuing.is_allowed(found) else "",

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from urllib.parse import urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from config.core.urls import split_url
 
 UNSEEN = "\u200b"  # stands between a sign and what it would do
 _MENTIONS = re.compile(r"@(?=everyone\b|here\b|channel\b|all\b)|<(?=[@#!])")
@@ -135,7 +136,8 @@ class _Writer:
 
     def _linked(self, href: str, label: str) -> str:
         """Only addresses that people can open become links."""
-        if urlsplit(href).scheme not in ("http", "https", "mailto"):
+        parts = split_url(href)
+        if parts is None or parts.scheme not in ("http", "https", "mailto"):
             return label
         return self._style.link(href, label or self._style.escape(href))
 

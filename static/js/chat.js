@@ -12,6 +12,7 @@ import { byId, delegate, fill, show, slot } from "./dom.js";
 import { Dock } from "./dock.js";
 import { emptyState, fold, meets } from "./fold.js";
 import { typeset } from "./formulas.js";
+import { highlight } from "./highlight.js";
 import { Notifier } from "./notifier.js";
 import { Older } from "./older.js";
 import { Outbox } from "./outbox.js";
@@ -384,6 +385,7 @@ socket.subscribeSidebar(() => sidebar.catchUp(changed));
 socket.connect();
 transcript.paint();
 typeset(byId("transcript")); // what the server has painted
+for (const row of byId("transcript").querySelectorAll(".row:not([data-streaming])")) highlight(row);
 dock.limit.look(state).catch(() => {});
 steps.reveal(transcript.elements.get(at));
 if (at) scroll.toRow(transcript.elements.get(at));

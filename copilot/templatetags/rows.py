@@ -1,0 +1,44 @@
+"""Include the template of one row of a conversation, so that a row that fails does not take its page down."""
+
+from __future__ import annotations
+
+from django import template
+from django.template.base import FilterExpression, Parser, Token
+from django.template.context import Context
+from django.template.loader_tags import IncludeNode
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from copilot import markdown, metrics
+
+register = template.Library()
+
+
+class RowNode(IncludeNode):
+    """Include `item.template`; in its place say that the row cannot be shown, and report it."""
+
+    def __init__(self, item: FilterExpression, path: FilterExpression) -> None:
+        super().__init__(path)
+        self._item = item
+
+    def render(self, context: Context) -> SafeString:
+        try:
+            return super().render(context)
+        except Exception as problem:  # noqa: BLE001 - whatever is wrong with one row, the others are shown
+            markdown.report_failure("row_failed", problem)
+            metrics.unrendered_texts.labels(reason="row_failed").inc()
+            item = self._item.resolve(context)
+            notice = _("This message cannot be shown.")
+            return format_html(
+                '<li class="row answer"><p class="missing">{}</p><div class="prose">{}</div></li>',
+                notice,
+                getattr(item, "html", ""),
+            )
+
+
+@register.tag
+def include_row(parser: Parser, token: Token) -> RowNode:
+    """`{% include_row item %}`; the template sees the item under the same name."""
+    _tag, name = token.split_contents()
+    return RowNode(parser.compile_filter(name), parser.compile_filter(f"{name}.template"))
