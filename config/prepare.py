@@ -1,4 +1,4 @@
-"""Looks whether the settings agree, brings the database up to date and, in development, makes the demo login; runs before the workers."""
+"""Check the settings and migrate the database before the workers start; make the demo login, or print the setup link."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def main(arguments: list[str]) -> int:
 
     try:
         django.setup()
+        from django.contrib.auth.models import User
+
         call_command("check")
         if "--when-told" in arguments:  # the servers start meanwhile
             sys.stdin.read()
@@ -25,6 +27,8 @@ def main(arguments: list[str]) -> int:
         call_command("migrate", interactive=False, verbosity=0)
         if settings.DEVELOPMENT:
             call_command("create_demo_user")
+        elif not User.objects.exists():
+            call_command("setup_link")
     except (ImproperlyConfigured, SystemCheckError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1

@@ -129,7 +129,16 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 REDIS_KEY_PREFIX = env.label("REDIS_KEY_PREFIX", "ph")
 CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "default": {  # what allauth counts attempts in, for all processes together
+        "BACKEND": "copilot.live.cache.RateLimitCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": f"{REDIS_KEY_PREFIX}:limits",
+        "OPTIONS": {
+            "socket_timeout": 2,
+            "socket_connect_timeout": 1,
+            "serializer": "copilot.live.cache.JsonSerializer",
+        },
+    },
     "shared": {  # short-lived counts that all processes see; nothing that must not be lost
         "BACKEND": "copilot.live.cache.SharedCache",
         "LOCATION": REDIS_URL,
@@ -178,7 +187,34 @@ CELERY_BEAT_SYNC_EVERY = 30  # tasks sent: it writes down at least every minute 
 CELERY_BEAT_SCHEDULE = timetable.jobs(sweep_seconds=DIAG_SWEEP_SECONDS)
 CELERY_TIMEZONE = "UTC"
 
+# --- mail --------------------------------------------------------------------------------------------
+EMAIL_BACKEND = env.text("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
+EMAIL_HOST = env.text("EMAIL_HOST", "localhost")
+EMAIL_PORT = env.integer("EMAIL_PORT", 25, least=1, most=65535)
+EMAIL_HOST_USER = env.text("EMAIL_HOST_USER")
+EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD")
+EMAIL_USE_TLS = env.flag("EMAIL_USE_TLS", False)
+EMAIL_TIMEOUT = env.seconds("EMAIL_TIMEOUT", 10, least=1)
+DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
+SERVER_EMAIL = DEFAULT_FROM_EMAIL
+ALERT_EMAILS = env.words(
+    "ALERT_EMAILS", []
+)  # who is told what needs a person; empty: staff who have an address
+MAIL_WORKS = not EMAIL_BACKEND.startswith(
+    tuple(f"django.core.mail.backends.{name}." for name in ("console", "dummy", "locmem", "filebased"))
+)
+
 # --- people ------------------------------------------------------------------------------------------
+SIGNUP = env.choice(
+    "SIGNUP",
+    "closed" if ENVIRONMENT == "production" else "open",
+    ("open", "invite", "domains", "approval", "closed"),
+)
+SIGNUP_DOMAINS = [
+    domain.lower().removeprefix("@") for domain in env.words("SIGNUP_DOMAINS", [])
+]  # without their subdomains
+SIGNUP_CAPTCHA = env.text("SIGNUP_CAPTCHA")  # dotted name of a form field without arguments
+SIGNUP_CAPTCHA_ORIGINS = env.words("SIGNUP_CAPTCHA_ORIGINS", [])  # what the sign-up page alone may load
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "django.contrib.auth.backends.ModelBackend",
@@ -197,11 +233,26 @@ LOGOUT_REDIRECT_URL = "home"
 ACCOUNT_LOGIN_METHODS = {"email", "username"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = env.choice(
-    "ACCOUNT_EMAIL_VERIFICATION", "optional", ("none", "optional", "mandatory")
+    "ACCOUNT_EMAIL_VERIFICATION",
+    "mandatory" if MAIL_WORKS else "optional",
+    ("none", "optional", "mandatory"),
 )
+if SIGNUP == "domains" and not SIGNUP_DOMAINS:
+    raise ImproperlyConfigured("SIGNUP=domains needs SIGNUP_DOMAINS, for example example.com,example.org")
+if SIGNUP == "domains" and ENVIRONMENT == "production" and ACCOUNT_EMAIL_VERIFICATION != "mandatory":
+    raise ImproperlyConfigured(
+        "SIGNUP=domains needs ACCOUNT_EMAIL_VERIFICATION=mandatory and a mail server (EMAIL_BACKEND): "
+        "otherwise anybody could claim an address there"
+    )
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = SIGNUP == "open"  # otherwise the mail would invite people to a closed page
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
 ACCOUNT_PREVENT_ENUMERATION = True
 ACCOUNT_ADAPTER = "copilot.returning.ReturningAdapter"  # who comes back in time keeps the account (S17)
-ACCOUNT_FORMS = {"reset_password": "copilot.returning.ReturningResetForm"}
+ACCOUNT_FORMS = {
+    "reset_password": "copilot.returning.ReturningResetForm",
+    "signup": "copilot.accounts.sign_up.SignUpForm",
+}
+SOCIALACCOUNT_ADAPTER = "copilot.accounts.sign_up.SocialAdapter"
 _vouchers = signing.vouchers()
 SOCIALACCOUNT_PROVIDERS = _vouchers.providers
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
@@ -211,18 +262,6 @@ MFA_ALLOW_UNVERIFIED_EMAIL = ACCOUNT_EMAIL_VERIFICATION != "mandatory"  # many s
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-EMAIL_BACKEND = env.text("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
-EMAIL_HOST = env.text("EMAIL_HOST", "localhost")
-EMAIL_PORT = env.integer("EMAIL_PORT", 25, least=1, most=65535)
-EMAIL_HOST_USER = env.text("EMAIL_HOST_USER")
-EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD")
-EMAIL_USE_TLS = env.flag("EMAIL_USE_TLS", False)
-EMAIL_TIMEOUT = env.seconds("EMAIL_TIMEOUT", 10, least=1)
-DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
-SERVER_EMAIL = DEFAULT_FROM_EMAIL
-ALERT_EMAILS = env.words(
-    "ALERT_EMAILS", []
-)  # who is told what needs a person; empty: staff who have an address
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SITE_URL.startswith("https://")
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

@@ -24,6 +24,7 @@ def jobs(*, sweep_seconds: float) -> dict[str, Job]:
         "purge sessions": _job("copilot.tasks.purge_sessions", HOUR, expires=HOUR),
         "purge files": _job("copilot.tasks.purge_files", HOUR, expires=HOUR),
         "purge shares": _job("copilot.tasks.purge_shares", HOUR, expires=HOUR),
+        "purge accounts": _daily("copilot.tasks.purge_accounts", 4, 50, expires=HOUR),
         # money
         "publish windows": _job("billing.tasks.publish_windows", MINUTE, expires=55),
         "expire credits": _job("billing.tasks.expire_credits", HOUR, expires=HOUR),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from allauth.account import views as account_views
 from allauth.account.decorators import secure_admin_login
+from csp.decorators import csp_update
+from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path
 
@@ -12,11 +15,18 @@ from linking import webhooks
 admin.autodiscover()
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]  # by the same door as everybody: with a second factor
 
+# The sign-up page alone may load a captcha's script and frame.
+_captcha = {"script-src": settings.SIGNUP_CAPTCHA_ORIGINS, "frame-src": settings.SIGNUP_CAPTCHA_ORIGINS}
+sign_up = (
+    csp_update(_captcha)(account_views.signup) if settings.SIGNUP_CAPTCHA_ORIGINS else account_views.signup
+)
+
 handler500 = "config.failures.broken"
 
 urlpatterns = [
     path("admin/diagnostics/", include("diagnostics.dashboard.urls")),
     path("admin/", admin.site.urls),
+    path("accounts/signup/", sign_up, name="account_signup"),
     path("accounts/", include("allauth.urls")),
     path("api/v1/billing/stripe/webhook", stripe_webhook),
     path("api/v1/billing/", include("billing.api.urls")),

@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import FileSystemStorage, InvalidStorageError, Storage, storages
 from django.utils.module_loading import import_string
 
+from copilot.accounts import sign_up
 from copilot.providers import caching
 from copilot.tools.base import LEAST_CHARACTERS
 from copilot.workspace import scanning
@@ -240,3 +241,17 @@ def erasures_reach_every_app(app_configs: Sequence[AppConfig] | None, **kwargs: 
             except ImportError as problem:
                 found.append(Error(f"{setting} names {name}: {problem}", id="copilot.E020"))
     return found
+
+
+@register
+def the_captcha_is_a_form_field(
+    app_configs: Sequence[AppConfig] | None, **kwargs: object
+) -> list[CheckMessage]:
+    """Import the captcha at boot, not with the first sign-up."""
+    if not settings.SIGNUP_CAPTCHA:
+        return []
+    try:
+        sign_up.captcha_field()
+    except (ImportError, TypeError) as problem:
+        return [Error(f"SIGNUP_CAPTCHA cannot be used: {problem}", id="copilot.E023")]
+    return []

@@ -6,9 +6,12 @@ from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.auth_backends import AuthenticationBackend
 from allauth.account.forms import ResetPasswordForm
 from allauth.account.internal.userkit import filter_users_by_email
+from allauth.core.internal.httpkit import headed_redirect_response
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 
+from copilot.accounts import sign_up
 from copilot.workspace import erasure
 
 
@@ -25,6 +28,20 @@ class ReturningBackend(AuthenticationBackend):  # type: ignore[misc]  # allauth 
 
 class ReturningAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ships no types
     """As allauth's; asked when it is known who comes, also where another site vouched for them."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        return sign_up.is_open(request)
+
+    def respond_email_verification_sent(self, request: HttpRequest, user: User | None) -> HttpResponse:
+        """Answer a sign-up with a known address like any other: where accounts wait, that it waits."""
+        if user is None and settings.SIGNUP == "approval":
+            return self.respond_user_inactive(request, user)
+        answer: HttpResponse = super().respond_email_verification_sent(request, user)
+        return answer
+
+    def respond_user_inactive(self, request: HttpRequest, user: User | None) -> HttpResponse:
+        answer: HttpResponse = headed_redirect_response("account_inactive")
+        return answer
 
     def pre_login(self, request: HttpRequest, user: User, **fields: object) -> HttpResponse | None:
         if not user.is_active:

@@ -6,10 +6,15 @@ from allauth.mfa import admin as mfa_admin  # noqa: F401 - registers its page, w
 from allauth.mfa.models import Authenticator
 from allauth.socialaccount import admin as social_admin  # noqa: F401 - and this one keys and tokens
 from allauth.socialaccount.models import SocialApp, SocialToken
+from django import forms
 from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from billing.staff_pages import AnyAdmin
+from billing.staff_pages import AnyAdmin, ViewOnly
+from copilot.accounts import invitations, sign_up
+from copilot.models import Invitation, SignUpRequest
 
 for shown in (Authenticator, SocialApp, SocialToken):  # the keys of providers are settings
     if admin.site.is_registered(shown):
@@ -29,3 +34,91 @@ class AuthenticatorAdmin(AnyAdmin):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
+
+
+class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own class takes no parameter when it runs
+    days = forms.IntegerField(
+        min_value=1,
+        max_value=invitations.LONGEST_DAYS,
+        initial=invitations.DAYS,
+        help_text="Until it expires.",
+    )
+
+    class Meta:
+        model = Invitation
+        fields = ("email",)
+
+
+@admin.register(Invitation)
+class InvitationAdmin(AnyAdmin):
+    """Created and mailed here; the link is shown once."""
+
+    form = InvitationForm
+    list_display = ["__str__", "invited_by", "created_at", "expires_at", "used_at", "used_by", "revoked_at"]
+    list_filter = [("used_at", admin.EmptyFieldListFilter), ("revoked_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["invited_by", "used_by"]
+    search_fields = ["=email"]
+    search_help_text = "E-mail address, in full."
+    ordering = ["-created_at"]
+    fields = ("email", "days")
+    actions = ["revoke"]
+
+    def save_model(self, request: HttpRequest, obj: Model, form: forms.Form, change: bool) -> None:
+        assert isinstance(obj, Invitation)
+        assert isinstance(request.user, User)
+        made = invitations.create_invitation(
+            email=form.cleaned_data["email"], days=form.cleaned_data["days"], invited_by=request.user
+        )
+        obj.pk = made.row.pk
+        obj.__dict__.update(
+            {field: getattr(made.row, field) for field in ("email", "expires_at", "token_hash")}
+        )
+        told = "It was mailed." if invitations.mail_invitation(made) else "It was not mailed."
+        self.message_user(request, f"{told} The link is shown only now: {made.url}")
+
+    @admin.action(description="Revoke", permissions=["revoke"])
+    def revoke(self, request: HttpRequest, rows: QuerySet[Invitation]) -> None:
+        assert isinstance(request.user, User)
+        revoked = [row for row in rows if invitations.revoke_invitation(row, actor=request.user)]
+        self.message_user(request, f"Revoked: {len(revoked)}.")
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("copilot.delete_invitation")
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+@admin.register(SignUpRequest)
+class SignUpRequestAdmin(ViewOnly):
+    """Accounts that wait for approval (`SIGNUP=approval`)."""
+
+    list_display = ["user", "email", "created_at", "approved_at", "approved_by"]
+    list_filter = [("approved_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["user", "approved_by"]
+    search_fields = ["=user__username", "=user__email"]
+    search_help_text = "User name or e-mail, in full."
+    ordering = ["-created_at"]
+    actions = ["approve", "reject"]
+
+    @admin.display(ordering="user__email")
+    def email(self, waiting: SignUpRequest) -> str:
+        return waiting.user.email
+
+    @admin.action(description="Approve", permissions=["decide"])
+    def approve(self, request: HttpRequest, rows: QuerySet[SignUpRequest]) -> None:
+        assert isinstance(request.user, User)
+        approved = [row for row in rows if sign_up.approve(row, approved_by=request.user)]
+        self.message_user(request, f"Approved: {len(approved)}.")
+
+    @admin.action(description="Reject and remove the account", permissions=["decide"])
+    def reject(self, request: HttpRequest, rows: QuerySet[SignUpRequest]) -> None:
+        assert isinstance(request.user, User)
+        rejected = [row for row in rows if sign_up.reject(row, rejected_by=request.user)]
+        self.message_user(request, f"Rejected: {len(rejected)}.")
+
+    def has_decide_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("copilot.change_signuprequest")

@@ -100,6 +100,15 @@ def purge_shares() -> None:
         pass
 
 
+@shared_task(name="copilot.tasks.purge_accounts", ignore_result=True)
+def purge_accounts() -> None:
+    """Forget old invitations, and sign-ups that nobody approved in time."""
+    from copilot.accounts import invitations, sign_up
+
+    invitations.purge_invitations()
+    sign_up.purge_undecided()
+
+
 @shared_task(name="copilot.tasks.answer_aside", ignore_result=True)
 def answer_aside(session_id: str, side_id: str) -> None:
     """Hand a question aside to this process's event loop, and return (A30.3)."""

@@ -70,6 +70,7 @@ urlpatterns = [
     path("settings/mcp/<uuid:server_id>/", mcp.change, name="mcp_change"),
     path("settings/mcp/<uuid:server_id>/test/", mcp.test, name="mcp_test"),
     path("settings/mcp/<uuid:server_id>/remove/", mcp.remove, name="mcp_remove"),
+    path("invitation/<str:token>/", account.open_invitation, name="invitation"),
     path("settings/account/", account.data, name="account_data"),
     path("settings/account/export/", account.export_everything, name="account_export"),
     path("settings/account/import/", account.import_document, name="account_import"),

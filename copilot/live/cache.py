@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from django.core.cache.backends.base import DEFAULT_TIMEOUT
+from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 
 from copilot.errors import Unavailable
 from copilot.live.client import RedisDown
 
+log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 Act = Callable[Concatenate["SharedCache", P], R]
@@ -34,8 +39,9 @@ class SharedCache(RedisCache):
     """One count for all processes: `add` and `incr` are atomic. Requests and threads share a process's connections."""
 
     def __init__(self, server: str | list[str], params: dict[str, Any]) -> None:
+        where = repr((server, params.get("OPTIONS")))
         super().__init__(server, params)
-        self._where = repr(server)
+        self._where = where
 
     @cached_property
     def _cache(self) -> RedisCacheClient:
@@ -49,3 +55,43 @@ class SharedCache(RedisCache):
     set = _named(RedisCache.set)
     incr = _named(RedisCache.incr)
     delete = _named(RedisCache.delete)
+
+
+class JsonSerializer:
+    """Store values as JSON: reading them back runs nothing, whoever wrote them."""
+
+    def dumps(self, value: object) -> bytes:
+        return json.dumps(value).encode()
+
+    def loads(self, data: bytes) -> object:
+        return json.loads(data)
+
+
+class RateLimitCache(SharedCache):
+    """The counts of sign-in limits, shared by all processes.
+
+    While Redis is away each process counts by itself: people still sign in, and guessing stays limited.
+    """
+
+    def __init__(self, server: str | list[str], params: dict[str, Any]) -> None:
+        super().__init__(server, params)
+        self._local = LocMemCache("rate-limits", {"MAX_ENTRIES": 10_000})
+
+    def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
+        return self._either("get", key, default, version=version)
+
+    def add(self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+        return bool(self._either("add", key, value, timeout, version=version))
+
+    def set(self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> None:
+        self._either("set", key, value, timeout, version=version)
+
+    def delete(self, key: Any, version: int | None = None) -> bool:
+        return bool(self._either("delete", key, version=version))
+
+    def _either(self, act: str, *args: Any, **options: Any) -> Any:
+        try:
+            return getattr(SharedCache, act)(self, *args, **options)
+        except Unavailable:
+            log.warning("rate_limit_cache_away act=%s: this process counts by itself", act)
+            return getattr(self._local, act)(*args, **options)

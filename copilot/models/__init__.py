@@ -5,7 +5,14 @@ from copilot.models.catalogue import Credential, ModelEntry, ModelLesson, TierEn
 from copilot.models.conversations import Message, Session, Turn
 from copilot.models.files import StorageUse, WorkspaceFile
 from copilot.models.moving import ErasureJob, ExportJob, ImportRecord
-from copilot.models.people import ApiKey, MemoryItem, MemorySwitch, Preferences
+from copilot.models.people import (
+    ApiKey,
+    Invitation,
+    MemoryItem,
+    MemorySwitch,
+    Preferences,
+    SignUpRequest,
+)
 from copilot.models.search import SearchEntry, SearchProgress
 from copilot.models.sharing import Share, SharedFile
 from copilot.models.work import Approval, ModelCall, Question
@@ -20,6 +27,7 @@ __all__ = [
     "ErasureJob",
     "ExportJob",
     "ImportRecord",
+    "Invitation",
     "McpServer",
     "MemoryItem",
     "MemorySwitch",
@@ -37,6 +45,7 @@ __all__ = [
     "Session",
     "Share",
     "SharedFile",
+    "SignUpRequest",
     "StorageUse",
     "TierEntry",
     "Turn",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from allauth.account.adapter import get_adapter
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import logout
@@ -19,6 +20,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from copilot import words
+from copilot.accounts import invitations
 from copilot.errors import Conflict, InvalidRequest, Refused, TooMany
 from copilot.live import counters
 from copilot.views.acting import user_of
@@ -27,6 +29,31 @@ from copilot.workspace.incoming import InvalidDocument
 
 FRESH = timedelta(minutes=10)  # a login so recent stands for a password, where there is none
 TRIES, TRIES_SECONDS = 5, 15 * 60
+
+
+# --- the way in --------------------------------------------------------------------------------------
+
+
+@never_cache
+@require_GET
+def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
+    """Lead an invited person to the sign-up form; opening the link uses nothing up, so mail scanners may."""
+    if request.user.is_authenticated:
+        messages.info(request, _("You're already signed in."))
+        return redirect("account_data")
+    wait = counters.hit("invitations", request.META.get("REMOTE_ADDR", ""), limit=TRIES * 6, seconds=60)
+    if wait is not None:
+        return HttpResponse(_("Too many attempts. Please wait a while."), status=429)
+    invitation = invitations.find_invitation(token)
+    if invitation is None:
+        return render(request, "account/invitation_invalid.html", status=404)
+    invitations.accept_in_session(request, invitation)
+    if invitation.email:
+        get_adapter().stash_verified_email(request, invitation.email)
+    return redirect("account_signup")
+
+
+# --- data --------------------------------------------------------------------------------------------
 
 
 @login_required

@@ -1,0 +1,1 @@
+"""Accounts: who may sign up, invitations, devices and recent logins."""

@@ -1,0 +1,158 @@
+"""Invitations to sign up: created by staff, mailed, good for one account; and the link that makes the first administrator."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+from django.utils.translation import gettext as _
+
+from config.core.audit import record_audit_event
+from copilot.accounts.mails import send_account_mail, site_link
+from copilot.errors import Conflict
+from copilot.models import Invitation
+
+DAYS = 7
+LONGEST_DAYS = 90
+SETUP_HOURS = 24
+KEPT = timedelta(days=30)  # after its end an invitation is only history
+SESSION_KEY = "invitation_id"
+_SALT = "copilot.accounts.invitations"
+_SETUP_LOCK = 7_261_403  # advisory: two first administrators cannot be made at once
+
+
+class InvitationSpent(Conflict):
+    """The invitation was used, revoked or ran out between opening the link and signing up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewInvitation:
+    """An invitation at the only moment its link is known."""
+
+    row: Invitation
+    url: str
+
+
+def create_invitation(*, email: str = "", days: int = DAYS, invited_by: User | None = None) -> NewInvitation:
+    with transaction.atomic():
+        made = _create(
+            email=email.strip().lower(), life=timedelta(days=min(days, LONGEST_DAYS)), invited_by=invited_by
+        )
+        record_audit_event(
+            "invitation.created", actor=invited_by, target=("invitation", made.row.pk), email=made.row.email
+        )
+    return made
+
+
+def create_setup_link() -> NewInvitation:
+    """Let whoever opens it first become the administrator; every earlier setup link ends."""
+    with transaction.atomic():
+        _lock_setup()
+        if has_administrator():
+            raise Conflict(_("There is an administrator already."), code="already_set_up")
+        Invitation.objects.filter(makes_admin=True, used_at=None, revoked_at=None).update(revoked_at=Now())
+        made = _create(email="", life=timedelta(hours=SETUP_HOURS), makes_admin=True)
+        record_audit_event("setup_link.created", actor="system", target=("invitation", made.row.pk))
+    return made
+
+
+def has_administrator() -> bool:
+    return User.objects.filter(is_superuser=True, is_active=True).exists()
+
+
+def mail_invitation(made: NewInvitation) -> bool:
+    if not made.row.email:
+        return False
+    body = _(
+        "You've been invited to Pilothouse. Create your account here:\n\n{url}\n\n"
+        "The link works once, until {date} (UTC). If you weren't expecting this, ignore it.\n"
+    ).format(url=made.url, date=f"{made.row.expires_at:%Y-%m-%d %H:%M}")
+    return send_account_mail([made.row.email], _("Your invitation to Pilothouse"), body)
+
+
+def find_invitation(token: str) -> Invitation | None:
+    if len(token) > 100:
+        return None
+    return _usable().filter(token_hash=_hash(token)).first()
+
+
+def accept_in_session(request: HttpRequest, invitation: Invitation) -> None:
+    """Remember in the session that this person was invited; nothing is used up before they sign up."""
+    request.session[SESSION_KEY] = str(invitation.pk)
+
+
+def invitation_of(request: HttpRequest) -> Invitation | None:
+    session = getattr(request, "session", None)
+    key = session.get(SESSION_KEY) if session is not None else None
+    if not isinstance(key, str):
+        return None
+    try:
+        return _usable().filter(pk=UUID(key)).first()
+    except ValueError:
+        return None
+
+
+def use_invitation(request: HttpRequest, invitation: Invitation) -> None:
+    """Use it up, in the caller's transaction; raises InvitationSpent when somebody was faster."""
+    if invitation.makes_admin:
+        _lock_setup()
+        if has_administrator():
+            raise InvitationSpent(_("There is an administrator already."))
+    if not _usable().filter(pk=invitation.pk).update(used_at=Now()):
+        raise InvitationSpent(_("This invitation was already used."))
+    request.session.pop(SESSION_KEY, None)
+
+
+def note_user(invitation: Invitation, user: User) -> None:
+    Invitation.objects.filter(pk=invitation.pk).update(used_by=user)
+    record_audit_event("invitation.used", actor=user, target=("invitation", invitation.pk))
+
+
+def revoke_invitation(invitation: Invitation, *, actor: User | None = None) -> bool:
+    with transaction.atomic():
+        revoked = _usable().filter(pk=invitation.pk).update(revoked_at=Now())
+        if revoked:
+            record_audit_event("invitation.revoked", actor=actor, target=("invitation", invitation.pk))
+    return bool(revoked)
+
+
+def purge_invitations() -> int:
+    removed, _each = Invitation.objects.filter(expires_at__lt=Now() - KEPT).delete()
+    return removed
+
+
+def _create(
+    *, email: str, life: timedelta, invited_by: User | None = None, makes_admin: bool = False
+) -> NewInvitation:
+    token = secrets.token_urlsafe(32)
+    row = Invitation.objects.create(
+        email=email,
+        token_hash=_hash(token),
+        makes_admin=makes_admin,
+        invited_by=invited_by,
+        expires_at=timezone.now() + life,
+    )
+    return NewInvitation(row=row, url=site_link("invitation", token))
+
+
+def _usable() -> QuerySet[Invitation]:
+    return Invitation.objects.filter(used_at=None, revoked_at=None, expires_at__gt=Now())
+
+
+def _lock_setup() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
+
+
+def _hash(token: str) -> str:
+    """Without the site's secret key: a link outlives its rotation, and 256 random bits need no pepper."""
+    return salted_hmac(_SALT, token, secret=_SALT, algorithm="sha256").hexdigest()

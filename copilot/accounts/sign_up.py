@@ -1,0 +1,199 @@
+"""Decide who may sign up (`SIGNUP`), and make their account: by form, or by an account elsewhere."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from allauth.account.forms import SignupForm
+from allauth.account.models import EmailAddress
+from allauth.core import context
+from allauth.core.exceptions import SignupClosedException
+from allauth.core.internal.httpkit import headed_redirect_response
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from allauth.socialaccount.models import SocialLogin
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse
+from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
+
+from config.core.audit import record_audit_event
+from copilot.accounts import invitations
+from copilot.accounts.invitations import InvitationSpent
+from copilot.accounts.mails import send_account_mail, site_link, staff_addresses
+from copilot.live import counters
+from copilot.models import Invitation, SignUpRequest
+
+UNDECIDED_DAYS = 30
+STAFF_MAILS_PER_HOUR = 5
+
+
+def is_open(request: HttpRequest) -> bool:
+    """Whether this visitor gets a sign-up form; which addresses it takes is `address_problem`'s to say."""
+    if settings.SIGNUP in ("open", "domains", "approval"):
+        return True
+    invitation = invitations.invitation_of(request)
+    if invitation is None:
+        return False
+    return settings.SIGNUP == "invite" or invitation.makes_admin
+
+
+def address_problem(email: str, invitation: Invitation | None) -> str | None:
+    if invitation is not None:
+        if invitation.email and email.lower() != invitation.email:
+            return _("This invitation is for {email}.").format(email=invitation.email)
+        return None
+    if settings.SIGNUP == "domains" and email.lower().rpartition("@")[2] not in settings.SIGNUP_DOMAINS:
+        return allowed_domains()
+    return None
+
+
+def allowed_domains() -> str:
+    named = _(" or ").join(f"@{domain}" for domain in settings.SIGNUP_DOMAINS)
+    return _("Use an address that ends in {domains}.").format(domains=named)
+
+
+class SignUpForm(SignupForm):  # type: ignore[misc]  # allauth ships no types
+    """allauth's form, held to the policy, with the installation's captcha where there is one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if settings.SIGNUP_CAPTCHA:
+            self.fields["captcha"] = captcha_field()
+
+    def clean_email(self) -> str:
+        address: str = super().clean_email()
+        problem = address_problem(address, invitations.invitation_of(context.request))
+        if problem:
+            raise forms.ValidationError(problem)
+        return address
+
+    def try_save(self, request: HttpRequest) -> tuple[User | None, HttpResponse | None]:
+        try:
+            user, response = super().try_save(request)
+        except InvitationSpent as refusal:
+            messages.error(request, refusal.message)
+            return None, headed_redirect_response("account_signup")
+        return user, response
+
+    def save(self, request: HttpRequest) -> User:
+        with transaction.atomic():
+            invitation = _use_invitation(request)
+            user: User = super().save(request)
+            admit(user, invitation)
+        return user
+
+
+class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
+    """Hold sign-ups by an account elsewhere to the same policy."""
+
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
+        if not is_open(request):
+            return False
+        invitation = invitations.invitation_of(request)
+        verified = [one.email for one in sociallogin.email_addresses if one.verified]
+        is_bound = settings.SIGNUP == "domains" if invitation is None else bool(invitation.email)
+        return not is_bound or any(address_problem(email, invitation) is None for email in verified)
+
+    def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
+        try:
+            with transaction.atomic():
+                invitation = _use_invitation(request)
+                user: User = super().save_user(request, sociallogin, form)
+                admit(user, invitation)
+        except InvitationSpent as refusal:
+            raise SignupClosedException from refusal
+        return user
+
+
+def captcha_field() -> forms.Field:
+    """The form field that `SIGNUP_CAPTCHA` names; packages for hCaptcha, Turnstile and others offer one."""
+    made = import_string(settings.SIGNUP_CAPTCHA)()
+    if not isinstance(made, forms.Field):
+        raise TypeError(f"SIGNUP_CAPTCHA={settings.SIGNUP_CAPTCHA} is not a form field")
+    return made
+
+
+def _use_invitation(request: HttpRequest) -> Invitation | None:
+    invitation = invitations.invitation_of(request)
+    if invitation is not None:
+        invitations.use_invitation(request, invitation)
+    elif not is_open(request):
+        raise InvitationSpent(_("This invitation was already used."))
+    return invitation
+
+
+def admit(user: User, invitation: Invitation | None) -> None:
+    """Give a new account what its way in grants: administrator, active at once, or waiting for approval."""
+    record_audit_event("account.created", actor=user, target=("user", user.pk), policy=settings.SIGNUP)
+    if invitation is not None:
+        invitations.note_user(invitation, user)
+        if invitation.makes_admin:
+            _make_administrator(user)
+    elif settings.SIGNUP == "approval":
+        user.is_active = False
+        user.save(update_fields=["is_active"])
+        SignUpRequest.objects.create(user=user)
+        transaction.on_commit(lambda: _tell_staff(user))
+
+
+def _make_administrator(user: User) -> None:
+    user.is_staff = user.is_superuser = True
+    user.save(update_fields=["is_staff", "is_superuser"])
+    # Whoever can read the server's console needs no mail to prove who they are.
+    EmailAddress.objects.filter(user=user).update(verified=True)
+
+
+# --- approval ----------------------------------------------------------------------------------------
+
+
+def approve(waiting: SignUpRequest, *, approved_by: User) -> bool:
+    with transaction.atomic():
+        undecided = SignUpRequest.objects.filter(pk=waiting.pk, approved_at=None)
+        if not undecided.update(approved_at=Now(), approved_by=approved_by):
+            return False
+        User.objects.filter(pk=waiting.user_id).update(is_active=True)
+        record_audit_event("sign_up.approved", actor=approved_by, target=("user", waiting.user_id))
+    send_account_mail(
+        [waiting.user.email],
+        _("Your Pilothouse account is ready"),
+        _("Your account was approved. Sign in here:\n\n{url}\n").format(url=site_link("account_login")),
+    )
+    return True
+
+
+def reject(waiting: SignUpRequest, *, rejected_by: User) -> bool:
+    """Remove an account that was never active, so that its address is free again."""
+    with transaction.atomic():
+        undecided = SignUpRequest.objects.select_for_update().filter(pk=waiting.pk, approved_at=None).first()
+        if undecided is None:
+            return False
+        record_audit_event("sign_up.rejected", actor=rejected_by, target=("user", undecided.user_id))
+        undecided.user.delete()
+    return True
+
+
+def purge_undecided() -> int:
+    """Forget requests that nobody decided within a month, with their accounts."""
+    old = SignUpRequest.objects.filter(
+        approved_at=None, user__is_active=False, created_at__lt=Now() - timedelta(days=UNDECIDED_DAYS)
+    )
+    removed, _each = User.objects.filter(sign_up_request__in=old).delete()
+    return removed
+
+
+def _tell_staff(user: User) -> None:
+    if counters.hit("sign-up-mails", "staff", limit=STAFF_MAILS_PER_HOUR, seconds=3600) is not None:
+        return  # a flood of sign-ups is seen on the page; it must not become a flood of mails
+    send_account_mail(
+        staff_addresses(),
+        _("Someone is waiting for a Pilothouse account"),
+        _("{email} signed up and is waiting for approval:\n\n{url}\n").format(
+            email=user.email, url=site_link("admin:copilot_signuprequest_changelist")
+        ),
+    )

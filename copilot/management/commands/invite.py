@@ -1,0 +1,40 @@
+"""Invite somebody to sign up, by mail or by a printed link."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+from django.core.validators import validate_email
+
+from copilot.accounts import invitations
+
+
+class Command(BaseCommand):
+    help = "Create an invitation, print its link, and mail it."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "email", nargs="?", default="", help="the only address it is good for (default: any)"
+        )
+        parser.add_argument("--days", type=int, default=invitations.DAYS, help="until it expires")
+        parser.add_argument("--no-mail", action="store_true", help="only print the link")
+
+    def handle(self, *, email: str, days: int, no_mail: bool, **_options: object) -> None:
+        if settings.SIGNUP == "closed":
+            raise CommandError("Sign-up is closed. Set SIGNUP=invite (or another policy) to use invitations.")
+        if not 1 <= days <= invitations.LONGEST_DAYS:
+            raise CommandError(f"--days must be from 1 to {invitations.LONGEST_DAYS}.")
+        if email:
+            try:
+                validate_email(email)
+            except ValidationError:
+                raise CommandError(f"{email!r} is not an e-mail address.") from None
+        made = invitations.create_invitation(email=email, days=days)
+        self.stdout.write(made.url)
+        if email and not no_mail:
+            self.stderr.write(
+                "Mailed." if invitations.mail_invitation(made) else "The mail could not be sent."
+            )

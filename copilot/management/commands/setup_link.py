@@ -1,0 +1,23 @@
+"""Print the one-time link by which the first account becomes administrator."""
+
+from __future__ import annotations
+
+from django.core.management.base import BaseCommand, CommandError
+
+from copilot.accounts import invitations
+from copilot.errors import Refused
+
+
+class Command(BaseCommand):
+    help = "Print a one-time link: whoever signs up by it becomes the first administrator."
+
+    def handle(self, *args: object, **options: object) -> None:
+        try:
+            made = invitations.create_setup_link()
+        except Refused as refusal:
+            raise CommandError(
+                f"{refusal.message} Use `manage.py createsuperuser` or the admin to add another."
+            ) from refusal
+        self.stdout.write(
+            f"Create the first administrator here (works once, for {invitations.SETUP_HOURS} hours):\n{made.url}"
+        )
