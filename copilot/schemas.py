@@ -1,18 +1,31 @@
-"""JSON Schemas of an agent's inputs: checked, and checked against, without ever leaving this process (A27.1)."""
+"""JSON Schemas that people, models and MCP servers wrote: checked, and checked against, in bounded time.
+
+A library's validator is not bounded: `uniqueItems` compares all pairs, alternatives multiply, every error prints the
+whole value, and expressions may run for ever. Here each keyword is paid for out of a fixed number of steps, by the
+size of what it looks at, and nothing is ever fetched.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError
+import attrs
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, UndefinedTypeCheck, UnknownType, ValidationError
+from jsonschema.validators import extend
 from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from copilot.events import JSON
 
 MAX_PROPERTIES = 50
 MAX_CHARACTERS = 32_000  # of a schema, and of the inputs of a run
 MAX_PROBLEMS = 20
+MAX_STEPS = 50_000  # for one check, a fifth of a second; honest ones need hundreds
+MAX_DEPTH = 150  # of keywords; a schema inside a schema takes five against the rules of schemas
+META_STEPS = 100_000  # each schema inside a schema takes some 150
 
 # What would fetch, recur or take for ever: a schema of inputs needs none of them.
 REFUSED = {
@@ -22,30 +35,45 @@ REFUSED = {
     "$id": "identifiers are not allowed",
     "pattern": "patterns are not allowed; say it in the description",
     "patternProperties": "patterns are not allowed; name the properties",
+    "unevaluatedProperties": "this keyword is not allowed; use additionalProperties",
+    "unevaluatedItems": "this keyword is not allowed; use items",
 }
 _NAMED = ("properties", "$defs", "definitions", "dependentSchemas")  # names, then schemas
 _VALUES = ("enum", "const", "default", "examples", "required", "dependentRequired")  # values, not schemas
 
 
+Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+
+
+class TooCostly(Exception):
+    """The check was given up: too many steps, a reference that leads nowhere, or values nobody can compare."""
+
+
+# --- schemas of inputs -------------------------------------------------------------------------------
+
+
 def problems(schema: Mapping[str, JSON]) -> list[str]:
-    """Why this is no schema of inputs; nothing is one that asks for nothing."""
+    """Say why this is no schema of inputs; an empty one asks for nothing and is fine."""
     if not schema:
         return []
     try:
-        if len(written(schema)) > MAX_CHARACTERS:
+        if _is_too_long(schema):
             return [f"inputs_schema: at most {MAX_CHARACTERS:,} characters."]
         if not keepable(schema):
             return ["inputs_schema: holds a character that cannot be kept."]
-        found = [
+        refused = [
             f"inputs_schema{at}: {REFUSED[name]}." for at, name in _keywords(schema, "") if name in REFUSED
         ]
-        if found:
-            return found[:MAX_PROBLEMS]
-        Draft202012Validator.check_schema(schema)
+        if refused:
+            return refused[:MAX_PROBLEMS]
+        check_schema(schema)
     except SchemaError as problem:
         return [f"inputs_schema{_place(problem.absolute_path)}: {problem.message[:200]}"]
     except RecursionError:
         return ["inputs_schema: is nested too deeply."]
+    except TooCostly:
+        return ["inputs_schema: is too complex. Use fewer alternatives."]
+    found = []
     if schema.get("type") != "object":
         found.append('inputs_schema: its "type" must be "object".')
     if len(named(schema)) > MAX_PROPERTIES:
@@ -54,19 +82,148 @@ def problems(schema: Mapping[str, JSON]) -> list[str]:
 
 
 def misfits(schema: Mapping[str, JSON], inputs: Mapping[str, JSON]) -> list[str]:
-    """Where inputs differ from what the schema asks for; an empty schema takes none."""
+    """Say where inputs differ from what the schema asks for; an empty schema takes none."""
     if not schema:
-        return [f"{name}: this agent takes no inputs." for name in list(inputs)[:MAX_PROBLEMS]]
+        return [f"{name[:200]}: this agent takes no inputs." for name in list(inputs)[:MAX_PROBLEMS]]
     try:
-        if len(written(inputs)) > MAX_CHARACTERS:
+        if _is_too_long(inputs):
             return [f"They have more than {MAX_CHARACTERS:,} characters."]
-        validator = Draft202012Validator(dict(schema), registry=Registry())
         return [
-            f"{_place(problem.absolute_path).lstrip('.') or 'inputs'}: {problem.message[:200]}"
-            for problem, _ in zip(validator.iter_errors(dict(inputs)), range(MAX_PROBLEMS), strict=False)
+            f"{_place(place).lstrip('.') or 'inputs'}: {words}"
+            for place, words in find_misfits(Draft202012Validator, schema, inputs)
         ]
     except RecursionError:
         return ["They are nested too deeply."]
+    except TooCostly:
+        return ["They are too complex to be checked against what the agent asks for."]
+
+
+# --- bounded checks ----------------------------------------------------------------------------------
+
+
+def find_misfits(
+    kind: Any, schema: Mapping[str, JSON], value: Mapping[str, JSON]
+) -> list[tuple[tuple[str | int, ...], str]]:
+    """Return places and words of the first misfits by the rules of `kind`, a validator of jsonschema's.
+
+    Raises TooCostly or RecursionError. Expressions must have been removed from the schema.
+    """
+    validator = _bounded(kind, MAX_STEPS)(dict(schema), registry=Registry())
+    try:
+        found = zip(validator.iter_errors(dict(value)), range(MAX_PROBLEMS), strict=False)
+        return [(tuple(problem.absolute_path), problem.message[:200]) for problem, _ in found]
+    except (Unresolvable, UnknownType, UndefinedTypeCheck, TypeError, ValueError, ArithmeticError) as problem:
+        raise TooCostly(type(problem).__name__) from problem
+
+
+def check_schema(schema: Mapping[str, JSON], kind: Any = Draft202012Validator) -> None:
+    """Hold a schema against the rules of its own language. Raises SchemaError or TooCostly."""
+    validator = _bounded(kind, META_STEPS)(kind.META_SCHEMA)
+    try:
+        for problem in validator.iter_errors(dict(schema)):
+            raise SchemaError.create_from(problem)
+    except (Unresolvable, TypeError, ValueError, ArithmeticError) as problem:
+        raise TooCostly(type(problem).__name__) from problem
+
+
+class _Steps:
+    """Count what a check may still cost; sizes are remembered by identity, as the values outlive the check."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+        self._depth = 0
+        self._sizes: dict[int, int] = {}
+
+    def spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise TooCostly("too many steps")
+
+    def enter(self) -> None:
+        """Stop well before the interpreter does: the part of the library that is in Rust panics there."""
+        if self._depth >= MAX_DEPTH:
+            raise RecursionError("a schema is nested too deeply")
+        self._depth += 1
+
+    def leave(self) -> None:
+        self._depth -= 1
+
+    def size(self, value: object) -> int:
+        """Return how many values are inside, long texts counting for more."""
+        if isinstance(value, str):
+            return 1 + len(value) // 64
+        if not isinstance(value, dict | list):
+            return 1
+        if (known := self._sizes.get(id(value))) is None:
+            inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+            known = self._sizes[id(value)] = 1 + sum(map(self.size, inside))
+        return known
+
+
+_COMPARED = ("enum", "const", "dependentRequired", "dependencies")  # looked at as deep as they are
+_UNBOUNDED = ("unevaluatedProperties", "unevaluatedItems")  # walk all other keywords again, references too
+
+
+def _bounded(kind: Any, steps: int) -> Any:
+    """Return the same rules, each paid for before it is applied; every error is paid for by what it prints."""
+    left = _Steps(steps)
+
+    def counted(name: str, keyword: Keyword) -> Keyword:
+        def look(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+            asked = left.size(value) if name in _COMPARED else _length(value)
+            left.spend(1 + asked + _length(instance))
+            left.enter()
+            try:
+                for problem in keyword(validator, value, instance, schema) or ():
+                    if not isinstance(problem.validator, str):  # made by this keyword, not passed on
+                        left.spend(left.size(instance) + left.size(value))
+                    yield problem
+            finally:
+                left.leave()
+
+        return look
+
+    def unique_items(_: Any, wanted: Any, instance: Any, __: Any) -> Iterator[ValidationError]:
+        if wanted is True and isinstance(instance, list):
+            left.spend(left.size(instance))
+            if len({_canonical(item) for item in instance}) < len(instance):
+                yield ValidationError("has items that are not unique")
+
+    rules = {name: keyword for name, keyword in kind.VALIDATORS.items() if name not in _UNBOUNDED}
+    rules["uniqueItems"] = unique_items
+    unbounded: dict[str, Keyword] = {name: lambda *_: None for name in _UNBOUNDED if name in kind.VALIDATORS}
+    bounded = extend(kind, unbounded | {name: counted(name, keyword) for name, keyword in rules.items()})
+    bounded.evolve = attrs.evolve  # the library's own leaves these rules wherever a part has a `$schema`
+    return bounded
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, dict | list) else 0
+
+
+def _canonical(value: JSON) -> str:
+    """Write equal values equally: 1 and 1.0 are, 1 and true are not."""
+    return json.dumps(_with_whole_numbers(value), sort_keys=True)
+
+
+def _with_whole_numbers(value: JSON) -> JSON:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_with_whole_numbers(one) for one in value]
+        case dict():
+            return {key: _with_whole_numbers(one) for key, one in value.items()}
+        case _:
+            return value
+
+
+# --- the text of schemas and values ------------------------------------------------------------------
+
+
+def _is_too_long(value: Mapping[str, JSON]) -> bool:
+    """Look at the plain form first: laying out megabytes takes a second, writing them a moment."""
+    return len(json.dumps(value, ensure_ascii=False)) > MAX_CHARACTERS or len(written(value)) > MAX_CHARACTERS
 
 
 def named(schema: Mapping[str, JSON]) -> list[str]:

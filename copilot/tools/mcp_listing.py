@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from copilot import schemas
 from copilot.events import JSON
 from copilot.mcp import Listed
 from copilot.rows import storable
@@ -103,10 +105,12 @@ def _parameters(schema: dict[str, object]) -> dict[str, JSON]:
         if len(text) > SCHEMA_CHARACTERS:
             raise _Unfit(f"Its schema is longer than {SCHEMA_CHARACTERS:,} characters.")
         parameters = _escaped(canonical(json.loads(text)))
-        validator_for(parameters).check_schema(parameters)
-    except (SchemaError, ValueError, TypeError, RecursionError) as problem:
+        if not isinstance(parameters, dict):
+            raise _Unfit("Its schema does not describe an object.")
+        schemas.check_schema(parameters, validator_for(parameters, default=Draft202012Validator))
+    except (SchemaError, schemas.TooCostly, ValueError, TypeError, RecursionError) as problem:
         raise _Unfit("Its schema is not valid.") from problem
-    if not isinstance(parameters, dict) or parameters.setdefault("type", "object") != "object":
+    if parameters.setdefault("type", "object") != "object":
         raise _Unfit("Its schema does not describe an object.")
     if not all(_usable_key.fullmatch(key) for key in _properties(parameters)):
         raise _Unfit("Its schema names arguments that models cannot give.")
