@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 from uuid import uuid4
@@ -347,3 +348,21 @@ def keep_preview(user_id: int, price_id: str, text: str) -> None:
 def is_news(about: str) -> bool:
     """Whether nobody was mailed about this within the hour; whoever asks will mail."""
     return bool(client().set(alert_key(about), "1", nx=True, ex=ALERT_SECONDS))
+
+
+# --- after Postgres was restored ------------------------------------------------------------------------
+
+
+@_named
+def forget_all() -> None:
+    """Drop every copy: the rows they were made from are gone. Readers and running turns make new ones.
+
+    The lock of a paid reset and the notes of mails stay: no row stands behind them, and they run out by themselves.
+    """
+    for kind in ("cost", "entitlement", "holds", "pending", "preview"):
+        names = client().scan_iter(match=f"{_PREFIX}:billing:{kind}:*", count=500)
+        while batch := list(islice(names, 500)):
+            with client().pipeline(transaction=False) as pipe:  # one at a time: a cluster holds them apart
+                for name in batch:
+                    pipe.unlink(name)
+                pipe.execute()

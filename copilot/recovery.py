@@ -19,9 +19,12 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
+from billing import counters as billing_counters
 from billing import usage as billing_usage
+from billing.errors import CountersDown
 from copilot import (
     approvals,
+    database_restores,
     dispatch,
     evidence,
     executions,
@@ -39,7 +42,7 @@ from copilot import (
 from copilot import journal as journal  # diagnostics listens here
 from copilot.errors import TurnConflict
 from copilot.events import Ending, TurnCancelled, TurnFailed, TurnRecovering, TurnSucceeded, TurnSummary
-from copilot.live import beats, lease
+from copilot.live import beats, lease, wiping
 from copilot.live.client import RedisDown
 from copilot.models import Schedule, Session, Turn
 
@@ -315,6 +318,51 @@ def start_stranded(session_id: UUID) -> bool:
     if not dispatch.start_stranded(session_id):
         return False
     journal.note("start_stranded", session_id, status="idle")
+    return True
+
+
+# --- what Postgres lost ------------------------------------------------------------------------------
+
+
+def rebuild_if_restored() -> bool:
+    """Rebuild Redis when Postgres was restored from a backup; else count this sweep. To be called before all else.
+
+    Redis then remembers turns that no longer exist. Its fences stand higher than the rows', so whatever workers publish
+    is refused and every turn would end as `worker_lost`.
+    """
+    verdict, database, copy = database_restores.compare()
+    if verdict == "shared":
+        log.error(
+            "redis_shared: another installation writes to the same Redis keys; give each its own REDIS_KEY_PREFIX"
+        )
+        return False
+    if verdict in ("restored", "other"):
+        log.error("postgres_restored: Redis is rebuilt from the rows; Postgres %s, Redis %s", database, copy)
+        try:
+            _rebuild()
+        except CountersDown:
+            log.error("postgres_restored: Redis went away; the next sweep tries again")
+            return False
+        database_restores.note_rebuild()
+    database_restores.count_epoch(database)
+    return verdict in ("restored", "other")
+
+
+def _rebuild() -> None:
+    """As after a flush, but for what no row stands behind. A crash on the way leaves the epochs apart: it is repeated."""
+    lease.forget_epoch()
+    for session_ids in wiping.wipe_all():
+        known = [UUID(one) for one in session_ids if _is_uuid(one)]
+        sessions.note_untold(*known)  # whoever watches is told the page anew
+    billing_counters.forget_all()
+    restore_if_forgotten()
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
     return True
 
 

@@ -58,6 +58,7 @@ def reap() -> None:
 def _tick() -> None:
     _memory.ticks += 1
     try:
+        recorded(recovery.rebuild_if_restored)  # first: judged by what Redis kept of lost rows, nobody lives
         deadline = time.monotonic() + settings.DIAG_SWEEP_SECONDS - PROBE_SECONDS / 2
         for step in (probe, *SWEEP):  # a sweep that has much to do keeps no dead worker's turns waiting
             recorded(step)

@@ -1,4 +1,4 @@
-"""Workers' signs of life in Redis: one key per process that dies with it (D2)."""
+"""Signs of life in Redis: of workers, one key per process that dies with it; of the sweep; of this installation."""
 
 from __future__ import annotations
 
@@ -62,3 +62,30 @@ def sweep_age_seconds() -> float | None:
     """How long ago the reaper looked last; None when nobody remembers."""
     left = blocking().pttl(keys.REAPER)
     return None if left < 0 else SWEEP_MEMORY_SECONDS - left / 1000
+
+
+# --- this installation -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallationCopy:
+    """Redis's copy of the row that names this installation."""
+
+    installation_id: str
+    epoch: int
+    incarnation: str
+
+
+def read_installation() -> InstallationCopy | None:
+    fields: list[bytes | None] = blocking().hmget(keys.INSTALLATION, ["id", "epoch", "incarnation"])  # type: ignore[assignment]
+    identifier, epoch, incarnation = ((field or b"").decode() for field in fields)
+    if not (identifier and epoch.isdecimal()):
+        return None
+    return InstallationCopy(installation_id=identifier, epoch=int(epoch), incarnation=incarnation)
+
+
+def write_installation(copy: InstallationCopy) -> None:
+    blocking().hset(
+        keys.INSTALLATION,
+        mapping={"id": copy.installation_id, "epoch": copy.epoch, "incarnation": copy.incarnation},
+    )

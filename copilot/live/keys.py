@@ -11,6 +11,9 @@ LIVE_NUMBER = f"{_PREFIX}:live:number"  # counts the news, so that a reader sees
 REAPER = f"{_PREFIX}:reaper"  # when it looked last
 STOP_CHANNEL = f"{_PREFIX}:stops"
 WAKEUPS = f"{_PREFIX}:wakeups"  # turn ids that want a worker
+INSTALLATION = (
+    f"{_PREFIX}:installation"  # a copy of the row that names this installation and counts its sweeps
+)
 EPOCH = f"{_PREFIX}:epoch"  # there since the last rebuild; missing after a flush
 BREAKERS = f"{_PREFIX}:{{breakers}}:open"  # models that keep failing
 

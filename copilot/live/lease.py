@@ -235,3 +235,8 @@ def epoch_is_known() -> bool:
 
 def mark_epoch() -> None:
     blocking().set(keys.EPOCH, "1")
+
+
+def forget_epoch() -> None:
+    """From now on Redis counts as having lost everything, until `mark_epoch`."""
+    blocking().delete(keys.EPOCH)

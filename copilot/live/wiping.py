@@ -1,8 +1,8 @@
-"""What Redis holds of sessions that are gone for good (S17)."""
+"""Remove what Redis holds of sessions: of those gone for good, or of all when Postgres went back in time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from copilot.live import keys
 from copilot.live.client import blocking
@@ -20,3 +20,17 @@ def wipe(session_ids: Sequence[str]) -> None:
             keys.log(session_id),
             keys.aside(session_id),
         )
+
+
+def wipe_all(batch: int = 500) -> Iterator[set[str]]:
+    """Remove the keys of every session, by SCAN; the sessions of each batch."""
+    cursor = 0
+    while True:
+        cursor, names = blocking().scan(cursor, match=keys.OF_SESSIONS, count=batch)
+        with blocking().pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.unlink(name)
+            pipe.execute()
+        yield {keys.session_of_key(name.decode()) for name in names if isinstance(name, bytes)}
+        if cursor == 0:
+            return

@@ -16,7 +16,7 @@ from copilot.models.people import (
 from copilot.models.search import SearchEntry, SearchProgress
 from copilot.models.sharing import Share, SharedFile
 from copilot.models.work import Approval, ModelCall, Question
-from copilot.models.workers import WorkerBeat
+from copilot.models.workers import Installation, WorkerBeat
 
 __all__ = [
     "Agent",
@@ -27,6 +27,7 @@ __all__ = [
     "ErasureJob",
     "ExportJob",
     "ImportRecord",
+    "Installation",
     "Invitation",
     "McpServer",
     "MemoryItem",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from django.db import models
 from django.db.models.functions import Now
 
@@ -23,3 +25,26 @@ class WorkerBeat(models.Model):
 
     def __str__(self) -> str:
         return self.worker
+
+
+class Installation(models.Model):
+    """The one row that names this installation and counts its sweeps; `copilot.database_restores` alone writes it.
+
+    Redis holds a copy. When the copy is ahead of the row, Postgres went back in time.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid4, editable=False)
+    only = models.BooleanField(default=True, editable=False)
+    epoch = models.BigIntegerField(default=0, help_text="Grows with every sweep.")
+    rebuilt_at = models.DateTimeField(
+        null=True, blank=True, help_text="When Redis was last rebuilt because Postgres had been restored."
+    )
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(condition=models.Q(only=True), name="installation_row_is_marked"),
+            models.UniqueConstraint(fields=["only"], name="installation_has_one_row"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.pk)
