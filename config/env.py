@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -160,6 +161,19 @@ def _database_option(variable: str, key: str, value: object) -> object:
         raise ImproperlyConfigured(
             f"{variable}: Postgres has no connection option {key!r}; check its spelling"
         )
+    return value
+
+
+def address(name: str, schemes: tuple[str, ...]) -> str:
+    """A URL of one of these schemes with a host, or nothing."""
+    value = text(name).strip()
+    try:
+        parts = urlsplit(value)
+        good = not value or (parts.scheme in schemes and bool(parts.hostname) and parts.port != 0)
+    except ValueError:
+        good = False
+    if not good:  # the value may hold a token, so it is not repeated
+        raise ImproperlyConfigured(f"{name} must be an address such as {schemes[0]}://host:port")
     return value
 
 

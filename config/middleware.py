@@ -8,12 +8,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 
 import structlog
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.conf import settings
-from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect, JsonResponse
+from django.urls import reverse
 from django.utils.decorators import sync_and_async_middleware
 
 from config import metrics
+from config.core.staff_access import explain_problem, second_factor_problem
 from config.logs import UNLOGGED_PATHS
 from copilot import traces
 
@@ -74,6 +79,47 @@ def api_errors(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
         return _in_wire_form(request, response)
 
     return handle
+
+
+STAFF_PAGES, STAFF_PAGES_FOR_ALL = "/admin/", ("/admin/login/", "/admin/logout/", "/admin/jsi18n/")
+
+
+@sync_and_async_middleware
+def staff_second_factor(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
+    """Send staff who have not used a second factor to where they add or use one, before any staff page."""
+    if iscoroutinefunction(get_response):
+
+        async def handle_async(request: HttpRequest) -> HttpResponseBase:
+            refused = await sync_to_async(_factor_demanded)(request) if _is_staff_page(request) else None
+            return refused or await get_response(request)
+
+        return handle_async
+
+    def handle(request: HttpRequest) -> HttpResponseBase:
+        response = (_factor_demanded(request) if _is_staff_page(request) else None) or get_response(request)
+        assert isinstance(response, HttpResponseBase)
+        return response
+
+    return handle
+
+
+def _is_staff_page(request: HttpRequest) -> bool:
+    return request.path.startswith(STAFF_PAGES) and not request.path.startswith(STAFF_PAGES_FOR_ALL)
+
+
+def _factor_demanded(request: HttpRequest) -> HttpResponseBase | None:
+    if settings.STAFF_MFA != "required":
+        return None
+    try:
+        problem = second_factor_problem(request.user, request) if request.user.is_staff else ""
+    except (OperationalError, InterfaceError):
+        return None  # nobody can be recognised now; the page says so itself
+    if not problem:
+        return None
+    if problem == "no_factor":
+        messages.warning(request, explain_problem(problem))
+        return HttpResponseRedirect(reverse("mfa_index"))
+    return redirect_to_login(request.get_full_path(), reverse("mfa_reauthenticate"))
 
 
 def _in_wire_form(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

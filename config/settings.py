@@ -67,6 +67,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "config.middleware.staff_second_factor",
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "config.urls"
@@ -154,6 +155,7 @@ CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TASK_ROUTES = {
     "copilot.tasks.run_turn": {"queue": "turns"},
     "copilot.tasks.answer_aside": {"queue": "turns"},
+    "diagnostics.tasks.deliver_audit": {"queue": "default"},  # it waits for others' servers
     "diagnostics.tasks.*": {"queue": "maintenance"},
     "billing.tasks.publish_windows": {"queue": "maintenance"},
     "billing.tasks.expire_credits": {"queue": "maintenance"},
@@ -255,6 +257,9 @@ ACCOUNT_FORMS = {
 SOCIALACCOUNT_ADAPTER = "copilot.accounts.sign_up.SocialAdapter"
 _vouchers = signing.vouchers()
 SOCIALACCOUNT_PROVIDERS = _vouchers.providers
+STAFF_MFA = env.choice(
+    "STAFF_MFA", "required" if ENVIRONMENT == "production" else "optional", ("required", "optional")
+)
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Pilothouse"
 MFA_ADAPTER = "copilot.second_factors.SealedAdapter"
@@ -357,6 +362,9 @@ LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"
 LOGGING = logs.configuration(production=ENVIRONMENT == "production", level=LOG_LEVEL)
 # The SDK reads the addresses, headers and sampler itself, by OpenTelemetry's own variables (D18).
 TRACES = bool(env.text("OTEL_EXPORTER_OTLP_ENDPOINT") or env.text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
+AUDIT_WEBHOOK_URL = env.address("AUDIT_WEBHOOK_URL", ("https", "http"))
+AUDIT_WEBHOOK_TOKEN = env.text("AUDIT_WEBHOOK_TOKEN")
+AUDIT_SYSLOG_ADDRESS = env.address("AUDIT_SYSLOG_ADDRESS", ("udp", "tcp", "tls"))
 METRICS_TOKEN = env.text("METRICS_TOKEN")
 METRICS_ALLOWED_CIDRS = env.words("METRICS_ALLOWED_CIDRS", [])  # who may scrape without the token
 METRICS_PORT = env.integer("METRICS_PORT", 0, most=65535)  # of a worker's own /metrics; 0: none

@@ -14,6 +14,7 @@ def jobs(*, sweep_seconds: float) -> dict[str, Job]:
         "reap": _job("diagnostics.tasks.reap", sweep_seconds, expires=2 * sweep_seconds),
         "sample": _job("diagnostics.tasks.sample", MINUTE, expires=55),
         "purge diagnostics": _daily("diagnostics.tasks.purge", 4, 40, expires=HOUR),
+        "deliver audit events": _job("diagnostics.tasks.deliver_audit", 10.0, expires=10),
         # conversations and files
         "tick": _job("copilot.tasks.tick", crontab(), expires=55),
         "index messages": _job("copilot.tasks.index_messages", 5.0, expires=5),

@@ -14,6 +14,7 @@ from copilot import catalogue_admin as catalogue_admin  # registers itself
 from copilot import mcp_admin as mcp_admin  # registers itself
 from copilot import sign_in_admin as sign_in_admin  # registers itself
 from copilot import work_admin as work_admin  # registers itself
+from copilot.accounts.conversation_access import ConversationAdmin
 from copilot.errors import NotFound
 from copilot.models import (
     ApiKey,
@@ -39,7 +40,7 @@ COST_SOURCES = ("FLAT_RATE", "REPORTED", "CATALOGUE", "UNKNOWN")  # billing's
 
 
 @admin.register(Session)
-class SessionAdmin(ViewOnly):
+class SessionAdmin(ConversationAdmin):
     list_display = [
         "id",
         "owned_by",
@@ -97,7 +98,7 @@ class TurnAdmin(ViewOnly):
     search_fields = ["=session__owner__username", "=session__owner__email"]
     search_help_text = "Turn id, session id, user name or e-mail, in full."
     ordering = ["-created_at"]
-    exclude = ["token"]  # whoever knows it can let go of the session's lease
+    exclude = ["token", "focus"]  # a key to the session's lease, and words of its owner
 
     @admin.display(ordering="session__owner__username")
     def owner(self, turn: Turn) -> SafeString:
@@ -109,7 +110,7 @@ class TurnAdmin(ViewOnly):
 
 
 @admin.register(Message)
-class MessageAdmin(ViewOnly):
+class MessageAdmin(ConversationAdmin):
     """Whose it is and where it stands; what was said is read only by opening one row."""
 
     list_display = [

@@ -11,11 +11,13 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare, salted_hmac
 
+from config.core.audit import record_audit_event
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from copilot.models import ApiKey
 
@@ -47,14 +49,16 @@ def create(
         raise Conflict(f"There are {KEYS_PER_USER} keys already. Revoke one first.", code="too_many_keys")
     prefix = "".join(secrets.choice(_ALPHABET) for _ in range(10))
     secret = secrets.token_urlsafe(32)
-    row = ApiKey.objects.create(
-        user=user,
-        name=name,
-        prefix=prefix,
-        secret_hash=_hash(secret, settings.SECRET_KEY),
-        scopes=[scope for scope in SCOPES if scope in scopes],
-        expires_at=expires_at.astimezone(UTC) if expires_at else None,
-    )
+    with transaction.atomic():
+        row = ApiKey.objects.create(
+            user=user,
+            name=name,
+            prefix=prefix,
+            secret_hash=_hash(secret, settings.SECRET_KEY),
+            scopes=[scope for scope in SCOPES if scope in scopes],
+            expires_at=expires_at.astimezone(UTC) if expires_at else None,
+        )
+        record_audit_event("api_key.created", actor=user, target=("api_key", row.pk), scopes=row.scopes)
     row.refresh_from_db(fields=["created_at"])
     return NewKey(row=row, token=f"ph_user_{prefix}_{secret}")
 
@@ -85,8 +89,19 @@ def of_user(user_id: int) -> list[ApiKey]:
 
 
 def revoke(user_id: int, key_id: UUID) -> None:
-    if not _standing(user_id).filter(pk=key_id).update(revoked_at=Now()):
-        raise NotFound
+    with transaction.atomic():
+        if not _standing(user_id).filter(pk=key_id).update(revoked_at=Now()):
+            raise NotFound
+        record_audit_event("api_key.revoked", target=("api_key", key_id), owner_id=user_id)
+
+
+def revoke_all(user_id: int) -> int:
+    """Revoke every key of a user at once; returns how many there were."""
+    with transaction.atomic():
+        revoked = _standing(user_id).update(revoked_at=Now())
+        if revoked:
+            record_audit_event("api_key.revoked", target=("user", user_id), count=revoked)
+    return revoked
 
 
 def _standing(user_id: int) -> QuerySet[ApiKey]:

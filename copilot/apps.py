@@ -20,7 +20,10 @@ class CopilotConfig(AppConfig):
             redaction,
             tasks,
         )
+        from copilot.accounts import audit_signals
         from copilot.providers import caching, catalogue
+
+        audit_signals.connect()
 
         ports.bind(
             follow=dispatch.follow,

@@ -10,4 +10,7 @@ class DiagnosticsConfig(AppConfig):
     verbose_name = "Diagnostics"
 
     def ready(self) -> None:
-        from diagnostics import checks  # noqa: F401 - checks register themselves
+        from config.core.audit import audit_event
+        from diagnostics import audit, checks  # noqa: F401 - checks register themselves
+
+        audit_event.connect(audit.write_event, dispatch_uid="diagnostics.audit")

@@ -1,4 +1,4 @@
-"""The record of repairs: written once, never changed (D8)."""
+"""The audit log: repairs, and every act that an app records (config.core.audit). Written once, never changed (D8)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Value
 from django.db.models.functions import Now
 
-from diagnostics.models import RepairAudit
+from config.core.audit import AuditRecord
+from diagnostics.models import AuditDelivery, AuditEvent, RepairAudit
 
 REAPER = "reaper"
 Outcome = RepairAudit.Outcome
@@ -57,10 +59,9 @@ class Entry:
     idempotency_key: str = ""
 
 
-def record(actor: Actor, entry: Entry) -> RepairAudit:
-    kept = Now() + Value(timedelta(days=settings.DIAG_AUDIT_DAYS))
-    return RepairAudit.objects.create(
-        keep_until=kept,
+def record(actor: Actor, entry: Entry) -> AuditEvent:
+    """Record a repair."""
+    return _write(
         actor=actor.name,
         admin_id=actor.admin_id,
         address=actor.address,
@@ -76,6 +77,37 @@ def record(actor: Actor, entry: Entry) -> RepairAudit:
     )
 
 
+def write_event(sender: object, event: AuditRecord, **kwargs: object) -> None:
+    """Receive what other apps record; the row stands in the transaction of the act."""
+    _write(
+        category=event.action.partition(".")[0][:20],
+        actor=event.actor,
+        admin_id=event.actor_id,
+        address=event.address,
+        action=event.action,
+        target_type=event.target_type,
+        target_id=event.target_id,
+        outcome=event.outcome,
+        reason=event.reason,
+        result=dict(event.details),
+    )
+
+
+def _write(**fields: object) -> AuditEvent:
+    kept = Now() + Value(timedelta(days=settings.DIAG_AUDIT_DAYS))
+    with transaction.atomic():
+        row = AuditEvent.objects.create(keep_until=kept, **fields)
+        AuditDelivery.objects.bulk_create(
+            [AuditDelivery(event=row, sink=name) for name in configured_sinks()]
+        )
+    return row
+
+
+def configured_sinks() -> list[str]:
+    wanted = (("webhook", settings.AUDIT_WEBHOOK_URL), ("syslog", settings.AUDIT_SYSLOG_ADDRESS))
+    return [name for name, address in wanted if address]
+
+
 def _shown(change: Change) -> dict[str, object]:
     return {
         "id": str(change.id),
@@ -86,5 +118,7 @@ def _shown(change: Change) -> dict[str, object]:
 
 def purge() -> int:
     """What was kept long enough; the database refuses to let go of anything younger."""
-    removed, _ = RepairAudit.objects.filter(keep_until__lt=Now()).delete()
-    return removed
+    with transaction.atomic():
+        old = AuditEvent.objects.filter(keep_until__lt=Now())
+        AuditDelivery.objects.filter(event__in=old).delete()
+        return old._raw_delete(old.db)  # one statement: the log may be long

@@ -15,7 +15,7 @@ from django.db import Error, connection
 
 from copilot import recovery, workers
 from copilot.queries import executions
-from diagnostics import alerts, keeping, samples, snapshot
+from diagnostics import alerts, audit_delivery, keeping, samples, snapshot
 from diagnostics.recording import recorded
 
 log = logging.getLogger(__name__)
@@ -172,3 +172,8 @@ def sample() -> None:
 @shared_task(name="diagnostics.tasks.purge", ignore_result=True)
 def purge() -> None:
     keeping.purge()
+
+
+@shared_task(name="diagnostics.tasks.deliver_audit", ignore_result=True)
+def deliver_audit() -> None:
+    audit_delivery.deliver_due()

@@ -1,4 +1,4 @@
-"""The story of one execution, and the record of repairs, for reading (D8, D14)."""
+"""The story of one execution, and the audit log, for reading (D8, D14)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from django.db.models import Q, QuerySet
+
 from copilot.errors import NotFound
 from copilot.queries import executions
 from diagnostics import lists
-from diagnostics.models import RepairAudit
+from diagnostics.models import AuditEvent
 
 MOST_AUDITS = 100
 
@@ -27,7 +29,10 @@ class AuditShown:
     at: datetime
     actor: str
     address: str | None
+    category: str
     action: str
+    target_type: str
+    target_id: str
     outcome: str
     reason: str
     filter: dict[str, object]
@@ -82,22 +87,44 @@ def _timeline(execution_id: UUID, audits: list[AuditShown]) -> list[Happened]:
     return sorted(happened, key=lambda one: one.at)
 
 
-def of_execution(execution_id: UUID) -> list[RepairAudit]:
-    return list(RepairAudit.objects.filter(ids__contains=[execution_id]).order_by("-at", "pk")[:MOST_AUDITS])
+def of_execution(execution_id: UUID) -> list[AuditEvent]:
+    return list(AuditEvent.objects.filter(ids__contains=[execution_id]).order_by("-at", "pk")[:MOST_AUDITS])
 
 
-def audits(
-    *, actor: str = "", action: str = "", outcome: str = "", limit: int = 50, offset: int = 0
-) -> AuditPage:
-    rows = RepairAudit.objects.all()
-    if actor:
-        rows = rows.filter(actor=actor)
-    if action:
-        rows = rows.filter(action=action)
-    if outcome:
-        rows = rows.filter(outcome=outcome)
+@dataclass(frozen=True, kw_only=True)
+class AuditFilter:
+    """Which events are wanted; `everything` takes the right to read the audit log, without it there are only repairs."""
+
+    everything: bool
+    category: str = ""
+    actor: str = ""
+    action: str = ""
+    outcome: str = ""
+    user_id: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def rows(self) -> QuerySet[AuditEvent]:
+        rows = AuditEvent.objects.all() if self.everything else AuditEvent.objects.filter(category="repair")
+        wanted: dict[str, object] = {
+            "category": self.category,
+            "actor": self.actor,
+            "action": self.action,
+            "outcome": self.outcome,
+            "at__gte": self.since,
+            "at__lt": self.until,
+        }
+        rows = rows.filter(**{column: value for column, value in wanted.items() if value})
+        if self.user_id is not None:
+            about = Q(target_type="user", target_id=str(self.user_id))
+            rows = rows.filter(about | Q(admin_id=self.user_id))
+        return rows.order_by("-at", "pk")
+
+
+def audits(wanted: AuditFilter, *, limit: int = 50, offset: int = 0) -> AuditPage:
+    rows = wanted.rows()
     total = rows[: lists.MOST_COUNTED + 1].count()
-    found = rows.order_by("-at", "pk")[offset : offset + limit]
+    found = rows[offset : offset + limit]
     return AuditPage(
         results=[_shown(row) for row in found],
         total=min(total, lists.MOST_COUNTED),
@@ -105,13 +132,16 @@ def audits(
     )
 
 
-def _shown(row: RepairAudit) -> AuditShown:
+def _shown(row: AuditEvent) -> AuditShown:
     return AuditShown(
         id=str(row.pk),
         at=row.at,
         actor=row.actor,
         address=row.address,
+        category=row.category,
         action=row.action,
+        target_type=row.target_type,
+        target_id=row.target_id,
         outcome=row.outcome,
         reason=row.reason,
         filter=row.filter,

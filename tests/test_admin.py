@@ -292,6 +292,7 @@ def test_user_session_turn_use_and_money_lead_to_each_other(staff: Client):
         reverse("admin:copilot_turn_change", args=[turn.pk]): [user, session, f"modelcall/?q={turn.pk}"],
         reverse("admin:billing_account_change", args=[account.pk]): [user, "customers/cus_of_ada"],
     }
+    staff.post(session, {"reason": "ticket 4711"})
     for page, expected in leads.items():
         text = staff.get(page).content.decode()
         assert [link for link in expected if link not in text] == [], page

@@ -21,6 +21,7 @@ from copilot import checks
 from copilot.accounts import invitations, sign_up
 from copilot.errors import Conflict
 from copilot.models import Invitation, SignUpRequest
+from copilot.workspace import clearing
 from tests import make
 from tests.test_settings import manage
 from tests.test_signing import arrive, sso  # noqa: F401 - a fixture
@@ -258,6 +259,18 @@ def test_the_command_mails_an_invitation_and_prints_its_link(settings, mailoutbo
     settings.SIGNUP = "closed"
     with pytest.raises(CommandError, match="SIGNUP=invite"):
         call_command("invite", "ann@example.com")
+
+
+def test_an_erased_account_leaves_no_trace_of_how_it_came_in(client, invited):
+    client.get(path_of(invited.url))
+    submit(client, "ann@example.com")
+    ann = User.objects.get(email="ann@example.com")
+    others = invitations.create_invitation(invited_by=ann)
+    SignUpRequest.objects.create(user=make.bob(), approved_by=ann)
+    clearing.remove_belongings(ann.pk)
+    clearing.remove_logins(ann.pk)
+    assert clearing.left_over(ann.pk) == {}
+    assert Invitation.objects.get() == others.row
 
 
 def test_old_invitations_are_forgotten(invited):

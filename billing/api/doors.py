@@ -9,6 +9,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 
 from billing.rest import PersonsDoor
+from config.core.staff_access import explain_problem, second_factor_problem
 
 
 class Door(PersonsDoor):
@@ -32,6 +33,9 @@ class StaffDoor(Door):
         super().initial(request, *args, **kwargs)
         if not self.caller.is_staff:
             raise PermissionDenied
+        by_cookie = request._request if request.auth is None else None
+        if problem := second_factor_problem(self.caller, by_cookie):
+            raise PermissionDenied(explain_problem(problem), code="second_factor_required")
 
 
 def array_of(shape: type) -> dict[str, Any]:

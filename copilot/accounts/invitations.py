@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from config.core.audit import record_audit_event
 from copilot.accounts.mails import send_account_mail, site_link
 from copilot.errors import Conflict
-from copilot.models import Invitation
+from copilot.models import Invitation, SignUpRequest
 
 DAYS = 7
 LONGEST_DAYS = 90
@@ -128,6 +128,14 @@ def revoke_invitation(invitation: Invitation, *, actor: User | None = None) -> b
 def purge_invitations() -> int:
     removed, _each = Invitation.objects.filter(expires_at__lt=Now() - KEPT).delete()
     return removed
+
+
+def erase(user_id: int) -> int:
+    """Forget how an account came in; what it invited or approved stays, without its name."""
+    Invitation.objects.filter(invited_by=user_id).update(invited_by=None)
+    SignUpRequest.objects.filter(approved_by=user_id).update(approved_by=None)
+    removed = Invitation.objects.filter(used_by=user_id).delete()[0]
+    return removed + SignUpRequest.objects.filter(user=user_id).delete()[0]
 
 
 def _create(

@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.db.models import Model
 
 from copilot import api_keys, history, mcp, memories, preferences, presets, schedules, sessions, turns
+from copilot.accounts import invitations
 from copilot.errors import TurnConflict
 from copilot.models import Session, Turn
 from copilot.workspace import exports, files, quotas, shares, storage
@@ -73,6 +74,7 @@ def remove_belongings(user_id: int) -> int:
             api_keys.erase,
             presets.erase,
             quotas.erase,
+            invitations.erase,
         )
     )
 

@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from config.core.audit import record_audit_event
 from copilot import api_keys, metrics, ports, schedules
 from copilot.errors import Conflict, StorageUnavailable
 from copilot.events import AccountClosed
@@ -59,6 +60,7 @@ def request(user: User, *, password: str = "") -> ErasureJob:
         shares.revoke_all(held.pk)
         api_keys.erase(held.pk)
         schedules.switch_off_all(held.pk, SHUT)
+        record_audit_event("account.deletion_requested", actor=user, target=("user", user.pk))
         transaction.on_commit(lambda: _shut(job, held))
     return job
 
@@ -114,6 +116,7 @@ def cancel(user: User) -> bool:
         if not _standing(user.pk).filter(started_at=None).update(cancelled_at=Now()):
             return False
         User.objects.filter(pk=user.pk).update(is_active=True)
+        record_audit_event("account.deletion_cancelled", actor=user, target=("user", user.pk))
     user.is_active = True
     metrics.erasures.labels("cancelled").inc()
     return True

@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from config.core.audit import record_audit_event
 from copilot import metrics, ports, queries
 from copilot.errors import NotFound, Refused, StorageUnavailable
 from copilot.events import ExportFinished
@@ -81,7 +82,10 @@ def _requested(session: Session, wanted: Wanted) -> ExportJob:
 
 
 def _sent(job: ExportJob) -> ExportJob:
-    job.save(force_insert=True)
+    with transaction.atomic():
+        job.save(force_insert=True)
+        what = ("session", job.session_id) if job.session_id else ("user", job.owner_id)
+        record_audit_event("export.requested", actor=job.owner, target=what, format=job.format)
     job.refresh_from_db()
     transaction.on_commit(lambda: ports.send_job("export", job.pk))
     return job

@@ -16,11 +16,13 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
 from billing.rest import PersonsDoor, named
+from config.core.staff_access import explain_problem, second_factor_problem
 from copilot.errors import Forbidden, InvalidRequest
 from diagnostics.audit import Actor
 
 M = TypeVar("M", bound=BaseModel)
 VIEW, REPAIR, SEE_EMAIL = "diagnostics.view", "diagnostics.repair", "diagnostics.see_email"
+SEE_AUDIT = "diagnostics.see_audit"
 LOGIN_LIFE = timedelta(hours=12)  # of whoever changes something
 
 
@@ -42,6 +44,9 @@ class Door(PersonsDoor):
         needed = [VIEW] if request.method in SAFE_METHODS else [VIEW, REPAIR]
         if not (self.caller.is_staff and self.caller.has_perms(needed)):
             raise Forbidden("This is for staff with the right to it.")
+        by_cookie = request._request if request.auth is None else None
+        if problem := second_factor_problem(self.caller, by_cookie):
+            raise Forbidden(explain_problem(problem), code="second_factor_required")
 
     @property
     def sees_email(self) -> bool:

@@ -117,11 +117,11 @@ def _csv(rows: list[lists.Execution]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
-    writer.writerows([_cell(getattr(row, name)) for name in COLUMNS] for row in rows)
+    writer.writerows([cell(getattr(row, name)) for name in COLUMNS] for row in rows)
     return text.getvalue()
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     text = "" if value is None else str(value)
     return f"'{text}" if text.startswith(FORMULA) else text
 

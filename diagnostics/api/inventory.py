@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from billing.rest import answer, operation
 from diagnostics import findings, inventory, lists, samples, snapshot, timeline, timetable
-from diagnostics.api.doors import Door, Query, query_of
+from diagnostics.api.doors import SEE_AUDIT, Door, Query, query_of
 from diagnostics.probes import providers, running, servers
 from diagnostics.ticks import last_tick_at
 from linking import queries as linking
@@ -67,7 +67,8 @@ class WantedSamples(Query):
 
 class WantedAudit(Query):
     actor: Annotated[str, Field(max_length=150, pattern=r"^[^\x00]*$")] = ""
-    action: Annotated[str, Field(max_length=40, pattern=r"^[a-z_]*$")] = ""
+    action: Annotated[str, Field(max_length=40, pattern=r"^[a-z_.]*$")] = ""
+    category: Annotated[str, Field(max_length=20, pattern=r"^[a-z_]*$")] = ""
     limit: Annotated[int, Field(ge=1, le=lists.MOST_ROWS)] = lists.USUAL_ROWS
     offset: Annotated[int, Field(ge=0, le=lists.MOST_OFFSET)] = 0
 
@@ -149,12 +150,21 @@ class DiagnosticsSamplesView(Door):
 
 
 class DiagnosticsAuditView(Door):
-    @operation("What was repaired, by whom and why", answers={200: timeline.AuditPage}, query=WantedAudit)
+    """With the right to read the audit log everything, otherwise repairs alone."""
+
+    @operation("What was done, by whom and why", answers={200: timeline.AuditPage}, query=WantedAudit)
     def get(self, request: Request) -> HttpResponse:
         wanted = query_of(request, WantedAudit)
         return answer(
             timeline.audits(
-                actor=wanted.actor, action=wanted.action, limit=wanted.limit, offset=wanted.offset
+                timeline.AuditFilter(
+                    everything=self.caller.has_perm(SEE_AUDIT),
+                    actor=wanted.actor,
+                    action=wanted.action,
+                    category=wanted.category,
+                ),
+                limit=wanted.limit,
+                offset=wanted.offset,
             )
         )
 

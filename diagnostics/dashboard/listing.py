@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, QueryDict
@@ -13,15 +13,21 @@ from pydantic import ValidationError
 
 from copilot.errors import InvalidRequest
 from diagnostics import lists, snapshot, timeline, timetable
+from diagnostics.api.doors import SEE_AUDIT
 from diagnostics.api.executions import WantedPage
 from diagnostics.dashboard.staffing import person, sees_email
 from diagnostics.dashboard.tabs import ACTIONS, Part, Tab
+from diagnostics.models import AuditSink
 
 ROWS = 50
 ONLY = "only"  # the part of a tab's list that an address names
 Context = dict[str, object]
 HEALING = ("take_over", "override_stop", "send_again", "expire", "start_stranded", "restore")  # by the reaper
 RECORDED = tuple(dict.fromkeys((*ACTIONS, "reset_usage", *HEALING)))  # some are done by both
+AUDIT_CATEGORIES = (
+    "sign_in", "password", "email", "factor", "connection", "api_key", "account", "invitation", "setup_link", "sign_up",
+    "role", "admin", "conversation", "export", "audit", "repair",
+)  # fmt: skip
 OUTCOMES = {"": "All", "done": "Done", "refused": "Refused", "dry_run": "Looked at"}
 STATUSES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
 ORIGINS = ("web", "api", "schedule", "goal", "parent", "telegram", "discord", "slack")
@@ -199,40 +205,82 @@ def schedules(request: HttpRequest, tab: Tab) -> Context:
 
 
 def audit(request: HttpRequest, tab: Tab) -> Context:
-    page = _page(request.GET)
-    actor, action = request.GET.get("actor", "")[:150], request.GET.get("action", "")[:40]
-    outcome = request.GET.get(ONLY, "")
-    if outcome not in OUTCOMES:
-        raise InvalidRequest(f"{ONLY}: not a part of this list.")
-    if "\x00" in actor + action:
-        raise InvalidRequest("No name has a NUL in it.")
-    found = timeline.audits(actor=actor, action=action, outcome=outcome, limit=ROWS, offset=(page - 1) * ROWS)
+    page, given = _page(request.GET), _texts(request.GET)
+    wanted = audit_filter(request)
+    found = timeline.audits(wanted, limit=ROWS, offset=(page - 1) * ROWS)
+    rest = {name: text for name, text in given.items() if text and name not in ("page", ONLY, "id")}
     return {
-        "only": outcome,
+        "only": wanted.outcome,
         "parts": [
             {
                 "title": title,
-                "link": f"?{urlencode({ONLY: name})}" if name else "?",
-                "chosen": name == outcome,
+                "link": f"?{urlencode({**rest, **({ONLY: name} if name else {})})}",
+                "chosen": name == wanted.outcome,
             }
             for name, title in OUTCOMES.items()
         ],
-        "filters": [
-            Field(name="actor", label="Who", value=actor, hint="a user name, or reaper"),
-            Field(
-                name="action",
-                label="Action",
-                value=action,
-                choices=[(name, name.replace("_", " ")) for name in RECORDED],
-            ),
-        ],
-        "filtered": bool(actor or action),
+        "filters": _audit_fields(given, everything=wanted.everything),
+        "filtered": bool(rest),
         "items": found.results,
-        "chosen": request.GET.get("id", ""),
+        "chosen": given.get("id", ""),
         "total": found.total,
         "total_is_capped": found.total_is_capped,
+        "everything": wanted.everything,
+        "sinks": list(AuditSink.objects.filter(failures__gt=0).order_by("name")),
+        "csv": f"{reverse('diagnostics:audit_file')}?{urlencode({**rest, ONLY: wanted.outcome})}",
         **pages(request.GET, page, found.total),
     }
+
+
+def audit_filter(request: HttpRequest) -> timeline.AuditFilter:
+    """Raises InvalidRequest, which names the parameter."""
+    given = _texts(request.GET)
+    if any("\x00" in text for text in given.values()):
+        raise InvalidRequest("No name has a NUL in it.")
+    if given.get(ONLY, "") not in OUTCOMES:
+        raise InvalidRequest(f"{ONLY}: not a part of this list.")
+    user = given.get("user", "")
+    if user and not lists.is_id(user):
+        raise InvalidRequest("user: a number.")
+    return timeline.AuditFilter(
+        everything=person(request).has_perm(SEE_AUDIT),
+        category=given.get("category", "")[:20],
+        actor=given.get("actor", "")[:150],
+        action=given.get("action", "")[:40],
+        outcome=given.get(ONLY, ""),
+        user_id=int(user) if user else None,
+        since=_moment("at_from", given.get("at_from", "")),
+        until=_moment("at_to", given.get("at_to", "")),
+    )
+
+
+def _audit_fields(given: dict[str, str], *, everything: bool) -> list[Field]:
+    repairs = [(name, name.replace("_", " ")) for name in RECORDED]
+    fields = [
+        Field(name="actor", label="Who", hint="a user name, system or reaper"),
+        Field(name="action", label="Action", choices=repairs),
+    ]
+    if everything:
+        areas = [(name, name.replace("_", " ")) for name in AUDIT_CATEGORIES]
+        fields = [
+            Field(name="category", label="Area", choices=areas),
+            Field(name="actor", label="Who", hint="a user name, system or reaper"),
+            Field(name="user", label="User id", hint="who did it, or whom it was about"),
+            Field(name="action", label="Action", hint="such as role.changed"),
+        ]
+    fields += _span("at", "Time")
+    return [Field(**{**asdict(field), "value": given.get(field.name, "")}) for field in fields]
+
+
+def _moment(name: str, text: str) -> datetime | None:
+    """A field of the page knows no zone: what it says is UTC."""
+    if not text:
+        return None
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(f"{name}: a date and time such as 2026-11-18T09:30.") from None
+    return read if read.tzinfo is not None else read.replace(tzinfo=UTC)
 
 
 # --- pages -------------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from uuid import UUID
@@ -12,14 +15,18 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from config.core.audit import record_audit_event
 from copilot.errors import InvalidRequest, NotFound, Unavailable
-from diagnostics import findings, metrics, snapshot, timeline
+from diagnostics import audit_delivery, findings, metrics, snapshot, timeline
+from diagnostics.api.doors import SEE_AUDIT
+from diagnostics.api.executions import cell
 from diagnostics.dashboard import limits, listing, overview, processes
 from diagnostics.dashboard.staffing import person, sees_email, show, staff_only, url_of
 from diagnostics.dashboard.tabs import BY_SLUG, STORY, Kind, Tab
 from diagnostics.templatetags.diagnostics import figure
 
 Source = Callable[[HttpRequest, Tab], listing.Context]
+AUDIT_FILE_ROWS = 50_000
 TABLES: Mapping[Kind, tuple[str, Source]] = {
     "executions": ("_executions.html", listing.executions),
     "workers": ("_workers.html", processes.look),
@@ -97,6 +104,30 @@ def execution(request: HttpRequest, execution_id: UUID) -> HttpResponse:
         "items": told.audit,
     }
     return show(request, STORY, "_story.html", context)
+
+
+@staff_only(SEE_AUDIT)
+@require_safe
+def audit_file(request: HttpRequest) -> HttpResponse:
+    """The filtered audit log as CSV; taking it is recorded itself."""
+    try:
+        wanted = listing.audit_filter(request)
+    except InvalidRequest as refusal:
+        return HttpResponse(refusal.message, status=400, content_type="text/plain")
+    rows = list(wanted.rows()[:AUDIT_FILE_ROWS])
+    asked = [f"{name}={given}" for name, given in request.GET.items() if given]
+    record_audit_event("audit.exported", request=request, rows=len(rows), filters=asked)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    for number, event in enumerate(rows):
+        fields = audit_delivery.event_fields(event)
+        if number == 0:
+            writer.writerow(fields)
+        writer.writerow(
+            [cell(json.dumps(value) if isinstance(value, dict) else value) for value in fields.values()]
+        )
+    headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
+    return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
 
 
 @staff_only()

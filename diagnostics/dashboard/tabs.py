@@ -292,8 +292,8 @@ TABS: tuple[Tab, ...] = (
         title="Audit",
         kind="audit",
         noun="entry",
-        about="Every repair, tried, refused or done; nobody can change this list.",
-        empty="Nothing has been repaired yet.",
+        about="Repairs, sign-ins, keys, factors, roles, staff changes, exports and readings; nobody can change this list.",
+        empty="Nothing is recorded here yet.",
     ),
 )
 STORY = Tab(slug="execution", title="Execution", kind="executions")  # of one; it has no place among the tabs

@@ -14,5 +14,6 @@ urlpatterns = [
     path("limits/confirm/", limits.confirm_reset, name="confirm_reset"),
     path("limits/apply/", limits.apply_reset, name="apply_reset"),
     path("execution/<uuid:execution_id>/", pages.execution, name="execution"),
+    path("audit.csv", pages.audit_file, name="audit_file"),
     path("<slug:slug>/", pages.table, name="tab"),
 ]

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from copilot.errors import Conflict, NotFound, Refused, Unavailable
 from diagnostics import audit, reading, snapshot
 from diagnostics.audit import Actor, Change, Entry, Outcome
-from diagnostics.models import RepairAudit, RepairPreview
+from diagnostics.models import AuditEvent, RepairAudit, RepairPreview
 from diagnostics.repairs import actions, asking
 from diagnostics.repairs.asking import Asked, PreviewRefused
 from diagnostics.repairs.results import Batch, Reasons, Result, Skip, States
@@ -243,7 +243,7 @@ def _repeated(actor: Actor, asked: Asked, key: str) -> Result | None:
     return result
 
 
-def _is_the_same(asked: Asked, before: RepairAudit, result: Result) -> bool:
+def _is_the_same(asked: Asked, before: AuditEvent, result: Result) -> bool:
     """Whoever is told the first result must have asked for it, of the very same ids."""
     if (asked.action, asked.reason, asked.dry_run) != (before.action, before.reason, result.dry_run):
         return False

@@ -35,6 +35,12 @@ def words(name: object) -> str:
     return str(name).replace("_", " ")
 
 
+@register.filter
+def joined(value: object) -> object:
+    """A list as people write one."""
+    return ", ".join(str(one) for one in value) if isinstance(value, list) else value
+
+
 def figure(name: str, number: float) -> tuple[str, str]:
     """A finding's number as people say it: oldest 2 h, failure ratio 12.5 %."""
     for unit, said in UNITS_OF_NAMES.items():

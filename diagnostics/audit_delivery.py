@@ -1,0 +1,153 @@
+"""Deliver audit events to a webhook and to syslog, from outbox rows: an outage delays events and loses none.
+
+A sink that fails is tried again after a pause that grows to ten minutes, one batch at a time, for as long as its
+events are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import ssl
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import UTC, timedelta
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from diagnostics.audit import configured_sinks
+from diagnostics.models import AuditDelivery, AuditEvent, AuditSink
+
+log = logging.getLogger(__name__)
+
+BATCH = 100
+MOST_BATCHES = 20  # of one run; the next one goes on
+SEND_SECONDS = 5.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5, 600
+_LOCK = 7_261_404
+SYSLOG_PRIORITY = 10 * 8 + 5  # authpriv.notice
+
+
+def deliver_due() -> int:
+    """Send what waits, for each sink whose pause is over; returns how many events were taken."""
+    return sum(_deliver(name) for name in configured_sinks())
+
+
+def _deliver(name: str) -> int:
+    taken = 0
+    for _number in range(MOST_BATCHES):
+        count = _deliver_batch(name)
+        taken += count
+        if count < BATCH:
+            break
+    return taken
+
+
+def _deliver_batch(name: str) -> int:
+    """One batch, oldest first; the lock keeps two processes from sending the same events."""
+    with transaction.atomic():
+        if not _locked(name) or _pauses(name):
+            return 0
+        waiting = list(AuditDelivery.objects.filter(sink=name).select_related("event").order_by("id")[:BATCH])
+        if not waiting:
+            return 0
+        try:
+            SINKS[name]([row.event for row in waiting])
+        except (OSError, ValueError) as problem:  # addresses may hold a token: only the kind is kept
+            _note_failure(name, problem)
+            return 0
+        AuditDelivery.objects.filter(pk__in=[row.pk for row in waiting]).delete()
+        AuditSink.objects.update_or_create(
+            name=name, defaults={"failures": 0, "problem": "", "delivered_at": Now(), "next_try_at": None}
+        )
+    return len(waiting)
+
+
+def _locked(name: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, hashtext(%s))", [_LOCK, name])
+        return bool(cursor.fetchone()[0])
+
+
+def _pauses(name: str) -> bool:
+    return AuditSink.objects.filter(name=name, next_try_at__gt=Now()).exists()
+
+
+def _note_failure(name: str, problem: Exception) -> None:
+    sink, _made = AuditSink.objects.get_or_create(name=name)
+    sink.failures += 1
+    pause = min(FIRST_PAUSE_SECONDS * 2 ** min(sink.failures - 1, 20), LONGEST_PAUSE_SECONDS)
+    sink.next_try_at = timezone.now() + timedelta(seconds=pause)
+    status = getattr(problem, "code", "")
+    sink.problem = f"{type(problem).__name__} {status}".strip()
+    sink.save()
+    log.error("audit_delivery_failed sink=%s problem=%s failures=%d", name, sink.problem, sink.failures)
+
+
+def event_fields(event: AuditEvent) -> dict[str, object]:
+    """An event as programs get it, on every sink and in the CSV file."""
+    return {
+        "id": str(event.pk),
+        "at": event.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "category": event.category,
+        "action": event.action,
+        "outcome": event.outcome,
+        "actor": event.actor,
+        "actor_id": event.admin_id,
+        "address": event.address,
+        "target_type": event.target_type,
+        "target_id": event.target_id,
+        "reason": event.reason,
+        "details": event.result,
+    }
+
+
+# --- the sinks ---------------------------------------------------------------------------------------
+
+
+def _post(events: Sequence[AuditEvent]) -> None:
+    """POST the batch as JSON; anything but an answer of 2xx is a failure."""
+    headers = {"Content-Type": "application/json"}
+    if settings.AUDIT_WEBHOOK_TOKEN:
+        headers["Authorization"] = f"Bearer {settings.AUDIT_WEBHOOK_TOKEN}"
+    body = json.dumps({"events": [event_fields(event) for event in events]}).encode()
+    request = urllib.request.Request(settings.AUDIT_WEBHOOK_URL, data=body, headers=headers)  # noqa: S310 - our settings
+    with urllib.request.urlopen(request, timeout=SEND_SECONDS):  # noqa: S310 - our settings
+        pass
+
+
+def _send_syslog(events: Sequence[AuditEvent]) -> None:
+    """RFC 5424 with a JSON message: framed by octet count on tcp and tls, one datagram each on udp."""
+    parts = urlsplit(settings.AUDIT_SYSLOG_ADDRESS)
+    host, port = parts.hostname or "", parts.port or {"udp": 514, "tcp": 601, "tls": 6514}[parts.scheme]
+    lines = [_syslog_line(event) for event in events]
+    if parts.scheme == "udp":
+        family, _kind, _proto, _name, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with closing(socket.socket(family, socket.SOCK_DGRAM)) as plug:
+            for line in lines:
+                plug.sendto(line, address)
+        return
+    plug = socket.create_connection((host, port), timeout=SEND_SECONDS)
+    with closing(plug):
+        if parts.scheme == "tls":
+            plug = ssl.create_default_context().wrap_socket(plug, server_hostname=host)
+        with closing(plug):
+            plug.sendall(b"".join(b"%d %s" % (len(line), line) for line in lines))
+            plug.shutdown(socket.SHUT_WR)  # what was not taken shows as an error here, not at the next event
+
+
+def _syslog_line(event: AuditEvent) -> bytes:
+    fields = event_fields(event)
+    head = (
+        f"<{SYSLOG_PRIORITY}>1 {fields['at']} {socket.gethostname()} pilothouse - {event.category or '-'} -"
+    )
+    return f"{head} {json.dumps(fields)}".encode()
+
+
+SINKS: dict[str, Callable[[Sequence[AuditEvent]], None]] = {"webhook": _post, "syslog": _send_syslog}
