@@ -10,6 +10,6 @@ BACKWARD = "DROP TRIGGER nothing_for_an_account_under_erasure ON copilot_signupr
 
 
 class Migration(migrations.Migration):
-    dependencies = [("copilot", "0025_sign_up")]
+    dependencies = [("copilot", "0026_installation")]
 
     operations = [migrations.RunSQL(FORWARD, BACKWARD)]
