@@ -473,6 +473,8 @@ APPROVAL_ANNOUNCE_SECONDS = env.seconds(
 APPROVAL_SECONDS = env.seconds("APPROVAL_SECONDS", 7 * 24 * 3600, least=1)  # then nobody decides any more
 WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
 SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs
+SANDBOX_UID = env.integer("SANDBOX_UID", 0, most=2**32 - 2)  # what root runs programs as; 0: nobody
+SANDBOX_CONCURRENCY = env.integer("SANDBOX_CONCURRENCY", 8, least=1)  # programs of one worker at once
 WEB_SEARCH = env.choice("WEB_SEARCH", "", ("", "searxng", "brave", "tavily"))
 WEB_SEARCH_URL = env.text("WEB_SEARCH_URL")  # of a SearXNG; the others have their own
 WEB_SEARCH_KEY = env.text("WEB_SEARCH_KEY")

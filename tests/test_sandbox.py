@@ -515,7 +515,7 @@ async def test_a_folder_deeper_than_a_path_costs_its_own_content_only(
     assert outcome.success, outcome.content
     fields = json.loads(outcome.content)
     assert [file["name"] for file in fields["files"]] == ["top"]
-    assert f"Could not be saved: {mirrors.FOLDERS}: File name too long" in fields["message"]
+    assert f"Could not be saved: {mirrors.FOLDERS}: nested too deeply" in fields["message"]
     assert not within(folders)
 
 

@@ -1,14 +1,20 @@
-"""What a family of processes and a folder take of this machine, measured from outside (A23.1)."""
+"""Measure from outside what a family of processes and a folder take of this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from copilot.tools import buffers
+from copilot.workspace.trees import Tree
 
-LEAST_BYTES = 4_096  # of every name: one that holds nothing takes its part of a disk, too
+LEAST_BYTES = (
+    16_384  # of every name: one that holds nothing takes its part of a disk, and of the time to look
+)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -32,21 +38,58 @@ def descendants(pid: int) -> list[int]:
     return _family(pid)[1:]
 
 
-def disk_bytes(pid: int, folder: Path) -> int:
-    """What lies in a folder takes on disk, with what a family of processes holds open and has no name any more."""
-    return _folder_bytes(folder) + _nameless_bytes(pid)
+def signal_descendants(pid: int, number: signal.Signals) -> None:
+    """Send a signal to everything that a process has started, and to nothing else.
+
+    A process may end, and its number go to another program of this machine, while we look. Only what is a descendant
+    both before and after its descriptor was opened is signalled, by that descriptor.
+    """
+    opened: dict[int, int] = {}
+    try:
+        for member in descendants(pid):
+            with contextlib.suppress(OSError):
+                opened[member] = os.pidfd_open(member)
+        for member in opened.keys() & set(descendants(pid)):
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(opened[member], number)
+    finally:
+        for descriptor in opened.values():
+            os.close(descriptor)
 
 
-def _folder_bytes(folder: Path) -> int:
-    """Files that vanish meanwhile take nothing."""
+class DiskUse(NamedTuple):
+    size_bytes: int
+    hidden: bool  # some folder cannot be looked into, so that nobody knows what lies there
+
+
+def disk_use(pid: int, folder: Path, *, most: int) -> DiskUse:
+    """Measure what lies in a folder, with what a family of processes holds open and has no name any more.
+
+    Looking ends when it is more than `most`.
+    """
+    use = _folder_use(folder, most)
+    return use if use.size_bytes > most else use._replace(size_bytes=use.size_bytes + _nameless_bytes(pid))
+
+
+def is_disk_full(folder: Path, *, least_bytes: int, least_names: int) -> bool:
+    """Whatever was hidden from the other figures shows here."""
+    system = os.statvfs(folder)
+    names_counted = system.f_files > 0  # some file systems have no end of them
+    return system.f_bavail * system.f_frsize < least_bytes or (
+        names_counted and system.f_favail < least_names
+    )
+
+
+def _folder_use(folder: Path, most: int) -> DiskUse:
     total = 0
-    for parent, names, leaves in os.walk(folder):
-        for name in (*names, *leaves):
-            try:
-                total += max(os.lstat(os.path.join(parent, name)).st_blocks * 512, LEAST_BYTES)
-            except OSError:
-                continue
-    return total
+    hidden = False
+    with Tree(folder) as tree:
+        for entry in tree.walk():
+            total += max(entry.status.st_blocks * 512, LEAST_BYTES)
+            hidden = hidden or bool(entry.problem)
+            if total > most:
+                break
+    return DiskUse(total, hidden)
 
 
 def _nameless_bytes(pid: int) -> int:

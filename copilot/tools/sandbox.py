@@ -1,13 +1,24 @@
-"""Runs programs where they can do no harm: in bubblewrap, without network, in one folder, within limits (A23)."""
+"""Run programs in bubblewrap: without network, in one folder, within limits, and with nothing of them left afterwards.
+
+bubblewrap starts the first process of a new set of namespaces and tells us its number. We hold that process by a
+descriptor before the program may begin. When a call ends, for whatever reason, we kill the first process; the kernel
+kills every other one of its namespace with it, and reports its end only when none is left. Until then nothing that the
+program wrote is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import json
 import os
+import re
+import select
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +26,10 @@ from pathlib import Path
 
 from django.conf import settings
 
+from config.core import accounts
 from copilot.tools import footprint, seccomp
+from copilot.tools.base import ToolFailed
+from copilot.workspace.trees import Tree
 
 MAX_CAPTURED_BYTES = 2**20  # of each stream; the rest is counted and thrown away
 MAX_MEMORY_BYTES = 2**30
@@ -27,12 +41,19 @@ MAX_DESCRIPTORS = (
 )
 TEMPORARY_BYTES = 256 * 2**20  # /tmp and /dev/shm live in memory
 MAX_FOLDER_BYTES = 2**30
+MIN_FREE_BYTES = 2**29  # of the disk, and names on it, below which every program is stopped
+MIN_FREE_NAMES = 10_000
 WATCH_SECONDS = (
     0.25  # a look costs about a millisecond; in this time a program can take some hundred MiB more
 )
 PROBE_SECONDS = 10.0
+START_SECONDS = 30.0  # bubblewrap takes some milliseconds
+NICENESS = 10  # the worker's own loop comes first
 ASKED_SECONDS = 2.0  # what a program has to leave by itself when the turn is stopped (A1.7)
 GONE_SECONDS = 1.5  # a killed namespace is gone at once; waiting longer would make a stop late (A1.7)
+EMPTY_SECONDS = (
+    20.0  # giving much memory back takes a moment, and a disk may hang; then nothing is read at all
+)
 FOLDER = "/workspace"
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -44,16 +65,18 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
 }
-NOBODY = 65534
 _CHUNK_BYTES = 64 * 1024
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _CONFIGURATION = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types")
+# Nothing in /proc may be used to change the first process, nor tell about keys and addresses of the kernel.
+_HIDDEN = ("keys", "key-users", "kallsyms", "kcore", "timer_list", "sched_debug", "latency_stats")
+# The program waits behind the gate until its first process is held. When memory of the machine runs out, it goes first.
 _SET_LIMITS = (
-    f"ulimit -c 0 -u {MAX_PROCESSES} -n {MAX_OPEN_FILES} -f {MAX_FILE_BYTES // 1024} -v {MAX_MEMORY_BYTES // 1024} || exit 125; "
-    'exec "$@"'
+    'read -r -N 1 <&"$1" || exit 125; eval "exec $1<&-"; shift; echo 1000 > /proc/self/oom_score_adj; '
+    f"ulimit -c 0 -u {MAX_PROCESSES} -n {MAX_OPEN_FILES} -f {MAX_FILE_BYTES // 1024} -v {MAX_MEMORY_BYTES // 1024} "
+    '-q 0 -i 1024 || exit 125; exec "$@"'
 )
-# The root of the sandbox lies in memory too, and would be writable.
-_LIMITS = ("--remount-ro", "/", "--", "/bin/bash", "-c", _SET_LIMITS, "limits")
+_ADMIT = b"g"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,125 +98,325 @@ class Finished:
 
 def missing() -> str:
     """Why nothing can be run here, or nothing; found out once per process (A23.2)."""
-    return _probed(settings.SANDBOX_PROGRAM)
+    return _probed(settings.SANDBOX_PROGRAM, settings.SANDBOX_UID)
 
 
 @cache
-def _probed(program: str) -> str:
+def _probed(program: str, uid: int) -> str:
     if not program:
         return "The sandbox is switched off (SANDBOX_PROGRAM is empty)."
     found = shutil.which(program)
     if found is None:
         return f"The sandbox is missing: {program} is not installed (Debian and Ubuntu: apt-get install bubblewrap)."
-    if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        return "The sandbox does not work for the administrator's account without setpriv (util-linux)."
-    return seccomp.missing() or _tried()
+    return account_problem() or seccomp.missing() or _tried()
+
+
+def account_problem() -> str:
+    """Why there is no account that programs may run as, or nothing."""
+    if os.geteuid() != 0:
+        if settings.SANDBOX_UID in (0, os.geteuid()):
+            return ""
+        return "SANDBOX_UID is set, but only a worker that runs as root can start programs as another account. Unset it."
+    if accounts.unprivileged_account(settings.SANDBOX_UID) is None:
+        return "The worker runs as root, and there is no account to run programs as. Set SANDBOX_UID, or start it as another user."
+    if shutil.which("setpriv") is None:
+        return "The worker runs as root and cannot start programs as another account without setpriv (package util-linux)."
+    return ""
 
 
 def _tried() -> str:
+    """Run nothing, as every program is run, and see whether it can be held and measured."""
     try:
-        with seccomp.filter_file() as barred:
-            tried = subprocess.run(  # noqa: S603 - our own words only
-                [*_walls(barred), *_LIMITS, "/usr/bin/true"],
-                capture_output=True,
-                timeout=PROBE_SECONDS,
-                check=False,
+        with _Channels() as channels:
+            started = subprocess.Popen(  # noqa: S603 - our own words only
+                [*_walls(channels), *_limits(channels), "/usr/bin/true"],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(barred,),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={},
+                pass_fds=channels.inherited,
             )
-    except (OSError, subprocess.TimeoutExpired):
+            try:
+                channels.close_inherited()
+                return _judged(started, channels)
+            finally:
+                started.kill()
+                started.communicate()
+    except OSError:
         return "The sandbox does not work here: it did not start."
-    if tried.returncode == 0:
+
+
+def _judged(started: subprocess.Popen[bytes], channels: _Channels) -> str:
+    said = bytearray()
+    while select.select([channels.report], [], [], PROBE_SECONDS)[0] and (
+        piece := os.read(channels.report, 4096)
+    ):
+        said += piece
+    first = _FirstProcess.told(bytes(said), started.pid)
+    if first is not None:
+        try:
+            os.listdir(f"/proc/{first.pid}/fd")
+        except PermissionError:
+            return "The sandbox does not work here: what programs take cannot be measured (root needs CAP_SYS_PTRACE)."
+        except OSError:
+            pass  # it ended at once, and says why
+        finally:
+            first.close()
+    channels.admit()
+    try:
+        _, stderr = started.communicate(timeout=PROBE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "The sandbox does not work here: it did not end."
+    if started.returncode == 0 and first is not None:
         return ""
-    said = tried.stderr.decode(errors="replace").strip().splitlines()
-    return f"The sandbox does not work here: {said[-1][:200] if said else f'exit {tried.returncode}'}"
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return f"The sandbox does not work here: {lines[-1][:200] if lines else f'exit {started.returncode}'}"
 
 
 def prepare(folder: Path) -> None:
-    """Make a folder and what lies in it the sandboxed user's own."""
-    if os.geteuid() != 0:
-        return
-    for parent, _, names in os.walk(folder):
-        for path in (parent, *(os.path.join(parent, name) for name in names)):
-            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    """Make a folder and what lies in it the sandboxed account's own."""
+    account = accounts.unprivileged_account(settings.SANDBOX_UID)
+    if account is not None:
+        with Tree(folder) as tree:
+            tree.give_to(account.uid, account.gid)
 
 
 async def run(program: Sequence[str], *, folder: Path, workdir: str = "", seconds: float) -> Finished:
-    """Run a program in the sandbox; whatever happens, cancellation too, none of its processes is left."""
-    process = await _started(program, folder, workdir)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    stdout, stderr = _Stream(), _Stream()
-    reading = asyncio.create_task(_read(stdout.read(process.stdout), stderr.read(process.stderr)))
-    waiting = asyncio.create_task(process.wait())
-    watching = asyncio.create_task(_excess(process.pid, folder))
-    try:
-        done, _ = await asyncio.wait(
-            {waiting, watching}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+    """Run a program in the sandbox; whatever happens, cancellation too, none of its processes is left.
+
+    Raises ToolFailed rather than return while one of them may still write to the folder.
+    """
+    with _Channels() as channels:
+        process = await _started(program, channels, folder, workdir)
+        run = _Run(process)
+        patience = GONE_SECONDS
+        try:
+            await run.admit(channels)
+            timed_out, excess = await run.wait(folder, seconds)
+            patience = EMPTY_SECONDS  # somebody waits for its files, not for it to be gone
+        except asyncio.CancelledError:
+            await asyncio.shield(run.ask_to_leave())
+            raise
+        finally:
+            is_empty = await asyncio.shield(run.end(patience))
+    if not is_empty:
+        raise ToolFailed(
+            "sandbox_stuck", "Processes of the program could not be ended, so none of its files was read."
         )
-    except asyncio.CancelledError:
-        await asyncio.shield(_asked_to_leave(process.pid, waiting))
-        raise
-    finally:
-        watching.cancel()
-        await asyncio.shield(_end(process, reading))
-    code = process.returncode if process.returncode is not None else -signal.SIGKILL
     return Finished(
-        stdout=stdout.captured(),
-        stderr=stderr.captured(),
-        exit_code=code,
-        timed_out=not done,
-        excess=watching.result() if watching in done else "",
+        stdout=run.stdout.captured(),
+        stderr=run.stderr.captured(),
+        exit_code=process.returncode if process.returncode is not None else -signal.SIGKILL,
+        timed_out=timed_out,
+        excess=excess,
     )
 
 
-async def _started(program: Sequence[str], folder: Path, workdir: str) -> asyncio.subprocess.Process:
-    with seccomp.filter_file() as barred:
-        return await asyncio.create_subprocess_exec(
-            *_command(barred, folder, workdir),
-            *program,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={},
-            start_new_session=True,
-            limit=_CHUNK_BYTES,
-            pass_fds=(barred,),
+async def _started(
+    program: Sequence[str], channels: _Channels, folder: Path, workdir: str
+) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        *_command(channels, folder, workdir),
+        *program,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={},
+        start_new_session=True,
+        limit=_CHUNK_BYTES,
+        pass_fds=channels.inherited,
+    )
+    channels.close_inherited()
+    return process
+
+
+class _Run:
+    """One program, from the start of bubblewrap until none of its processes is left."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.stdout, self.stderr = _Stream(), _Stream()
+        self._process = process
+        self._first: _FirstProcess | None = None
+        self._reading = asyncio.create_task(
+            _read(self.stdout.read(process.stdout), self.stderr.read(process.stderr))
         )
+        self._waiting = asyncio.create_task(process.wait())
+
+    async def admit(self, channels: _Channels) -> None:
+        """Take hold of the first process, then let the program begin. One that cannot be held never begins."""
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                said = await channels.read_report()
+        except TimeoutError as problem:
+            raise ToolFailed("sandbox_failed", "The sandbox did not start. Try again.") from problem
+        self._first = _FirstProcess.told(said, self._process.pid)
+        if self._first is None:
+            channels.refuse()
+        else:
+            channels.admit()
+
+    async def wait(self, folder: Path, seconds: float) -> tuple[bool, str]:
+        """Wait until the program ends or has to be ended: whether its time was over, and what it took too much of."""
+        watching = asyncio.create_task(_excess(self._process.pid, folder))
+        try:
+            done, _ = await asyncio.wait(
+                {self._waiting, watching}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            return not done, watching.result() if watching in done else ""
+        finally:
+            watching.cancel()
+
+    async def ask_to_leave(self) -> None:
+        """A stop is no crash: what runs may finish its line. bubblewrap itself is not asked, it would end at once."""
+        await asyncio.to_thread(footprint.signal_descendants, self._process.pid, signal.SIGTERM)
+        await asyncio.wait({self._waiting}, timeout=ASKED_SECONDS)
+
+    async def end(self, seconds: float) -> bool:
+        """Kill what still runs; whether all of it was gone in time."""
+        try:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            if self._first is not None:
+                self._first.kill()
+            await self._process.wait()
+            is_empty = self._first is None or await self._first.has_ended(seconds)
+            await asyncio.wait({self._reading}, timeout=GONE_SECONDS)
+            return is_empty
+        finally:
+            self._reading.cancel()
+            if self._first is not None:
+                self._first.close()
+
+
+class _FirstProcess:
+    """The first process of a sandbox, held by a descriptor, which never comes to mean another process."""
+
+    def __init__(self, pid: int, descriptor: int) -> None:
+        self.pid = pid
+        self._descriptor = descriptor
+
+    @classmethod
+    def told(cls, said: bytes, parent: int) -> _FirstProcess | None:
+        """Take hold of the process that bubblewrap named; None: it has ended, and the program never began.
+
+        Its number may be another process's by now. It is the right one if it is the first of its namespace, a child of
+        bubblewrap, and still lives after this was read.
+        """
+        try:
+            pid = int(json.loads(said)["child-pid"])
+            descriptor = os.pidfd_open(pid)
+        except (ValueError, KeyError, ProcessLookupError):
+            return None
+        first = cls(pid, descriptor)
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            status = ""
+        is_first = re.search(r"^NSpid:\t\d+(\t\d+)*\t1$", status, re.MULTILINE)
+        is_child = re.search(rf"^PPid:\t{parent}$", status, re.MULTILINE)
+        if is_first and is_child and not first._is_over():
+            return first
+        first.close()
+        return None
+
+    def _is_over(self) -> bool:
+        return bool(select.select([self._descriptor], [], [], 0)[0])
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    async def has_ended(self, seconds: float) -> bool:
+        """The kernel says so only after every other process of the namespace is gone."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self._descriptor, ended.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await ended.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._descriptor)
+        with contextlib.suppress(ChildProcessError):  # in a container we may be the one who buries it
+            os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
+        return True
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _Channels:
+    """Pipes between us and bubblewrap: its filter, its report of the first process, and the program's gate."""
+
+    def __enter__(self) -> _Channels:
+        with contextlib.ExitStack() as undo:
+            self.filter = undo.enter_context(seccomp.filter_file())
+            self._report, self._reporter = _pipe(undo)
+            self._gate, self._opener = _pipe(undo)
+            self._opened = undo.pop_all()
+        self.report, self.reporter, self.gate = (
+            end.fileno() for end in (self._report, self._reporter, self._gate)
+        )
+        self.inherited = (self.filter, self.reporter, self.gate)
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._opened.close()
+
+    def close_inherited(self) -> None:
+        """Close our copies of what bubblewrap has now: a pipe ends when nobody can write to it."""
+        self._reporter.close()
+        self._gate.close()
+
+    async def read_report(self) -> bytes:
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), self._report
+        )
+        try:
+            return await reader.read()
+        finally:
+            transport.close()
+
+    def admit(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            self._opener.write(_ADMIT)
+
+    def refuse(self) -> None:
+        self._opener.close()
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
+    reading, writing = os.pipe()
+    return undo.enter_context(io.FileIO(reading, "r")), undo.enter_context(io.FileIO(writing, "w"))
 
 
 async def _excess(pid: int, folder: Path) -> str:
     """Returns when the program takes too much: limits of the kernel hold for each process, not for all together."""
+    took = 0.0
     while True:
-        await asyncio.sleep(WATCH_SECONDS)
+        await asyncio.sleep(max(WATCH_SECONDS, took))  # who makes looking slow is looked at less often
+        began = time.monotonic()
         if await asyncio.to_thread(footprint.descriptors, pid) > MAX_DESCRIPTORS:
             return f"it held more than {MAX_DESCRIPTORS:,} files open"
         if await asyncio.to_thread(footprint.memory_bytes, pid) > MAX_MEMORY_BYTES:
             return f"it took more than {MAX_MEMORY_BYTES // 2**30} GiB of memory"
-        if await asyncio.to_thread(footprint.disk_bytes, pid, folder) > MAX_FOLDER_BYTES:
+        use = await asyncio.to_thread(footprint.disk_use, pid, folder, most=MAX_FOLDER_BYTES)
+        if use.size_bytes > MAX_FOLDER_BYTES:
             return f"it wrote more than {MAX_FOLDER_BYTES // 2**30} GiB"
+        if use.hidden:
+            return "it made folders that are nested too deeply or cannot be looked into"
+        if footprint.is_disk_full(folder, least_bytes=MIN_FREE_BYTES, least_names=MIN_FREE_NAMES):
+            return "the disk of the server is nearly full"
+        took = time.monotonic() - began
 
 
 async def _read(*streams: Awaitable[None]) -> None:
     await asyncio.gather(*streams)
-
-
-async def _asked_to_leave(pid: int, waiting: asyncio.Task[int]) -> None:
-    """A stop is no crash: what runs may finish its line. The walls themselves are not asked, they would fall at once."""
-    for member in await asyncio.to_thread(footprint.descendants, pid):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(member, signal.SIGTERM)
-    await asyncio.wait({waiting}, timeout=ASKED_SECONDS)
-
-
-async def _end(process: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> None:
-    """Kill what still runs: with its first process the kernel ends every other of the namespace."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-    await asyncio.wait({reading}, timeout=GONE_SECONDS)
-    reading.cancel()
 
 
 class _Stream:
@@ -214,33 +437,49 @@ class _Stream:
 # --- the walls ---------------------------------------------------------------------------------------
 
 
-def _command(barred: int, folder: Path, workdir: str) -> list[str]:
+def _command(channels: _Channels, folder: Path, workdir: str) -> list[str]:
     inside = os.path.normpath(os.path.join(FOLDER, workdir)) if workdir else FOLDER
-    return [*_walls(barred), "--bind", str(folder), FOLDER, "--chdir", inside, *_LIMITS]
+    return [*_walls(channels), "--bind", str(folder), FOLDER, "--chdir", inside, *_limits(channels)]
 
 
-def _walls(barred: int) -> list[str]:
+def _limits(channels: _Channels) -> list[str]:
+    # The root of the sandbox lies in memory too, and would be writable.
+    return ["--remount-ro", "/", "--", "/bin/bash", "-c", _SET_LIMITS, "limits", str(channels.gate)]
+
+
+def _walls(channels: _Channels) -> list[str]:
     """Every namespace its own and none below it, the system read-only, nothing of our environment."""
     return [
-        *_as_nobody(),
+        *("nice", "-n", str(NICENESS)),
+        *_as_other_account(),
         shutil.which(settings.SANDBOX_PROGRAM) or settings.SANDBOX_PROGRAM,
         # Who makes a namespace below this one is its administrator: it could mount memory without end.
-        *("--unshare-user", "--disable-userns", "--seccomp", str(barred)),
+        *("--unshare-user", "--disable-userns", "--seccomp", str(channels.filter)),
+        *("--info-fd", str(channels.reporter)),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
         *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"),
         *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
         *_system(),
-        *("--proc", "/proc", "--dev", "/dev", "--size", str(TEMPORARY_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
+        *("--proc", "/proc", *_hidden()),
+        *("--dev", "/dev", "--size", str(TEMPORARY_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
         *("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
     ]
 
 
-def _as_nobody() -> list[str]:
-    """The kernel counts no processes of the administrator's, so a fork bomb would not end."""
-    if os.geteuid() != 0:
-        return []
-    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all"]
+def _hidden() -> list[str]:
+    """The first process could be rewritten by its memory file, as the program has the same account."""
+    words = ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
+    for name in _HIDDEN:
+        if os.path.exists(f"/proc/{name}"):
+            words += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    return words
+
+
+def _as_other_account() -> list[str]:
+    """Never as root, whose processes the kernel does not count, and who may read everything should a wall fall."""
+    account = accounts.unprivileged_account(settings.SANDBOX_UID)
+    return [] if account is None else accounts.words_to_run_as(account)
 
 
 def _system() -> list[str]:
