@@ -23,7 +23,6 @@ from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.live.tail import QUEUE_EVENTS, TAIL, CursorLost, Entry, Subscription
 from copilot.overhearing import Ear
-from copilot.permissions import UNRESTRICTED
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +188,9 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             case commands.DecideApprovals():
                 self._need("chat")
                 decisions = commands.decisions_of(command.given())
-                return frames.fields(await in_thread(dispatch.decide, user_id, decisions))
+                return frames.fields(
+                    await in_thread(dispatch.decide, user_id, decisions, scopes=self.visitor.scopes)
+                )
             case commands.SetGoal() | commands.ChangeGoal():
                 return await self._pursue(command)
             case commands.AskAside():
@@ -215,7 +216,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             session_id=_session(command.session_id),
             user_id=self.visitor.user_id,
             origin=self.visitor.origin,
-            permissions=UNRESTRICTED,
+            permissions=self.visitor.permissions,
         )
         outcome = await in_thread(dispatch.hear, message)
         if isinstance(outcome, dispatch.Obeyed) and outcome.side_id is not None:
@@ -229,7 +230,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             session_id=_session(command.session_id),
             user_id=self.visitor.user_id,
             origin=self.visitor.origin,
-            permissions=UNRESTRICTED,
+            permissions=self.visitor.permissions,
         )
         return frames.fields(await in_thread(dispatch.resend, again))
 
@@ -240,7 +241,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             user_id=self.visitor.user_id,
             text=commands.clean_text(command.text) if isinstance(command, commands.SetGoal) else "",
             origin=self.visitor.origin,
-            permissions=UNRESTRICTED,
+            permissions=self.visitor.permissions,
         )
         if isinstance(command, commands.SetGoal):
             return frames.fields(await in_thread(dispatch.set_goal, message))
@@ -266,7 +267,14 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         session_id, message_id = _session(command.session_id), _message(command.message_id)
         match command:
             case commands.EditQueued():
-                await in_thread(dispatch.edit_queued, who, session_id, message_id, command.text)
+                await in_thread(
+                    dispatch.edit_queued,
+                    who,
+                    session_id,
+                    message_id,
+                    command.text,
+                    permissions=self.visitor.permissions,
+                )
             case commands.RemoveQueued():
                 await in_thread(dispatch.remove_queued, who, session_id, message_id)
             case commands.MoveQueued():

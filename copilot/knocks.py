@@ -15,6 +15,7 @@ from django.utils.crypto import constant_time_compare
 from config.core.urls import host_and_port
 from copilot import api_keys
 from copilot.live import tickets
+from copilot.permissions import Permissions, permissions_for_scopes
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Visitor:
     origin: str  # the channel: web or api
     scopes: frozenset[str] | None  # None: a person, who may do everything of theirs
 
+    @property
+    def permissions(self) -> Permissions:
+        """What a turn may do that the visitor starts."""
+        return permissions_for_scopes(self.scopes)
+
 
 def identify(knock: Knock) -> Visitor | None:
     """The visitor, or None for a stranger."""
@@ -50,8 +56,8 @@ def identify(knock: Knock) -> Visitor | None:
     if authorization:
         return _by_key(authorization)
     if ticket := parse_qs(knock.query).get("ticket", [""])[0]:
-        user_id = tickets.redeem(ticket)
-        return _person(user_id) if user_id is not None else None
+        redeemed = tickets.redeem(ticket)
+        return _by_ticket(redeemed) if redeemed is not None else None
     return _by_cookie(knock)
 
 
@@ -82,9 +88,10 @@ def _by_cookie(knock: Knock) -> Visitor | None:
     return Visitor(user.pk, user.get_username(), "web", None)
 
 
-def _person(user_id: int) -> Visitor | None:
-    user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
-    return Visitor(user.pk, user.get_username(), "web", None) if user else None
+def _by_ticket(ticket: tickets.Redeemed) -> Visitor | None:
+    """A ticket opens no more than whoever got it could: a key's scopes go with it."""
+    user = get_user_model().objects.filter(pk=ticket.user_id, is_active=True).first()
+    return Visitor(user.pk, user.get_username(), "web", ticket.scopes) if user else None
 
 
 def _origin_fits(knock: Knock) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Literal, TypedDict
 
 log = logging.getLogger(__name__)
@@ -134,3 +135,35 @@ NOTHING = Permissions(
     own_credentials=False,
     files="session",
 )
+
+# Tools that do what REST asks a key the scope for. Tools not named here need `chat`, which starts the turn.
+SCOPE_TOOLS: dict[str, frozenset[str]] = {
+    "manage": frozenset(
+        {
+            "cancel_scheduled_task",
+            "create_agent",
+            "edit_agent",
+            "memory_add",
+            "memory_forget",
+            "schedule_task",
+            "share_file",
+        }
+    ),
+    "read": frozenset(
+        {"list_agents", "list_scheduled_tasks", "memory_search", "view_agent_output"},
+    ),
+}
+
+
+@cache
+def permissions_for_scopes(scopes: frozenset[str] | None) -> Permissions:
+    """What a turn may do that a key with these scopes starts; None stands for a person, who may do everything.
+
+    It goes with the message onto the turn, its sub-sessions and its schedules, as every filter does.
+    """
+    if scopes is None:
+        return UNRESTRICTED
+    lacking = [tools for scope, tools in SCOPE_TOOLS.items() if scope not in scopes]
+    allowed = replace(UNRESTRICTED, denied_tools=frozenset().union(*lacking))
+    # Without `read`, the files of other sessions and what is remembered stay unread as well.
+    return allowed if "read" in scopes else replace(allowed, files="session", memory=False)

@@ -90,7 +90,7 @@ def test_a_ticket_opens_one_socket_for_its_user():
     """E3: one use, 60 s."""
     body = program(make.ada()).generic("POST", f"{V1}/ws-tickets").json()
     assert body["expires_in_seconds"] == 60
-    assert tickets.redeem(body["ticket"]) == make.ada().pk
+    assert tickets.redeem(body["ticket"]) == tickets.Redeemed(make.ada().pk, frozenset({"read", "chat"}))
     assert tickets.redeem(body["ticket"]) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copilot import dispatch, sessions
 from copilot.events import ContextView, GoalView, Tokens
+from copilot.permissions import UNRESTRICTED
 from copilot.providers.scripted import Text, Usage
 from tests import make
 from tests.engine import assert_same_page, ended, folded, fresh, quiet, start
@@ -41,7 +42,7 @@ def test_the_context_is_shown_as_the_last_turn_left_it_and_an_estimate_is_flagge
 def test_the_goal_is_shown_as_it_stands(rig, model):
     """A33.c5, A30.4: set, paused with its reason, taken up again, cleared"""
     session = make.session()
-    sessions.set_goal(session.owner_id, session.pk, "Paint the boat")
+    sessions.set_goal(session.owner_id, session.pk, "Paint the boat", UNRESTRICTED)
     sessions.pause_goal(session.owner_id, session.pk, "Rain.")
     assert fresh(session).goal == GoalView(text="Paint the boat", state="paused", reason="Rain.")
     assert_same_page(seen_live(session), fresh(session))
@@ -56,7 +57,7 @@ def test_an_undone_turn_pauses_the_goal_it_worked_for(rig, model):
     session = make.session()
     ended(start(session, "Paint it"))
     quiet(session)
-    sessions.set_goal(session.owner_id, session.pk, "Paint the boat")
+    sessions.set_goal(session.owner_id, session.pk, "Paint the boat", UNRESTRICTED)
     dispatch.undo(session.owner_id, session.pk)
     goal = fresh(session).goal
     assert (goal.state, goal.reason) == ("paused", "The last turn was undone.")

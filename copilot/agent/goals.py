@@ -18,7 +18,7 @@ from copilot.events import GoalContinued
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import Message, Session, Turn
-from copilot.permissions import Permissions
+from copilot.permissions import Permissions, intersect
 from copilot.ports import Said, say
 from copilot.providers.base import ProviderFailure
 from copilot.rows import storable
@@ -120,7 +120,7 @@ def _continue(turn: Turn, judgement: Judgement) -> None:
                 session_id=session.pk,
                 text=next_message(session.goal, judgement.next_step),
                 origin="goal",
-                permissions=Permissions.from_json(turn.permissions),
+                permissions=_permissions(turn),
                 tier=turn.tier,
                 mode=turn.mode,
                 run_id=f"goal-{turn.pk}",
@@ -137,6 +137,13 @@ def _continue(turn: Turn, judgement: Judgement) -> None:
         stream.publish_now(str(session.pk), [(told, None)])
     except RedisDown:
         log.warning("the event log is unreachable; a goal went on without being told")
+
+
+def _permissions(turn: Turn) -> Permissions:
+    """Those of the turn that was judged, and no more than whoever set the goal had."""
+    given = turn.session.goal_permissions
+    permissions = Permissions.from_json(turn.permissions)
+    return permissions if given is None else intersect(permissions, Permissions.from_json(given))
 
 
 def _pause(turn: Turn, why: str) -> None:

@@ -17,7 +17,6 @@ from copilot.api.parsing import Body, Clean, Query, body_of, query_of
 from copilot.api.sessions import OpenSession, opened
 from copilot.commands import SendMessage
 from copilot.models import Agent, AgentVersion
-from copilot.permissions import UNRESTRICTED
 
 Tier = Literal["", "standard", "advanced", "small"]
 Name = Annotated[Clean, Field(max_length=presets.MAX_NAME)]
@@ -168,7 +167,7 @@ class AgentRunsView(Door):
                     text=message,
                     tier=version.tier,
                     origin="api",
-                    permissions=UNRESTRICTED,
+                    permissions=self.turn_permissions,
                 )
             )
         return answer(

@@ -36,11 +36,13 @@ class DecideView(Door):
     @operation("Decide about a call; the first decision wins", answers={200: dispatch.Decided}, body=Decision)
     def post(self, request: Request, approval_id: UUID) -> HttpResponse:
         given = DecideCall(approval_id=str(approval_id), **body_of(request, Decision).model_dump())
-        return answer(dispatch.decide(self.caller_id, decisions_of([given])))
+        return answer(dispatch.decide(self.caller_id, decisions_of([given]), scopes=self.caller_scopes))
 
 
 class DecideManyView(Door):
     @operation("Decide about several calls at once", answers={200: dispatch.Decided}, body=Decisions)
     def post(self, request: Request) -> HttpResponse:
         given = body_of(request, Decisions)
-        return answer(dispatch.decide(self.caller_id, decisions_of(given.decisions)))
+        return answer(
+            dispatch.decide(self.caller_id, decisions_of(given.decisions), scopes=self.caller_scopes)
+        )

@@ -17,7 +17,6 @@ from copilot.api.messages import Started, keyed, started
 from copilot.api.schema import IDEMPOTENCY_KEY
 from copilot.commands import EditBody, RetryBody, SwitchBody, as_uuid, parse, parse_resend
 from copilot.errors import NotFound
-from copilot.permissions import UNRESTRICTED
 
 
 class Edit(EditBody):
@@ -74,7 +73,7 @@ class BranchesView(Door):
                     session_id=session_id,
                     user_id=self.caller_id,
                     origin="api",
-                    permissions=UNRESTRICTED,
+                    permissions=self.turn_permissions,
                 )
                 return answer(started(dispatch.resend(again)), 201)
             case unreachable:

@@ -21,6 +21,8 @@ from copilot.api.authentication import CookieAuthentication, HasScope, KeyAuthen
 from copilot.api.schema import Schema
 from copilot.bridge import in_thread
 from copilot.errors import NotFound
+from copilot.models import ApiKey
+from copilot.permissions import Permissions, permissions_for_scopes
 
 
 class ByAccept(DefaultContentNegotiation):
@@ -59,6 +61,17 @@ class Door(Scoped, Plain):
     @property
     def caller_id(self) -> int:
         return self.caller.pk
+
+    @property
+    def caller_scopes(self) -> frozenset[str] | None:
+        """Those of the caller's key; None for a person, who has them all."""
+        key = self.request.auth
+        return frozenset(key.scopes) if isinstance(key, ApiKey) else None
+
+    @property
+    def turn_permissions(self) -> Permissions:
+        """What a turn may do that the caller starts."""
+        return permissions_for_scopes(self.caller_scopes)
 
 
 class AsyncDoor(Door):

@@ -15,7 +15,6 @@ from copilot.api.doors import Door
 from copilot.api.parsing import Body, Clean, body_of
 from copilot.commands import SendMessage
 from copilot.errors import InvalidRequest
-from copilot.permissions import UNRESTRICTED
 from copilot.sessions import GOAL_CHARACTERS
 
 
@@ -41,7 +40,7 @@ class GoalView(Door):
             user_id=self.caller_id,
             text=asked.text or "",
             origin="api",
-            permissions=UNRESTRICTED,
+            permissions=self.turn_permissions,
         )
         if asked.act is not None:
             return answer(dispatch.change_goal(message, asked.act))

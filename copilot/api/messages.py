@@ -18,7 +18,7 @@ from copilot.api.schema import IDEMPOTENCY_KEY
 from copilot.commands import MessageBody, SendMessage, parse_send
 from copilot.errors import InvalidRequest
 from copilot.events import JSON, MessageView
-from copilot.permissions import UNRESTRICTED
+from copilot.permissions import Permissions
 
 MESSAGES_PER_PAGE = 50
 GREATEST_SEQUENCE = 2**63 - 1  # what the column holds
@@ -105,7 +105,7 @@ class MessagesView(Door):
         parameters=[IDEMPOTENCY_KEY],
     )
     def post(self, request: Request, session_id: UUID) -> HttpResponse:
-        outcome = dispatch.hear(command_of(request, session_id, self.caller_id))
+        outcome = dispatch.hear(command_of(request, session_id, self.caller_id, self.turn_permissions))
         match outcome:
             case dispatch.Started():
                 return answer(started(outcome), 201)
@@ -125,10 +125,10 @@ class StopView(Door):
         return answer(StopAnswer(turn_id=turn_id, state=stopped.state))
 
 
-def command_of(request: Request, session_id: UUID, user_id: int) -> SendMessage:
+def command_of(request: Request, session_id: UUID, user_id: int, permissions: Permissions) -> SendMessage:
     """The one place where a REST message is bound to its channel (A31.3)."""
     fields = keyed(request)
-    return parse_send(fields, session_id=session_id, user_id=user_id, origin="api", permissions=UNRESTRICTED)
+    return parse_send(fields, session_id=session_id, user_id=user_id, origin="api", permissions=permissions)
 
 
 def keyed(request: Request) -> dict[str, JSON]:

@@ -47,7 +47,13 @@ class QueueView(Door):
 class QueuedView(Door):
     @operation("Edit a waiting message", answers={200: Queue}, body=QueuedText)
     def patch(self, request: Request, session_id: UUID, message_id: UUID) -> HttpResponse:
-        dispatch.edit_queued(self.caller_id, session_id, message_id, body_of(request, QueuedText).text)
+        dispatch.edit_queued(
+            self.caller_id,
+            session_id,
+            message_id,
+            body_of(request, QueuedText).text,
+            permissions=self.turn_permissions,
+        )
         return queue_of(session_id)
 
     @operation("Take a waiting message out", answers={200: Queue})

@@ -18,7 +18,6 @@ from copilot.api.parsing import Body, Clean, body_of
 from copilot.commands import as_uuid
 from copilot.errors import NotFound
 from copilot.models import Schedule, ScheduleRun
-from copilot.permissions import UNRESTRICTED
 
 
 class NewSchedule(Body):
@@ -89,7 +88,7 @@ class SchedulesView(Door):
                 name=asked.name,
                 session_id=_id(asked.session_id),
             ),
-            UNRESTRICTED,
+            self.turn_permissions,
         )
         made.refresh_from_db()
         return answer(_all([made])[0], 201)

@@ -29,5 +29,5 @@ class TicketsView(Door):
     @operation("Get a ticket for one socket", answers={201: Ticket}, body=Nothing)
     def post(self, request: Request) -> HttpResponse:
         body_of(request, Nothing)
-        ticket = tickets.issue(self.caller_id)
+        ticket = tickets.issue(self.caller_id, self.caller_scopes)
         return answer(Ticket(ticket=ticket, expires_in_seconds=tickets.TICKET_SECONDS), 201)

@@ -29,6 +29,7 @@ CALLS_PER_MINUTE = 600  # the same count as REST's: one key, one allowance (L10)
 class Caller:
     user_id: int
     key_id: UUID
+    scopes: frozenset[str]
 
 
 Handler = Callable[..., Coroutine[object, object, HttpResponseBase]]
@@ -72,7 +73,7 @@ def _admit(authorization: str, method: str) -> Caller:
     wait = counters.hit("api", f"key:{key.prefix}", limit=CALLS_PER_MINUTE, seconds=60)
     if wait is not None:
         raise TooMany("Too many requests. Please slow down.", retry_after_seconds=wait)
-    return Caller(key.user_id, key.pk)
+    return Caller(key.user_id, key.pk, frozenset(key.scopes))
 
 
 def body_of(request: HttpRequest, model: type[M]) -> M:

@@ -22,11 +22,11 @@ from copilot.compat.doors import Caller
 from copilot.errors import InvalidRequest, NotFound
 from copilot.events import JSON, instant
 from copilot.models import Message
-from copilot.permissions import UNRESTRICTED
+from copilot.permissions import UNRESTRICTED, intersect, permissions_for_scopes
 from copilot.workspace.retelling import retell
 
 # A question could only be answered elsewhere, while the caller waits: the model asks in its answer instead.
-PERMISSIONS = replace(UNRESTRICTED, denied_tools=frozenset({"ask_user"}))
+NO_QUESTIONS = replace(UNRESTRICTED, denied_tools=frozenset({"ask_user"}))
 LONG_INSTRUCTIONS = "Instructions for this conversation:\n\n"
 
 
@@ -111,7 +111,7 @@ def _command(caller: Caller, order: Order, session_id: UUID, run_id: str) -> Sen
         session_id=session_id,
         user_id=caller.user_id,
         origin="api",
-        permissions=PERMISSIONS,
+        permissions=intersect(permissions_for_scopes(caller.scopes), NO_QUESTIONS),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +17,12 @@ from copilot.approvals import Decision, Resumed
 from copilot.commands import Decide, clean_text
 from copilot.dispatch.limits import admit, check_account, check_limit, let_go
 from copilot.dispatch.telling import publish
-from copilot.errors import InvalidRequest
+from copilot.errors import Forbidden, InvalidRequest
 from copilot.events import JSON, ApprovalDecided, Event, TurnQueued
 from copilot.live import lease
 from copilot.live.client import RedisDown
 from copilot.models import Approval, Turn
-from copilot.permissions import Permissions
+from copilot.permissions import SCOPE_TOOLS, Permissions
 from copilot.previews import redacted_arguments
 from copilot.tools import mcp_offline, registry
 from copilot.tools.calls import canonical, invalid_arguments, nested_too_deep
@@ -41,13 +41,14 @@ class Decided:
     resumed: list[UUID]
 
 
-def decide(user_id: int, decisions: Sequence[Decide]) -> Decided:
-    """All of them or none; what is not mentioned stays open (A11.4)."""
+def decide(user_id: int, decisions: Sequence[Decide], *, scopes: frozenset[str] | None = None) -> Decided:
+    """All of them or none; what is not mentioned stays open (A11.4). `scopes` are a key's; None is a person."""
     ids = [one.approval_id for one in decisions]
     if len(set(ids)) != len(ids):
         raise InvalidRequest("A call is decided once.")
     check_account(user_id)
     rows = approvals.of_owner(user_id, ids)
+    _check_scopes(rows.values(), scopes)
     checked = [_checked(one, rows[one.approval_id]) for one in decisions]
     with ExitStack() as admitted:  # a refusal of one is a refusal of all: nothing stays held
         resumed = approvals.decide(user_id, checked, may_resume=partial(_readmit, user_id, admitted))
@@ -57,6 +58,20 @@ def decide(user_id: int, decisions: Sequence[Decide]) -> Decided:
     for one in resumed:
         tasks.send(one.turn_id)
     return Decided(approvals=told, resumed=[one.turn_id for one in resumed])
+
+
+def _check_scopes(rows: Iterable[Approval], scopes: frozenset[str] | None) -> None:
+    """What only a person may allow is decided by a person, or by a key that could do it without a model."""
+    if scopes is None or "manage" in scopes:
+        return
+    for row in rows:
+        tool = registry.get(row.tool)
+        if row.tool in SCOPE_TOOLS["manage"] or (tool is not None and tool.approval == "manual_only"):
+            raise Forbidden(
+                f"Deciding about {row.tool} needs a signed-in person or a key with the scope manage.",
+                code="insufficient_scope",
+                scope="manage",
+            )
 
 
 def _readmit(user_id: int, admitted: ExitStack, turn_id: UUID) -> None:

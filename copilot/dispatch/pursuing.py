@@ -37,7 +37,7 @@ def goal_of(user_id: int, session_id: UUID) -> Goal:
 
 def set_goal(message: SendMessage) -> Goal:
     """`message.text` is the goal, and is said to the agent like anything else; unsaid, it rests."""
-    session = sessions.set_goal(message.user_id, message.session_id, message.text)
+    session = sessions.set_goal(message.user_id, message.session_id, message.text, message.permissions)
     return _said(session, replace(message, text=session.goal))
 
 

@@ -16,14 +16,18 @@ from copilot.live import lease
 from copilot.live import stop as stops
 from copilot.live.lease import Member
 from copilot.models import Message, Turn
+from copilot.permissions import UNRESTRICTED, Permissions
 
 
-def edit_queued(user_id: int, session_id: UUID, message_id: UUID, text: str) -> None:
+def edit_queued(
+    user_id: int, session_id: UUID, message_id: UUID, text: str, *, permissions: Permissions = UNRESTRICTED
+) -> None:
+    """Change what a waiting message says; from then on it may do no more than whoever changed it."""
     queries.session_of(user_id, session_id)
     text = checked_text(text)
     if not text.strip():
         raise InvalidRequest("The message is empty.", code="empty_message")
-    if not history.edit_pending(session_id, message_id, text):
+    if not history.edit_pending(session_id, message_id, text, permissions):
         raise _not_queued(session_id, message_id)
     publish_queue(session_id)
 

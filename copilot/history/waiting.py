@@ -13,7 +13,7 @@ from django.db.models import Max
 from copilot.events import JSON
 from copilot.history.holding import own
 from copilot.models import Message
-from copilot.permissions import PermissionsJSON
+from copilot.permissions import UNRESTRICTED, Permissions, PermissionsJSON, intersect
 
 _json = msgspec.json.Encoder()
 
@@ -199,12 +199,17 @@ def _places_before(session_id: UUID, earlier: list[Pending], start: Start) -> di
     }
 
 
-def edit_pending(session_id: UUID, message_id: UUID, text: str) -> bool:
-    return bool(
-        Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None).update(
-            content=text
-        )
-    )
+def edit_pending(session_id: UUID, message_id: UUID, text: str, permissions: Permissions) -> bool:
+    """Replace the text of a waiting message, whose permissions are narrowed to those of its editor."""
+    rows = Message.objects.filter(pk=message_id, session=session_id, sequence=None, dropped_at=None)
+    if permissions == UNRESTRICTED:
+        return bool(rows.update(content=text))
+    with transaction.atomic():
+        row = rows.select_for_update().only("permissions").first()
+        if row is None:
+            return False
+        narrowed = intersect(Permissions.from_json(row.permissions), permissions)
+        return bool(rows.update(content=text, permissions=narrowed.to_json()))
 
 
 def order_pending(orders: dict[UUID, float]) -> None:

@@ -89,6 +89,9 @@ class Session(models.Model):
     goal_state = models.CharField(max_length=16, choices=Goal.choices, blank=True, default="", db_default="")
     goal_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
     goal_continuations = models.PositiveSmallIntegerField(default=0, db_default=0)
+    goal_permissions: models.JSONField[PermissionsJSON | None, PermissionsJSON | None] = models.JSONField(
+        null=True, blank=True, help_text="Of whoever set the goal: going on by itself may do no more."
+    )
 
     context = models.JSONField(
         default=dict,

@@ -12,6 +12,7 @@ from copilot.events import GoalJudged, GoalState
 from copilot.live import stream
 from copilot.live.client import RedisDown
 from copilot.models import Session
+from copilot.permissions import Permissions, PermissionsJSON
 from copilot.rows import storable
 from copilot.tags import strip_server_tags
 
@@ -21,12 +22,21 @@ GOAL_CHARACTERS = 2_000
 REASON_CHARACTERS = 500
 
 
-def set_goal(owner_id: int, session_id: UUID, text: str) -> Session:
-    """A goal to work towards from now on; it replaces an older one."""
+def set_goal(owner_id: int, session_id: UUID, text: str, permissions: Permissions) -> Session:
+    """A goal to work towards from now on, within `permissions`; it replaces an older one."""
     text = strip_server_tags(storable(text)).strip()
     if not 0 < len(text) <= GOAL_CHARACTERS:
         raise InvalidRequest(f"A goal has 1 to {GOAL_CHARACTERS:,} characters.", code="invalid_goal")
-    return _steered(owner_id, session_id, "active", had=None, goal=text, goal_reason="", goal_continuations=0)
+    return _steered(
+        owner_id,
+        session_id,
+        "active",
+        had=None,
+        goal=text,
+        goal_reason="",
+        goal_continuations=0,
+        goal_permissions=permissions.to_json(),
+    )
 
 
 def pause_goal(owner_id: int, session_id: UUID, reason: str) -> Session:
@@ -54,7 +64,12 @@ def clear_goal(owner_id: int, session_id: UUID) -> Session:
 
 
 def _steered(
-    owner_id: int, session_id: UUID, state: GoalState, *, had: Sequence[str] | None, **fields: str | int
+    owner_id: int,
+    session_id: UUID,
+    state: GoalState,
+    *,
+    had: Sequence[str] | None,
+    **fields: str | int | PermissionsJSON,
 ) -> Session:
     """Its person's word; `had` names the states it may be said in."""
     session = queries.session_of(owner_id, session_id)

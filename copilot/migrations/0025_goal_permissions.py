@@ -1,0 +1,19 @@
+"""A goal goes on within the permissions of whoever set it."""
+
+from __future__ import annotations
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("copilot", "0024_partial_calls")]
+
+    operations = [
+        migrations.AddField(
+            model_name="session",
+            name="goal_permissions",
+            field=models.JSONField(
+                blank=True, help_text="Of whoever set the goal: going on by itself may do no more.", null=True
+            ),
+        )
+    ]
