@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("copilot", "0024_partial_calls")]
+    dependencies = [("copilot", "0027_sign_ups_under_erasure")]
 
     operations = [
         migrations.AddField(
