@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from celery import current_app
 from kombu import Connection, Queue
 from kombu.exceptions import KombuError
+from kombu.transport.redis import Channel as RedisChannel
 
 QUEUES = ("turns", "default", "chats", "maintenance")
+STEADY_QUEUES = ("default", "maintenance")  # the scheduler sends to each of them every five seconds
 CONNECT_SECONDS = 1
 ANSWER_SECONDS = 1.0
 UNREACHABLE = (OSError, KombuError)
@@ -34,18 +36,17 @@ def depths() -> Depths:
 def depth(link: Connection, queue: str) -> int:
     """Count the tasks that wait; a queue that nobody has used yet does not exist, and a look must not make it.
 
-    On Redis the list is asked itself: kombu's passive declaration forgets REDIS_KEY_PREFIX, so it saw no queue of ours
-    and could see another installation's.
+    On Redis the lists are asked themselves, one of each priority: kombu's passive declaration forgets REDIS_KEY_PREFIX,
+    so it saw no queue of ours and could see another installation's.
     """
-    try:
-        with link.channel() as channel:
-            client = getattr(channel, "client", None)
-            if client is not None:
-                return int(client.llen(queue))
+    with link.channel() as channel:
+        if isinstance(channel, RedisChannel):
+            return int(channel._size(queue))
+        try:
             declared = Queue(queue, channel=channel).queue_declare(passive=True)
-            return int(getattr(declared, "message_count", 0))  # a named tuple, whatever the stubs say
-    except link.channel_errors:
-        return 0
+        except link.channel_errors:
+            return 0
+        return int(getattr(declared, "message_count", 0))  # a named tuple, whatever the stubs say
 
 
 def _unacked(link: Connection) -> int | None:
