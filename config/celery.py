@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from pathlib import Path
+import time
 from typing import Any
 
-from celery import Celery, bootsteps
-from celery.signals import setup_logging, task_prerun, worker_init, worker_process_init, worker_shutdown
+from celery import Celery
+from celery.signals import (
+    setup_logging,
+    task_postrun,
+    task_prerun,
+    worker_init,
+    worker_process_init,
+    worker_shutdown,
+)
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+from config import consumer_health
+
+log = logging.getLogger(__name__)
 
 SPEAKING_SECONDS = 3.0  # for what a chat platform has not taken yet when its worker leaves
 
 app = Celery("pilothouse")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+consumer_health.install(app)
 
 from config import jobs as jobs  # noqa: E402 - connects itself to what every task tells
+from diagnostics.broker import STEADY_QUEUES  # noqa: E402
 
 
 @setup_logging.connect
@@ -33,26 +47,8 @@ def _look_at_connection(**_: object) -> None:
     close_old_connections()
 
 
-class Heartbeat(bootsteps.StartStopStep):
-    """Touches HEARTBEAT_FILE for as long as the worker's own timer runs: what a container's check looks at (D15)."""
-
-    requires = ("celery.worker.components:Timer",)
-    SECONDS = 5.0
-
-    def start(self, parent: Any) -> None:
-        from django.conf import settings
-
-        if settings.HEARTBEAT_FILE:
-            file = Path(settings.HEARTBEAT_FILE)
-            file.touch()
-            parent.timer.call_repeatedly(self.SECONDS, file.touch)
-
-
-app.steps["worker"].add(Heartbeat)
-
-
-def _runs_turns(worker: object) -> bool:
-    return "turns" in getattr(getattr(worker, "app", app), "amqp", app.amqp).queues.consume_from
+def _queues(worker: object) -> set[str]:
+    return set(getattr(getattr(worker, "app", app), "amqp", app.amqp).queues.consume_from)
 
 
 @worker_process_init.connect
@@ -64,20 +60,49 @@ def _trace_in_child(**_: object) -> None:
 
 
 @worker_init.connect
-def _start_engine(sender: object = None, **_: object) -> None:
-    """A worker of the queue `turns` has its event loop, and the SDKs loaded, before the first task comes."""
-    from config import logs, tracing
-    from diagnostics import metrics
+def _start_worker(sender: object = None, **_: object) -> None:
+    """Start what a worker needs before its first task; one that cannot is ended, for Celery would run it all the same."""
+    try:
+        _start_parts(sender)
+    except Exception:
+        log.critical("worker_start_failed: leaving, to be started anew", exc_info=True)
+        raise SystemExit(1) from None
 
-    logs.speak_as(str(getattr(sender, "hostname", "")))
+
+def _start_parts(worker: object) -> None:
+    from config import logs, tracing
+    from diagnostics import loops, metrics
+
+    logs.speak_as(str(getattr(worker, "hostname", "")))
     tracing.start("worker")
     metrics.serve_from_worker()
-    if _runs_turns(sender):
+    queues = _queues(worker)
+    if "turns" in queues:  # with its event loop, and the SDKs loaded, before the first task comes
         from copilot import engine
 
-        running = engine.start(["turns"])
+        running = engine.start_when_possible(["turns"])
         logs.speak_as(running.identity.worker)
-        running.listen()
+        consumer_health.watch.add_check(running.silent_seconds)
+    consumer_health.watch.begin(app)
+    if "maintenance" in queues:
+        loops.start(loops.MAINTENANCE)
+    elif "turns" in queues:
+        loops.start(loops.TURNS)
+
+
+_noted_at: dict[str, float] = {}
+NOTE_SECONDS = 1.0
+
+
+@task_postrun.connect
+def _note_work(task: Any = None, **_: object) -> None:
+    """Work done proves that a queue is served; at most one note a second, queue and process."""
+    queue = (task.request.delivery_info or {}).get("routing_key")
+    if queue in STEADY_QUEUES and time.monotonic() - _noted_at.get(queue, 0.0) >= NOTE_SECONDS:
+        from copilot import workers
+
+        _noted_at[queue] = time.monotonic()
+        workers.note_work(f"queue:{queue}")
 
 
 @worker_shutdown.connect
@@ -88,8 +113,11 @@ def _finish_speaking(**_: object) -> None:
 
 
 @worker_shutdown.connect
-def _drain_engine(sender: object = None, **_: object) -> None:
-    if _runs_turns(sender):
+def _stop_parts(sender: object = None, **_: object) -> None:
+    from diagnostics import loops
+
+    loops.stop()
+    if "turns" in _queues(sender):
         from copilot import engine
 
         engine.drain()

@@ -182,3 +182,15 @@ def choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
     return value
+
+
+def web_address(name: str) -> str:
+    """An http or https URL, or nothing. It may hold a token, so a bad one is not repeated."""
+    value = text(name).strip()
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be a URL that begins with http:// or https://") from None
+    if value and (parts.scheme not in {"http", "https"} or not parts.hostname):
+        raise ImproperlyConfigured(f"{name} must be a URL that begins with http:// or https://")
+    return value

@@ -175,6 +175,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_DB_REUSE_MAX = 2**62  # connections are kept, as the web's are; config.celery looks at them
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # a worker goes on trying for as long as the broker is away
 BROKER_VISIBILITY_SECONDS = 7200  # longer than the longest turn: redelivery is a backstop, not recovery
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": BROKER_VISIBILITY_SECONDS,
@@ -186,7 +187,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULER = "config.clock:Scheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_BEAT_SYNC_EVERY = 30  # tasks sent: it writes down at least every minute that it lives (D12)
-CELERY_BEAT_SCHEDULE = timetable.jobs(sweep_seconds=DIAG_SWEEP_SECONDS)
+CELERY_BEAT_SCHEDULE = timetable.jobs()
 CELERY_TIMEZONE = "UTC"
 
 # --- mail --------------------------------------------------------------------------------------------
@@ -374,6 +375,7 @@ DIAG_ALERT_WEBHOOK_URL = env.text("DIAG_ALERT_WEBHOOK_URL")
 HEARTBEAT_FILE = env.text(
     "HEARTBEAT_FILE"
 )  # touched by a Celery process while it works, for container checks
+HEARTBEAT_URL = env.web_address("HEARTBEAT_URL")  # called once a minute while nothing critical is found
 
 # --- turns (T5, T9, A0.7, D2) ------------------------------------------------------------------------
 TURN_WAKEUPS = env.choice(

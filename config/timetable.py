@@ -1,4 +1,7 @@
-"""What beat sends, and when; a job that was not taken in time is left out, for the next one does the same."""
+"""The jobs Celery beat sends, and when. A job that was not taken in time is dropped: the next one does the same.
+
+The reaper and the sampler are not here: they are loops of long-lived processes (`diagnostics.loops`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ Job = dict[str, object]
 MINUTE, HOUR = 60.0, 3600.0
 
 
-def jobs(*, sweep_seconds: float) -> dict[str, Job]:
+RETIRED = ("diagnostics.tasks.reap", "diagnostics.tasks.sample")  # sent by older releases
+
+
+def jobs() -> dict[str, Job]:
     return {
-        # recovery and figures
-        "reap": _job("diagnostics.tasks.reap", sweep_seconds, expires=2 * sweep_seconds),
-        "sample": _job("diagnostics.tasks.sample", MINUTE, expires=55),
+        # figures
         "purge diagnostics": _daily("diagnostics.tasks.purge", 4, 40, expires=HOUR),
         "deliver audit events": _job("diagnostics.tasks.deliver_audit", 10.0, expires=10),
         # conversations and files
@@ -50,4 +54,5 @@ def _daily(task: str, hour: int, minute: int, *, expires: float | None = None) -
 
 def _job(task: str, schedule: float | crontab, *, expires: float | None = None) -> Job:
     job: Job = {"task": task, "schedule": schedule}
-    return job if expires is None else job | {"options": {"expires": expires}}
+    # The database scheduler knows no `expires`: it drops the word silently.
+    return job if expires is None else job | {"options": {"expire_seconds": int(expires)}}

@@ -30,6 +30,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        from diagnostics import loops  # its models are there once the application is loaded
+
+        loops.start(loops.WEB)  # should every worker be gone, somebody is left to tell people
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector looks at sockets alone
 

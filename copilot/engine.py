@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from math import inf
 from uuid import UUID
 
+import psycopg
 import uvloop
 from celery.exceptions import Reject
 from django.conf import settings
-from django.db import DatabaseError, Error
+from django.db import DatabaseError, Error, connection
 
 from billing import usage as billing_usage
 from copilot import providers, turns, workers
@@ -39,6 +41,9 @@ HOLD_RENEW_SECONDS = 240.0  # a hold lives fifteen minutes (B6.7)
 MARK_POLL_SECONDS = 0.5  # a lost broadcast costs half a second (A1.4)
 WATCH_SECONDS = 1.0
 BATCH_TURNS = 32
+DEAF_SECONDS = 4.0  # wake-ups are asked for every second; silent for longer, the worker counts as deaf
+START_SECONDS = 30.0
+START_AGAIN_SECONDS = 1.0
 MORE_SECONDS = 0.001  # as long as a claim takes to reach the database
 OBEY_SECONDS = 8.0  # an interrupted run is over by then: its final writes get 5
 
@@ -56,7 +61,8 @@ class Engine:
         self._listening: asyncio.Task[None] | None = None
         self._draining = False
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._beat = workers.Beat(self.identity, self._running, queues)
+        self._beat = workers.Beat(self.identity, self._running, queues, is_listening=self._is_listening)
+        self._heard_at: float | None = None  # when Redis last answered the question for wake-ups
         self._services: Services | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -65,10 +71,19 @@ class Engine:
     def start(self) -> None:
         providers.load(catalogue.entries())
         registry.unavailable()  # asks the sandbox once whether it works here
+        self._beat.begin()  # first: while a server is away this fails, and leaves nothing behind
         ready: Future[None] = Future()
-        threading.Thread(target=self._live, args=[ready], name="engine", daemon=True).start()
-        ready.result(timeout=30)
-        self._beat.begin()
+        try:
+            threading.Thread(target=self._live, args=[ready], name="engine", daemon=True).start()
+            ready.result(timeout=START_SECONDS)
+        except BaseException:
+            self._beat.end()
+            raise
+
+    def discard(self) -> None:
+        """Close what the constructor opened, after a start that failed."""
+        if not self._loop.is_running():
+            self._loop.close()
 
     def take(self, turn_id: UUID) -> None:
         """Run a turn here. At the cap the caller waits, so the process takes no more (T5.2)."""
@@ -87,6 +102,13 @@ class Engine:
     def listen(self) -> None:
         """Take turns from the list of wake-ups too, as long as there is room for them."""
         asyncio.run_coroutine_threadsafe(self._begin_listening(), self._loop).result(timeout=5)
+
+    def silent_seconds(self) -> float:
+        """How long ago the list of wake-ups was heard last; infinite before the first time."""
+        return inf if self._heard_at is None else time.monotonic() - self._heard_at
+
+    def _is_listening(self) -> bool:
+        return self.silent_seconds() < DEAF_SECONDS
 
     def drain(self, grace_seconds: float) -> None:
         """Take nothing new, finish what ends in time, hand the rest over (T9.4)."""
@@ -112,7 +134,11 @@ class Engine:
 
     def _live(self, ready: Future[None]) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._begin())
+        try:
+            self._loop.run_until_complete(self._begin())
+        except BaseException as problem:
+            ready.set_exception(problem)
+            raise
         ready.set_result(None)
         self._loop.run_forever()
 
@@ -172,9 +198,14 @@ class Engine:
     async def _take_woken(self, bell: wakeups.Bell) -> None:
         room = settings.TURNS_PER_PROCESS - len(self._runs)
         if room <= 0:
+            self._heard_at = time.monotonic()
             await asyncio.sleep(0.02)  # full: others take them
             return
-        await self._welcome(await bell.first())
+        first = await bell.first()
+        self._heard_at = time.monotonic()
+        if first is None:
+            return
+        await self._welcome(first)
         await asyncio.sleep(MORE_SECONDS)  # it is being claimed, undisturbed, before we look for more
         for turn_id in await bell.more(min(room, BATCH_TURNS) - 1):
             await self._welcome(turn_id)
@@ -331,9 +362,27 @@ def start(queues: list[str] | None = None) -> Engine:
     with _starting:
         if _engine is None:
             engine = Engine(queues or ["turns"])
-            engine.start()
+            try:
+                engine.start()
+            except BaseException:
+                engine.discard()
+                raise
             _engine = engine
     return _engine
+
+
+def start_when_possible(queues: list[str]) -> Engine:
+    """Start the engine and listen; while a server is away, try again until it is back."""
+    while True:
+        try:
+            engine = start(queues)
+            engine.listen()
+        except (Error, psycopg.Error, *RedisDown) as problem:
+            log.error("engine_start_delayed: a server is away (%s), trying again", type(problem).__name__)
+            connection.close()
+            time.sleep(START_AGAIN_SECONDS)
+        else:
+            return engine
 
 
 def hand_over(turn_id: UUID) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -85,6 +85,11 @@ def reaper_silent_seconds() -> float | None:
 def reaper_was_blind() -> bool:
     """Whether it could see nothing when it looked last."""
     return _asked(beats.sweep_was_blind)
+
+
+def work_ages(names: Sequence[str]) -> dict[str, float]:
+    """Seconds since each kind of work was done last; one that nobody remembers is left out."""
+    return _asked(lambda: beats.work_ages(names))
 
 
 def workers_seen() -> list[WorkerView]:

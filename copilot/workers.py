@@ -9,6 +9,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -18,6 +19,7 @@ from django.db import connection
 from django.db.utils import DatabaseError
 
 from config.core.database import connection_string
+from copilot.errors import Unavailable
 from copilot.evidence import LOCK_SPACE
 from copilot.live import beats
 from copilot.live.client import RedisDown
@@ -50,7 +52,14 @@ class Beat(threading.Thread):
     Two, for each of the two servers: one that hangs must not silence the beat in the other (A-D2.4).
     """
 
-    def __init__(self, identity: Identity, running: Running, queues: Sequence[str]) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        running: Running,
+        queues: Sequence[str],
+        *,
+        is_listening: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__(name="beat", daemon=True)
         self._writer = threading.Thread(target=self._write_on, name="beat in Postgres", daemon=True)
         self._writing = threading.Lock()
@@ -60,14 +69,19 @@ class Beat(threading.Thread):
         self.identity = identity
         self._running = running
         self._queues = list(queues)
+        self._is_listening = is_listening
         self._draining = False
         self._over = threading.Event()
         self._lock: psycopg.Connection[tuple[object, ...]] | None = None
 
     def begin(self) -> None:
         """Hold the lock and beat once before any turn is taken, then go on in the background."""
-        self._hold_lock()
-        self._write()
+        try:
+            self._hold_lock()
+            self._write()
+        except (DatabaseError, psycopg.Error):
+            self._drop_lock()  # whoever tries again begins with a new connection
+            raise
         self._beat_in_redis()
         connection.close()
         self.start()
@@ -140,7 +154,7 @@ class Beat(threading.Thread):
                 INSERT INTO copilot_workerbeat (worker, lock_key, host, pid, version, queues, turns, draining)
                 VALUES (%(worker)s, %(lock)s, %(host)s, %(pid)s, %(version)s, %(queues)s, %(turns)s, %(draining)s)
                 ON CONFLICT (worker) DO UPDATE SET beat_at = now(), turns = excluded.turns,
-                       draining = excluded.draining
+                       queues = excluded.queues, draining = excluded.draining
                 """,
                 {
                     "worker": self.identity.worker,
@@ -148,11 +162,40 @@ class Beat(threading.Thread):
                     "host": socket.gethostname(),
                     "pid": os.getpid(),
                     "version": self._version,
-                    "queues": msgspec.json.encode(self._queues).decode(),
+                    # Only what it really takes from: a worker that hears nothing serves no queue.
+                    "queues": msgspec.json.encode(self._queues if self._is_listening() else []).decode(),
                     "turns": turns,
                     "draining": self._draining,
                 },
             )
+
+
+# --- work done and leadership ----------------------------------------------------------------------------
+
+LEAD_SECONDS = 5.0  # a leader that does not renew for this long has lost the lead
+
+
+def note_work(name: str, *, only_if_unknown: bool = False) -> bool:
+    """Remember in Redis that this kind of work was done just now; False when Redis is away."""
+    try:
+        beats.note_work(name, only_if_unknown=only_if_unknown)
+    except RedisDown:
+        return False
+    return True
+
+
+def take_lead(role: str, holder: str, *, rank: int, life_seconds: float = LEAD_SECONDS) -> bool:
+    """Take or keep the lead of a role among all processes; raises `Unavailable` while Redis is away."""
+    try:
+        return beats.lead(role, holder, rank=rank, life_seconds=life_seconds)
+    except RedisDown as problem:
+        raise Unavailable(type(problem).__name__) from problem
+
+
+def step_down(role: str, holder: str) -> None:
+    """Let somebody else lead at once; while Redis is away the lead expires by itself."""
+    with suppress(*RedisDown):
+        beats.step_down(role, holder)
 
 
 # --- the dead -----------------------------------------------------------------------------------------

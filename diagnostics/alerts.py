@@ -1,4 +1,8 @@
-"""Critical findings reach people who do not look at a page: by mail and webhook, once an hour each, and once when over (D12)."""
+"""Tell people who do not look at a page: critical findings by mail and webhook, once an hour each and once when over (D12).
+
+While nothing critical is found, HEARTBEAT_URL is called once a minute: whoever watches it from outside learns by its
+silence what nobody here is left to tell.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from http.client import HTTPException
 
 from django.conf import settings
 from django.core.mail import mail_admins
@@ -25,6 +30,9 @@ AGAIN = timedelta(hours=1)
 WEBHOOK_SECONDS = 5.0
 DOWN = "dependency_down:"
 
+HEARTBEAT_URL_SECONDS = 60.0
+
+_called_at = float("-inf")  # when HEARTBEAT_URL was called last
 _told_here: dict[str, float] = {}  # what the database could not be asked to remember, and when
 
 
@@ -40,7 +48,7 @@ class News:
         return f"{'Act now' if self.status == 'firing' else 'Over'}: {self.title}"
 
 
-def wanted() -> bool:
+def is_wanted() -> bool:
     return bool(settings.ADMINS or settings.DIAG_ALERT_WEBHOOK_URL)
 
 
@@ -144,6 +152,27 @@ def _posted(news: News) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=WEBHOOK_SECONDS):  # noqa: S310 - our settings
             return True
-    except OSError as problem:  # its address may hold a token
+    except (OSError, HTTPException) as problem:  # its address may hold a token
         log.error("the webhook about %s was not reached: %s", news.code, type(problem).__name__)
+        return False
+
+
+# --- the dead man's switch ------------------------------------------------------------------------------
+
+
+def call_heartbeat_url(seen: Snapshot) -> bool:
+    """Show the outside that all is well; False when it is not, when it is too early, or when nobody answered."""
+    global _called_at  # noqa: PLW0603 - one pace per process
+    url = settings.HEARTBEAT_URL
+    is_due = time.monotonic() - _called_at >= HEARTBEAT_URL_SECONDS
+    if not url or not is_due or seen.summary.degraded:
+        return False
+    if any(finding.severity == "critical" for finding in evaluate(seen)):
+        return False
+    _called_at = time.monotonic()
+    try:
+        with urllib.request.urlopen(url, timeout=WEBHOOK_SECONDS):  # noqa: S310 - our settings
+            return True
+    except (OSError, HTTPException) as problem:  # its address may hold a token
+        log.error("heartbeat_url_unreachable: %s", type(problem).__name__)
         return False

@@ -79,11 +79,15 @@ def _beating(view: inventory.WorkerView, answered: Answered | None) -> Worker:
         version=view.version,
         uptime_seconds=view.uptime_seconds,
         beat_age_seconds=round(view.silent_seconds, 1),
-        queues=answered.queues if answered and answered.queues else view.queues,
+        queues=view.queues,  # what it takes from; Celery's answer would also come from one that hears no turns
         active_turns=view.active_turns,
         reserved=answered.reserved if answered else None,
         draining=view.draining,
     )
+
+
+def is_deaf(view: inventory.WorkerView) -> bool:
+    return _beating(view, None).is_deaf
 
 
 def ask_celery() -> list[Answered]:

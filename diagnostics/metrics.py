@@ -15,10 +15,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from copilot.errors import Unavailable
 from copilot.queries import inventory as seen_now
 from diagnostics import inventory, snapshot
 from diagnostics.probes import running, servers
 from diagnostics.shared import Shared
+from diagnostics.work_ages import read_work_ages
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # read by the library itself, before the first counter is made
 PROBES_SECONDS = 5.0
@@ -86,6 +88,7 @@ class Seen(Collector):
         yield _family("stuck_queued", "Queued for too long.", "", {"": summary.stuck_queued})
         yield _family("cancel_backlog", "Stops not obeyed.", "", {"": summary.cancel_backlog})
         yield _family("workers", "Worker processes by their sign of life.", "status", _workers())
+        yield from _ages_of_work()
         asked = _probes.at_hand(seconds=AT_HAND_SECONDS)
         probes = {result.name: int(result.ok) for result in asked}
         yield _family("probe_ok", "Whether a server answers as it should.", "name", probes)
@@ -100,14 +103,27 @@ def _family(name: str, words: str, label: str, values: Mapping[str, float | None
     return family
 
 
+def _ages_of_work() -> Iterator[GaugeMetricFamily]:
+    """How long ago the loops and queues did something last: a figure that grows when its source dies."""
+    try:
+        reaper, ages = seen_now.reaper_silent_seconds(), read_work_ages(rows_too=False)
+    except Unavailable:
+        return
+    yield _family("reaper_age_seconds", "Since the last completed sweep.", "", {"": reaper})
+    yield _family("watch_age_seconds", "Since findings were looked at.", "", {"": ages.watch_seconds})
+    yield _family("scheduler_age_seconds", "Since Celery beat sent a job.", "", {"": ages.scheduler_seconds})
+    yield _family("queue_age_seconds", "Since a task was done.", "queue", ages.queue_seconds)
+
+
 def _workers() -> dict[str, float | None]:
     try:
-        ages = [worker.silent_seconds for worker in seen_now.workers_seen()]
+        seen = seen_now.workers_seen()
     except Error:
         connection.close()
         return {}
-    counted = Counter(inventory.status_of(age) for age in ages)
-    return {status: counted[status] for status in ("alive", "late", "lost")}
+    counted = Counter(inventory.status_of(worker.silent_seconds) for worker in seen)
+    deaf = sum(inventory.is_deaf(worker) for worker in seen)
+    return {**{status: counted[status] for status in ("alive", "late", "lost")}, "deaf": deaf}
 
 
 def probed() -> list[running.Result]:

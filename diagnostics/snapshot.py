@@ -17,7 +17,7 @@ from diagnostics.conditions import Moment
 from diagnostics.findings import MOST_IDS, Snapshot, Summary
 from diagnostics.reading import one_moment, takes_writes
 from diagnostics.shared import Question, Shared, answered
-from diagnostics.ticks import last_tick_at
+from diagnostics.work_ages import read_work_ages
 from linking import queries as linking
 
 CACHE_SECONDS = 5.0
@@ -116,14 +116,12 @@ def _from_postgres() -> dict[str, object]:
             moment = conditions.judged(now)
             ids = {name: _some_ids(name, moment) for name in SHOWN}
             ids["stranded_pending"] = tuple(str(one) for one in counting.stranded_sessions()[:MOST_IDS])
-            ticked = last_tick_at()
             waiting = linking.backlogs()
         return {
             "ids": ids,
             "database_takes_writes": takes_writes(),
             "database_skew_seconds": skew,
             "workers": present.workers(),
-            "scheduler_silent_seconds": (now - ticked).total_seconds() if ticked else None,
             "orphaned_schedules": timetable.summary().orphaned_total,
             "queue_depths": samples.recent("queued", 5),
             "update_backlog": waiting.updates_waiting,
@@ -148,7 +146,10 @@ def _from_redis(*, readable: bool) -> dict[str, object]:
         skew = time.time() - health.time
         streams = present.streams()
         silent = inventory.reaper_silent_seconds()
+        ages = read_work_ages()
         return {
+            "scheduler_silent_seconds": ages.scheduler_seconds,
+            "queue_silent_seconds": ages.queue_seconds,
             "eviction_policy": health.eviction_policy,
             "redis_skew_seconds": skew,
             "reaper_silent_seconds": silent,

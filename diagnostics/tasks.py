@@ -1,8 +1,12 @@
-"""The reaper: looks for turns nobody runs any more and has them healed, every two seconds; and the clock's other duties (D10, D13)."""
+"""The reaper's looks: find turns nobody runs any more and have them healed; and the clock's other duties (D10, D13).
+
+`loops` calls them. Every act is one conditional update, so two processes that sweep at once do no harm.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,18 +14,16 @@ from math import inf
 from uuid import UUID
 
 from celery import shared_task
-from django.conf import settings
 from django.db import Error, connection
 
 from copilot import recovery, workers
 from copilot.queries import executions
-from diagnostics import alerts, audit_delivery, keeping, samples, snapshot
+from diagnostics import audit_delivery, keeping, samples, snapshot
 from diagnostics.recording import recorded
 
 log = logging.getLogger(__name__)
 
-PROBE_SECONDS = 0.5  # how often a tick asks whether workers' locks are free (D2)
-SWEEP_LOCK = 0x72656170
+PROBE_SECONDS = 0.5  # how often it is asked whether workers' locks are free (D2)
 MASS_DEATH = 10  # this many at once, and more than half, is first taken for a fault of the monitoring
 SLOW_SWEEP_SECONDS = 30.0
 STRANDED_RETRY_SECONDS = 55.0  # what a limit kept goes out at most a minute after its reset (B7.3)
@@ -41,33 +43,55 @@ class Memory:
 _memory = Memory()
 
 
+_ticking = threading.Lock()
+
+
 @shared_task(name="diagnostics.tasks.reap", ignore_result=True, acks_late=False)
 def reap() -> None:
-    """One tick: four probes for dead workers, and between them one sweep for everything else."""
+    """Sweep once: by hand, or when the scheduler of an older release asks. `loops` sweeps by itself."""
+    tick()
+
+
+def tick() -> bool:
+    """Look for dead workers, then sweep for everything else; False when it could not see, or somebody in this process does it."""
+    if not _ticking.acquire(blocking=False):
+        return False
     try:
-        if _alone():
-            _tick()
+        return _seen(_tick)
+    finally:
+        _ticking.release()
+
+
+def probe_once() -> bool:
+    """Look for dead workers alone; False when it could not see, or somebody in this process sweeps."""
+    if not _ticking.acquire(blocking=False):
+        return False
+    try:
+        return _seen(probe)
+    finally:
+        _ticking.release()
+
+
+def _seen(look: Callable[[], object]) -> bool:
+    try:
+        look()
     except Error:
         log.error("reaper_blind: Postgres cannot be read, nobody is judged")
         connection.close()
         _note_blindness()
+        return False
     except recovery.Away:
         log.error("reaper_blind: Redis cannot be read, nobody is judged")
+        return False
+    return True
 
 
 def _tick() -> None:
     _memory.ticks += 1
-    try:
-        recorded(recovery.rebuild_if_restored)  # first: judged by what Redis kept of lost rows, nobody lives
-        deadline = time.monotonic() + settings.DIAG_SWEEP_SECONDS - PROBE_SECONDS / 2
-        for step in (probe, *SWEEP):  # a sweep that has much to do keeps no dead worker's turns waiting
-            recorded(step)
-            _probe_if_due()
-        while time.monotonic() < deadline:
-            time.sleep(PROBE_SECONDS)
-            probe()
-    finally:
-        _let_go()
+    recorded(recovery.rebuild_if_restored)  # first: judged by what Redis kept of lost rows, nobody lives
+    for step in (probe, *SWEEP):  # a sweep that has much to do keeps no dead worker's turns waiting
+        recorded(step)
+        _probe_if_due()
 
 
 def _note_blindness() -> None:
@@ -144,28 +168,12 @@ SWEEP: tuple[Callable[[], object], ...] = (
 )
 
 
-def _alone() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s, 0)", [SWEEP_LOCK])
-        return bool(cursor.fetchone()[0])
-
-
-def _let_go() -> None:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(%s, 0)", [SWEEP_LOCK])
-    except Error:
-        connection.close()
-
-
-# --- once a minute, once a day -----------------------------------------------------------------------
+# --- once a day --------------------------------------------------------------------------------------
 
 
 @shared_task(name="diagnostics.tasks.sample", ignore_result=True)
 def sample() -> None:
-    """The figures of this minute, and whoever must hear of them (D12, D13)."""
-    if alerts.wanted():
-        alerts.tell(snapshot.take())
+    """Record the figures of this minute: by hand, or when the scheduler of an older release asks. `loops` does it by itself."""
     samples.record(snapshot.compute())
 
 

@@ -120,7 +120,7 @@ def hook(settings) -> Iterator[list[dict[str, str]]]:
 def test_a_webhook_hears_the_same(hook: list[dict[str, str]], settings):
     """D12: with nobody to mail"""
     settings.ADMINS = []
-    assert alerts.wanted()
+    assert alerts.is_wanted()
     alerts.tell(ORPHANS)
     alerts.tell(WELL)
     assert [(one["code"], one["status"]) for one in hook] == [("orphans", "firing"), ("orphans", "resolved")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +14,10 @@ WORKER = Worker(id="w-1", status="alive", version="1", queues=("turns",))
 LATE = Worker(id="w-2", status="late", version="1", queues=("turns",))
 LEAVING = Worker(id="w-3", status="alive", version="1", queues=("turns",), draining=True)
 OTHER = Worker(id="w-4", status="alive", version="2", queues=("turns",))
+DEAF = Worker(id="w-6", status="alive", version="1", uptime_seconds=9.0, beat_age_seconds=1.0)
+MUTE = Worker(
+    id="w-7", status="alive", version="1", queues=("turns",), uptime_seconds=9.0
+)  # answers Celery alone
 CLERK = Worker(id="w-5", status="alive", version="1", queues=("maintenance",))
 
 
@@ -32,7 +37,11 @@ TABLE = [
     (
         "no_workers",
         [seen(workers=()), seen(workers=(LATE,)), seen(workers=(LEAVING,)), seen(workers=(CLERK,))],
-        [seen(workers=(WORKER, LATE)), seen(workers=None)],
+        [
+            seen(workers=(WORKER, LATE)),
+            seen(workers=None),
+            seen(workers=(DEAF,), dependencies_down=("redis",)),  # that is told, and is why
+        ],
     ),
     (
         "queue_growing",
@@ -69,7 +78,28 @@ TABLE = [
         [seen(reaper_silent_seconds=30.1), seen(reaper_never_looked=True)],
         [seen(reaper_silent_seconds=30.0, reaper_never_looked=False), seen(reaper_never_looked=None)],
     ),
-    ("scheduler_silent", [seen(scheduler_silent_seconds=180.1)], [seen(scheduler_silent_seconds=180.0)]),
+    ("scheduler_silent", [seen(scheduler_silent_seconds=60.1)], [seen(scheduler_silent_seconds=60.0)]),
+    (
+        "queue_silent:maintenance",
+        [seen(scheduler_silent_seconds=3.0, queue_silent_seconds={"maintenance": 90.1, "default": 899.0})],
+        [
+            seen(scheduler_silent_seconds=3.0, queue_silent_seconds={"maintenance": 90.0}),
+            seen(scheduler_silent_seconds=None, queue_silent_seconds={"maintenance": 500.0}),
+        ],
+    ),
+    (
+        "deaf_workers",
+        [seen(workers=(WORKER, DEAF)), seen(workers=(WORKER, MUTE))],
+        [seen(workers=(WORKER, replace(DEAF, uptime_seconds=7.0), replace(DEAF, draining=True), CLERK))],
+    ),
+    (
+        "task_backlog",
+        [seen({"broker_depth": {"maintenance": 51, "total": 51}})],
+        [
+            seen({"broker_depth": {"maintenance": 50, "default": 200, "total": 250}}),
+            seen({"broker_depth": None}),
+        ],
+    ),
     ("mixed_versions", [seen(workers=(WORKER, OTHER))], [seen(workers=(WORKER, LATE))]),
     (
         "clock_skew",

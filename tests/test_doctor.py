@@ -55,12 +55,14 @@ def failing(checks: list[dict[str, str]]) -> list[str]:
 @pytest.fixture
 def worker() -> WorkerBeat:
     beats.note_sweep()
+    for work in ("scheduler", "queue:maintenance", "queue:default"):
+        beats.note_work(work)
     PeriodicTask.objects.update_or_create(
-        name="reap",
+        name="deliver",
         defaults={
-            "task": "diagnostics.tasks.reap",
+            "task": "linking.tasks.deliver",
             "last_run_at": timezone.now(),
-            "interval": IntervalSchedule.objects.get_or_create(every=2, period="seconds")[0],
+            "interval": IntervalSchedule.objects.get_or_create(every=5, period="seconds")[0],
         },
     )
     return WorkerBeat.objects.create(
@@ -122,8 +124,8 @@ class Broken:
         live_client.blocking().delete(keys.REAPER)
 
     def scheduler(self) -> None:
-        live_client.blocking().delete(keys.REAPER)  # which beat sent no more
-        PeriodicTask.objects.update(last_run_at=timezone.now() - timedelta(minutes=4))
+        live_client.blocking().delete(keys.last_work("scheduler"))
+        PeriodicTask.objects.update(last_run_at=timezone.now() - timedelta(minutes=5))
 
     def postgres_writes(self) -> None:
         cursor = connection.cursor()
@@ -186,14 +188,36 @@ def test_each_broken_set_up_is_named_by_one_line(
     assert SECRET not in json.dumps(checks)
 
 
-def test_who_sweeps_works_on_maintenance_though_deaf_meanwhile(worker):
-    """D17: a worker of one thread answers no question while its task runs"""
-    WorkerBeat.objects.update(queues=["turns", "default", "chats"])
+def test_work_done_proves_that_a_queue_is_served(worker):
+    """D17: a worker of one thread answers no question while its task runs; one that is deaf answers and does nothing"""
+    WorkerBeat.objects.update(queues=["turns", "chats"])
     code, checks = doctor("--only", "workers")
     assert (code, failing(checks)) == (0, [])
-    live_client.blocking().delete(keys.REAPER)
+    grow_old("queue:maintenance", 91)
     code, checks = doctor("--only", "workers")
     assert (code, failing(checks)) == (1, ["workers"])
+    assert "nobody works on maintenance" in checks[0]["detail"]
+
+
+def grow_old(work: str, seconds: int) -> None:
+    live_client.blocking().expire(keys.last_work(work), beats.WORK_MEMORY_SECONDS - seconds)
+
+
+def test_a_worker_that_lives_and_hears_of_no_turns_is_told(worker):
+    """D17: its beat is fresh and names no queue; one that has only just begun is given time"""
+    deaf = WorkerBeat.objects.create(worker="host-2", lock_key=2, host="h", pid=2, version="0.1.0", queues=[])
+    assert doctor("--only", "workers")[0] == 0
+    WorkerBeat.objects.filter(pk=deaf.pk).update(started_at=timezone.now() - timedelta(seconds=9))
+    code, checks = doctor("--only", "workers")
+    assert (code, failing(checks)) == (1, ["workers"])
+    assert "host-2" in checks[0]["detail"]
+
+
+def test_a_scheduler_that_reaches_no_broker_is_silent(worker):
+    """D17: its rows are fresh, its last job is a minute old"""
+    grow_old("scheduler", 61)
+    code, checks = doctor("--only", "scheduler")
+    assert (code, failing(checks)) == (1, ["scheduler"])
 
 
 def test_our_own_checks_are_waited_for_on_a_busy_machine():
@@ -215,7 +239,7 @@ def test_a_silent_reaper_is_one_line_that_says_what_to_start(worker):
             live_client.blocking().set(keys.REAPER, "1", ex=life)
         code, checks = doctor("--only", "workers", "--only", "reaper")
         assert (code, failing(checks)) == (1, ["reaper"])
-        assert "celery beat" in checks[-1]["next_step"]
+        assert "maintenance or turns" in checks[-1]["next_step"]
     reaper.sweep()
     assert doctor("--only", "workers", "--only", "reaper")[0] == 0
 

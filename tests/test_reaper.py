@@ -10,6 +10,7 @@ from copilot.live import beats, keys
 from copilot.live.client import blocking
 from copilot.models import Turn, WorkerBeat
 from copilot.providers.scripted import Text
+from copilot.queries import executions
 from diagnostics import tasks as reaper
 from diagnostics.findings import evaluate
 from diagnostics.models import RepairAudit
@@ -36,7 +37,11 @@ def next_tick():
     reaper._memory.ticks += 1
 
 
-def _unreadable():
+def _never(*args):
+    raise AssertionError("nothing may wait here")
+
+
+def _unreadable(*args, **options):
     raise OperationalError("gone")
 
 
@@ -183,26 +188,24 @@ class TestJudging:
 
     def test_a_blind_reaper_says_so(self, monkeypatch):
         """D10: Postgres cannot be read, nobody is judged"""
-        monkeypatch.setattr(reaper, "_alone", _unreadable)
+        monkeypatch.setattr(evidence, "suspects", _unreadable)
+        monkeypatch.setattr(executions, "suspects", _unreadable)
         reaper.reap()
         assert inventory.reaper_was_blind()
         monkeypatch.undo()
         reaper.sweep()
         assert not inventory.reaper_was_blind()
 
-    def test_only_one_sweep_runs_at_a_time(self):
-        """D10: an advisory lock"""
-        from django.db import connection
+    def test_a_sweep_that_is_under_way_here_is_not_begun_again(self):
+        """D10: ticks of an older release that wait in the queue cost nothing beside the loop"""
+        with reaper._ticking:
+            assert together(reaper.tick, reaper.probe_once) == [False, False]
+        assert together(reaper.tick) == [True]
 
-        def look():
-            answer = reaper._alone()
-            connection.close()
-            return answer
-
-        assert reaper._alone() is True
-        assert together(look) == [False]
-        reaper._let_go()
-        assert together(look) == [True]
+    def test_an_idle_sweep_does_not_wait(self, monkeypatch):
+        """D10: it once took as long as the pause between two of them, so that they queued up"""
+        monkeypatch.setattr(reaper.time, "sleep", _never)
+        assert reaper.tick() is True
 
 
 def test_a_killed_worker_is_noticed_by_its_lock(rig, model):
@@ -268,7 +271,7 @@ def test_an_ending_that_a_dying_worker_could_not_tell_is_told(rig, model):
 
 
 def test_a_tick_does_all_of_it(rig, model):
-    """D10: one task, four looks"""
+    """D10: a look for dead workers, and a sweep for everything else"""
     rig.hold_tasks()
     session = make.session()
     turn_id = start(session)

@@ -118,7 +118,7 @@ def test_a_call_that_was_made_long_after_its_turn_is_counted_within_the_hour(ses
     Turn.objects.filter(pk=turn.pk).update(ended_at=Now() - timedelta(hours=3))
     ModelCall.objects.filter(pk=title).update(created_at=Now() - timedelta(minutes=12))
     assert recovery.settle_forgotten_calls(looked_before=True) == 0
-    assert "copilot.tasks.settle_calls" in {job["task"] for job in timetable.jobs(sweep_seconds=2).values()}
+    assert "copilot.tasks.settle_calls" in {job["task"] for job in timetable.jobs().values()}
     tasks.settle_calls()
     assert UsageRecord.objects.get(pk=title).purpose == "title"
     assert not ModelCall.objects.filter(ended_at=None).exists()

@@ -1,4 +1,4 @@
-"""Signs of life in Redis: of workers, one key per process that dies with it; of the sweep; of this installation."""
+"""Signs of life in Redis: of workers, one key per process that dies with it; of every kind of work; of who leads; of this installation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import msgspec
 
 from copilot.live import keys
-from copilot.live.client import blocking
+from copilot.live.client import blocking, script
 
 SWEEP_MEMORY_SECONDS = 24 * 3600
+WORK_MEMORY_SECONDS = 24 * 3600
 
 
 def write(worker: str, running: Sequence[tuple[str, int]], *, life_seconds: float) -> None:
@@ -89,3 +90,35 @@ def write_installation(copy: InstallationCopy) -> None:
         keys.INSTALLATION,
         mapping={"id": copy.installation_id, "epoch": copy.epoch, "incarnation": copy.incarnation},
     )
+
+
+# --- work done -----------------------------------------------------------------------------------------
+
+
+def note_work(name: str, *, only_if_unknown: bool = False) -> None:
+    """Remember that this kind of work was done just now."""
+    blocking().set(keys.last_work(name), b"1", ex=WORK_MEMORY_SECONDS, nx=only_if_unknown)
+
+
+def work_ages(names: Sequence[str]) -> dict[str, float]:
+    """Seconds since each kind of work was done last; one that nobody remembers is left out."""
+    with blocking().pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.pttl(keys.last_work(name))
+        lives = pipe.execute()
+    return {
+        name: WORK_MEMORY_SECONDS - left / 1000 for name, left in zip(names, lives, strict=True) if left >= 0
+    }
+
+
+# --- leadership ----------------------------------------------------------------------------------------
+
+
+def lead(role: str, holder: str, *, rank: int, life_seconds: float) -> bool:
+    """Take or keep the lead. It only saves work: whatever leaders do must be harmless when two do it."""
+    arguments: list[str | int] = [holder, rank, int(life_seconds * 1000)]
+    return bool(script("lead")(keys=[keys.leader(role)], args=arguments))
+
+
+def step_down(role: str, holder: str) -> None:
+    script("step_down")(keys=[keys.leader(role)], args=[holder])

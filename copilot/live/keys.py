@@ -68,6 +68,15 @@ def beat(worker: str) -> str:
     return f"{_PREFIX}:beat:{{{worker}}}"
 
 
+def leader(role: str) -> str:
+    return f"{_PREFIX}:leader:{role}"
+
+
+def last_work(name: str) -> str:
+    """When some kind of work was done last."""
+    return f"{_PREFIX}:last:{name}"
+
+
 def ticket(digest: str) -> str:
     return f"{_PREFIX}:ticket:{{{digest}}}"
 

@@ -5,6 +5,7 @@ A wake-up is a hint. The turn's row is the truth, and the sweep sends again what
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import redis.asyncio
@@ -13,6 +14,8 @@ from copilot.live import keys
 from copilot.live.client import blocking, listening, script
 
 LIFE_SECONDS = 24 * 3600
+WAIT_SECONDS = 1  # of one question: an answer, also an empty one, proves that the connection lives
+ANSWER_SECONDS = 4.0  # beyond WAIT_SECONDS; a connection that says nothing for longer is given up
 
 
 def push(turn_id: UUID) -> None:
@@ -33,12 +36,13 @@ class Bell:
     def __init__(self) -> None:
         self._client: redis.asyncio.Redis | None = None
 
-    async def first(self) -> UUID:
-        """Waits for as long as it takes."""
+    async def first(self) -> UUID | None:
+        """Wait for an id for a moment; None when none came. Raises when Redis does not answer."""
         if self._client is None:
             self._client = listening()
-        taken: tuple[bytes, bytes] = await self._client.blpop([keys.WAKEUPS], timeout=0)  # type: ignore[assignment]
-        return UUID(taken[1].decode())
+        async with asyncio.timeout(WAIT_SECONDS + ANSWER_SECONDS):
+            taken: tuple[bytes, bytes] | None = await self._client.blpop([keys.WAKEUPS], timeout=WAIT_SECONDS)  # type: ignore[assignment]
+        return UUID(taken[1].decode()) if taken else None
 
     async def more(self, most: int) -> list[UUID]:
         """What else is there, at most this many."""

@@ -14,7 +14,7 @@ from billing.rest import answer, operation
 from diagnostics import findings, inventory, lists, samples, snapshot, timeline, timetable
 from diagnostics.api.doors import SEE_AUDIT, Door, Query, query_of
 from diagnostics.probes import providers, running, servers
-from diagnostics.ticks import last_tick_at
+from diagnostics.work_ages import last_tick_at
 from linking import queries as linking
 
 

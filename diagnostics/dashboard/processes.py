@@ -9,10 +9,12 @@ from django.http import HttpRequest
 from copilot.errors import Unavailable
 from copilot.queries import inventory as live
 from diagnostics import inventory, reading
+from diagnostics.broker import STEADY_QUEUES
 from diagnostics.dashboard.tabs import Tab
-from diagnostics.findings.rules import REAPER_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS
+from diagnostics.findings.rules import REAPER_SILENT_SECONDS
 from diagnostics.templatetags.diagnostics import age
-from diagnostics.ticks import last_tick_at
+from diagnostics.thresholds import QUEUE_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS, WATCH_SILENT_SECONDS
+from diagnostics.work_ages import WorkAges, read_work_ages
 from linking import queries as linking
 
 
@@ -27,7 +29,7 @@ def look(request: HttpRequest, tab: Tab) -> dict[str, object]:
     waiting = linking.backlogs()
     return {
         "items": inventory.workers(),
-        "others": [_reaper(), _clock(), *_bots()],
+        "others": [_reaper(), *_by_work(), *_bots()],
         "doors": linking.doors(),
         "backlogs": [
             ("Updates of chat platforms that wait", waiting.updates_waiting),
@@ -48,14 +50,36 @@ def _reaper() -> Other:
     return Other(name="Reaper", status=status, told=f"looked {age(silent)} ago")
 
 
-def _clock() -> Other:
-    ticked = last_tick_at()
-    if ticked is None:
-        return Other(name="Scheduler (Celery beat)", status="unknown", told="has written nothing down yet")
-    silent = (reading.now() - ticked).total_seconds()
+def _clock(ages: WorkAges) -> Other:
+    name, silent = "Scheduler (Celery beat)", ages.scheduler_seconds
+    if silent is None:
+        return Other(name=name, status="unknown", told="has sent nothing since Redis began")
     status = "alive" if silent <= SCHEDULER_SILENT_SECONDS else "lost"
-    told = f"wrote {age(silent)} ago that it ticks; it does so once a minute"
-    return Other(name="Scheduler (Celery beat)", status=status, told=told)
+    return Other(name=name, status=status, told=f"sent a job {age(silent)} ago")
+
+
+def _queue(queue: str, ages: WorkAges) -> Other:
+    name, silent = f"Queue {queue}", ages.queue_seconds.get(queue)
+    if silent is None:
+        return Other(name=name, status="unknown", told="no job of it was done since Redis began")
+    status = "alive" if silent <= QUEUE_SILENT_SECONDS[queue] else "lost"
+    return Other(name=name, status=status, told=f"a job of it was done {age(silent)} ago")
+
+
+def _watch(ages: WorkAges) -> Other:
+    silent = ages.watch_seconds
+    if silent is None:
+        return Other(name="Watch (alerts)", status="unknown", told="has not looked since Redis began")
+    status = "alive" if silent <= WATCH_SILENT_SECONDS else "lost"
+    return Other(name="Watch (alerts)", status=status, told=f"looked {age(silent)} ago")
+
+
+def _by_work() -> list[Other]:
+    try:
+        ages = read_work_ages()
+    except Unavailable:
+        return []  # the reaper's line says that Redis is away
+    return [_clock(ages), *(_queue(queue, ages) for queue in STEADY_QUEUES), _watch(ages)]
 
 
 def _bots() -> list[Other]:

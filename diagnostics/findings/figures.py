@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from diagnostics.thresholds import STARTING_SECONDS
+
 WorkerStatus = Literal["alive", "late", "lost"]
 
 
@@ -80,6 +82,15 @@ class Worker:
     reserved: int | None = None
     draining: bool = False
 
+    @property
+    def is_deaf(self) -> bool:
+        """A worker that should take turns, lives, and hears of none; one that has only just begun is given time."""
+        if self.status != "alive" or self.draining or (self.uptime_seconds or 0) < STARTING_SECONDS:
+            return False
+        if self.beat_age_seconds is None:  # it answers Celery for the queue, and its engine does not beat
+            return "turns" in self.queues
+        return not self.queues
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
@@ -96,6 +107,9 @@ class Snapshot:
     reaper_never_looked: bool | None = None  # or Redis forgot that it did
     reaper_blind: bool | None = None
     scheduler_silent_seconds: float | None = None
+    queue_silent_seconds: Mapping[str, float] = field(
+        default_factory=dict
+    )  # since a task of it was done last
     database_skew_seconds: float | None = None  # this host's clock against the server's
     redis_skew_seconds: float | None = None
     eviction_policy: str | None = None

@@ -9,6 +9,7 @@ from typing import Literal
 
 from diagnostics.findings.figures import Snapshot
 from diagnostics.findings.meanings import meaning
+from diagnostics.thresholds import QUEUE_SILENT_SECONDS, SCHEDULER_SILENT_SECONDS, TASKS_WAITING
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -29,7 +30,6 @@ GRAVITY: dict[Severity, int] = {"critical": 0, "warning": 1, "info": 2}
 MOST_WAIT_MS = 10_000.0
 MOST_SKEW_SECONDS = 2.0
 REAPER_SILENT_SECONDS = 30.0
-SCHEDULER_SILENT_SECONDS = 180.0
 STREAM_EVENTS = 50_000  # a log is cut at 20,000 and lives a day
 BACKLOG = 100  # updates or deliveries that wait
 SAMPLES_RISING = 5
@@ -40,7 +40,11 @@ Rule = Callable[[Snapshot], Finding | None]
 
 def evaluate(snapshot: Snapshot) -> list[Finding]:
     """Ordered by severity, then as the rules stand; what could not be read gives no finding but its own."""
-    found = [*_dependencies(snapshot), *(finding for rule in RULES if (finding := rule(snapshot)))]
+    found = [
+        *_dependencies(snapshot),
+        *_queues_silent(snapshot),
+        *(finding for rule in RULES if (finding := rule(snapshot))),
+    ]
     explained = [replace(finding, why=meaning(finding.code)) for finding in found]
     return sorted(explained, key=lambda finding: GRAVITY[finding.severity])
 
@@ -103,8 +107,10 @@ def _stuck_queue(snapshot: Snapshot) -> Finding | None:
 
 
 def _no_workers(snapshot: Snapshot) -> Finding | None:
+    if "redis" in snapshot.dependencies_down:
+        return None  # without it nobody hears of turns, and that is told already
     if snapshot.workers is None or any(
-        worker.status == "alive" and not worker.draining and "turns" in worker.queues
+        worker.status == "alive" and not worker.draining and not worker.is_deaf and "turns" in worker.queues
         for worker in snapshot.workers
     ):
         return None
@@ -114,6 +120,49 @@ def _no_workers(snapshot: Snapshot) -> Finding | None:
         title="No worker takes turns",
         numbers={"queued": _some(snapshot.summary.queued)},
         suggested_action="Start a worker of the queue `turns` (see deploy/systemd).",
+    )
+
+
+def _deaf_workers(snapshot: Snapshot) -> Finding | None:
+    deaf = [worker.id for worker in snapshot.workers or () if worker.is_deaf]
+    if not deaf or "redis" in snapshot.dependencies_down:
+        return None
+    return Finding(
+        code="deaf_workers",
+        severity="critical",
+        title="Workers that live and take no turns",
+        numbers={"workers": len(deaf)},
+        ids=tuple(deaf[:MOST_IDS]),
+        suggested_action="They leave and are started anew within a minute; if they stay, restart them.",
+    )
+
+
+def _queues_silent(snapshot: Snapshot) -> Iterable[Finding]:
+    """Only while the scheduler sends: without it every queue is quiet."""
+    if snapshot.scheduler_silent_seconds is None or _scheduler_silent(snapshot) is not None:
+        return
+    for queue, silent in snapshot.queue_silent_seconds.items():
+        if silent > QUEUE_SILENT_SECONDS.get(queue, float("inf")):
+            yield Finding(
+                code=f"queue_silent:{queue}",
+                severity="critical",
+                title=f"Nobody works on the queue `{queue}`",
+                numbers={"silent_seconds": silent},
+                suggested_action=f"Start or restart a worker of the queue `{queue}` (see deploy/systemd).",
+            )
+
+
+def _task_backlog(snapshot: Snapshot) -> Finding | None:
+    depths = snapshot.summary.broker_depth or {}
+    waiting = {queue: depths[queue] for queue, most in TASKS_WAITING.items() if depths.get(queue, 0) > most}
+    if not waiting:
+        return None
+    return Finding(
+        code="task_backlog",
+        severity="warning",
+        title=f"Tasks wait in the broker: {', '.join(waiting)}",
+        numbers=waiting,
+        suggested_action="Is a worker of each queue alive (tab Workers)? If so, add one.",
     )
 
 
@@ -262,7 +311,7 @@ def _reaper_silent(snapshot: Snapshot) -> Finding | None:
         severity="critical",
         title="Nobody looks for dead executions",
         numbers={} if silent is None else {"silent_seconds": silent},
-        suggested_action="Start `celery beat` and a worker of the queue `maintenance`.",
+        suggested_action="Start a worker of the queue `maintenance` or `turns`: one of them looks.",
     )
 
 
@@ -360,6 +409,7 @@ def _delivery_backlog(snapshot: Snapshot) -> Finding | None:
 RULES: tuple[Rule, ...] = (  # causes before what comes of them
     _database_read_only,
     _no_workers,
+    _deaf_workers,
     _reaper_blind,
     _reaper_silent,
     _scheduler_silent,
@@ -368,6 +418,7 @@ RULES: tuple[Rule, ...] = (  # causes before what comes of them
     _invalid_state,
     _failure_spike,
     _stuck_queue,
+    _task_backlog,
     _queue_growing,
     _slow_start,
     _cancel_backlog,

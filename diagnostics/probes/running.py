@@ -134,9 +134,9 @@ def without_echo(results: Sequence[Result]) -> list[Result]:
     needs = {
         "migrations": {"postgres"},
         "postgres.writes": {"postgres"},
-        "workers": {"postgres", "postgres.writes"},
-        "scheduler": {"postgres", "postgres.writes"},
-        "reaper": {"redis", "workers", "scheduler", "postgres.writes"},
+        "workers": {"postgres", "postgres.writes", "redis"},
+        "scheduler": {"postgres", "postgres.writes", "redis"},
+        "reaper": {"redis", "workers", "postgres.writes"},
         "clock": {"postgres", "redis"},
         "webhooks.stripe": {"payments.stripe"},
         "webhooks.telegram": {"platforms.telegram"},

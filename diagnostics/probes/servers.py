@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import psycopg
 from celery import current_app
@@ -18,11 +18,16 @@ from django.db.migrations.loader import MigrationLoader
 
 from config.core.database import connection_string
 from copilot.errors import Unavailable
-from copilot.queries import reaper_silent_seconds, redis_health, workers_seen
+from copilot.queries import inventory, reaper_silent_seconds, redis_health, workers_seen
 from diagnostics.broker import QUEUES, UNREACHABLE, depths
 from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe, shown
-from diagnostics.reading import now
-from diagnostics.ticks import last_tick_at
+from diagnostics.thresholds import (
+    QUEUE_SILENT_SECONDS,
+    SCHEDULER_SILENT_SECONDS,
+    STARTING_SECONDS,
+    TASKS_WAITING,
+)
+from diagnostics.work_ages import read_work_ages
 
 MOST_SKEW_SECONDS = 2.0
 CONNECT_SECONDS = 2  # the least that libpq knows
@@ -30,8 +35,7 @@ STATEMENT_SECONDS = 1
 OLDEST_TRANSACTION_SECONDS = 3600
 BEAT_LIFE_SECONDS = 6.0  # D2
 ANSWER_SECONDS = 2.0
-SCHEDULER_SILENT_SECONDS = 180.0  # D12
-REAPER_SILENT_SECONDS = 20.0  # ten ticks; a sweep that has much to do takes several
+REAPER_SILENT_SECONDS = 20.0  # ten sweeps; one that has much to do takes several
 
 
 # --- Postgres ----------------------------------------------------------------------------------------
@@ -151,7 +155,15 @@ def broker() -> Finding:
             detail=f"{type(problem).__name__} at {shown(settings.CELERY_BROKER_URL)}",
             next_step="Is CELERY_BROKER_URL right, and is the server up?",
         )
-    return Finding(detail=", ".join(f"{queue} {depth}" for queue, depth in found.by_queue.items()))
+    detail = ", ".join(f"{queue} {depth}" for queue, depth in found.by_queue.items())
+    late = [queue for queue, depth in found.by_queue.items() if depth > TASKS_WAITING[queue]]
+    if late:
+        return Finding(
+            status="warn",
+            detail=detail,
+            next_step=f"Tasks wait in {', '.join(late)}: is a worker of each queue alive, and are there enough?",
+        )
+    return Finding(detail=detail)
 
 
 def channels() -> Finding:
@@ -173,24 +185,27 @@ def channels() -> Finding:
 
 
 def workers() -> Finding:
-    """At least one on each queue, by its beat or else by its answer to Celery; all of one version."""
+    """Somebody takes from each queue, by work that was done or the worker's own word; and all are of one version."""
     try:
-        alive = [worker for worker in workers_seen() if worker.silent_seconds <= BEAT_LIFE_SECONDS]
+        beating = [worker for worker in workers_seen() if worker.silent_seconds <= BEAT_LIFE_SECONDS]
     finally:
         connection.close()  # this thread's own
-    served = {queue for worker in alive for queue in worker.queues}
-    if _swept_lately():
-        served.add("maintenance")  # one thing at a time: who sweeps may be deaf to the question below
-    if not served.issuperset(QUEUES):
-        served |= _answered_queues()
-    missing = [queue for queue in QUEUES if queue not in served]
+    deaf = [worker.worker for worker in beating if not worker.queues and not worker.draining]
+    deaf = [worker for worker in deaf if worker not in _starting(beating)]
+    missing = [queue for queue in QUEUES if queue not in _served(beating)]
     if missing:
         return Finding(
             status="fail",
             detail=f"nobody works on {', '.join(missing)}",
-            next_step="Start a Celery worker for each queue (see deploy/systemd).",
+            next_step="Start or restart a Celery worker for each queue (see deploy/systemd).",
         )
-    versions = sorted({worker.version for worker in alive}) or ["unknown"]
+    if deaf:
+        return Finding(
+            status="fail",
+            detail=f"{len(deaf)} live and take no turns, first {deaf[0]}",
+            next_step="They leave by themselves within a minute; if they stay, restart them.",
+        )
+    versions = sorted({worker.version for worker in beating}) or ["unknown"]
     if len(versions) > 1:
         return Finding(
             status="warn", detail=f"versions differ: {', '.join(versions)}", next_step="Finish the deploy."
@@ -198,14 +213,30 @@ def workers() -> Finding:
     return Finding(detail=f"every queue is served, version {versions[0]}")
 
 
+def _starting(beating: Sequence[inventory.WorkerView]) -> set[str]:
+    return {worker.worker for worker in beating if (worker.uptime_seconds or 0) < STARTING_SECONDS}
+
+
+def _served(beating: Sequence[inventory.WorkerView]) -> set[str]:
+    """Turns by the beat of a worker that hears of them; what the scheduler sends steadily by work done.
+
+    Only for the others is an answer to Celery enough: it comes from workers that get no messages too.
+    """
+    served = {queue for worker in beating for queue in worker.queues}
+    done = read_work_ages().queue_seconds
+    served |= {queue for queue, silent in done.items() if silent <= QUEUE_SILENT_SECONDS[queue]}
+    unproven = set(QUEUES) - served - {"turns"} - set(done)
+    return served | (_answered_queues() & unproven if unproven else set())
+
+
 def _answered_queues() -> set[str]:
-    """Workers that run no turns have no beat; they answer a question that all of them hear."""
+    """Ask all Celery workers at once which queues they consume."""
     answers = current_app.control.inspect(timeout=ANSWER_SECONDS).active_queues() or {}
     return {str(queue["name"]) for queues in answers.values() for queue in queues}
 
 
 def reaper() -> Finding:
-    """Beat sends it every two seconds, a worker of `maintenance` runs it: its last look proves both."""
+    """A loop of every worker of `maintenance` and `turns`, of which one sweeps."""
     silent = reaper_silent_seconds()
     if silent is not None and silent <= REAPER_SILENT_SECONDS:
         return Finding(detail=f"looked {silent:.0f} s ago")
@@ -213,33 +244,22 @@ def reaper() -> Finding:
     return Finding(
         status="fail",
         detail=f"reaper_silent: {since}; turns of lost workers wait",
-        next_step="Start `celery beat` and a worker of the queue maintenance (see deploy/systemd).",
+        next_step="Start a worker of the queue maintenance or turns (see deploy/systemd).",
     )
 
 
-def _swept_lately() -> bool:
-    try:
-        silent = reaper_silent_seconds()
-    except Unavailable:
-        return False
-    return silent is not None and silent <= REAPER_SILENT_SECONDS
-
-
 def scheduler() -> Finding:
-    """A sweep proves it, for beat sends it; else what it has written down of itself."""
-    if _swept_lately():
-        return Finding(detail="the reaper that it sends looks")
+    """By the last job that it handed to the broker."""
     try:
-        ticked = last_tick_at()
-        silent = (now() - ticked).total_seconds() if ticked else None
+        silent = read_work_ages().scheduler_seconds
     finally:
         connection.close()  # this thread's own
     if silent is not None and silent <= SCHEDULER_SILENT_SECONDS:
-        return Finding(detail=f"ticked {silent:.0f} s ago")
-    since = "it never ticked" if silent is None else f"it last ticked {silent:.0f} s ago"
+        return Finding(detail=f"sent a job {silent:.0f} s ago")
+    since = "it sent nothing yet" if silent is None else f"it last sent a job {silent:.0f} s ago"
     return Finding(
         status="fail",
-        detail=f"scheduler_silent: {since}; the reaper, schedules, mails and clean-ups wait",
+        detail=f"scheduler_silent: {since}; schedules, deliveries, mails and clean-ups wait",
         next_step="Start `celery beat` (see deploy/systemd).",
     )
 

@@ -12,8 +12,6 @@ from tests.faults.__main__ import _enter
 from tests.faults.scene import ASKING, SHORT, Mended, Scene, until
 from tests.faults.site import TURNS, running_site
 
-REAPER = "maintenance"
-
 
 def running(scene: Scene) -> Mended:
     turn_id = scene.running()
@@ -22,7 +20,7 @@ def running(scene: Scene) -> Mended:
 
 
 def queued(scene: Scene) -> Mended:
-    with scene.frozen(REAPER, *TURNS):
+    with scene.without_reaper(), scene.frozen(*TURNS):
         turn_id = scene.begin(SHORT)
         scene.put_back(turn_id, 120, "dispatched_at")
         scene.sees("queued", turn_id, "queued")
@@ -33,7 +31,7 @@ def queued(scene: Scene) -> Mended:
 
 
 def stuck_queued(scene: Scene) -> Mended:
-    with scene.frozen(REAPER, *TURNS):
+    with scene.without_reaper(), scene.frozen(*TURNS):
         turn_id = scene.begin(SHORT)
         scene.put_back(turn_id, 3700, "created_at", "queued_at", "dispatched_at")
         scene.sees("stuck_queued", turn_id, "stuck-queued", "stuck_queue")
@@ -43,7 +41,7 @@ def stuck_queued(scene: Scene) -> Mended:
 
 
 def orphaned_queued(scene: Scene) -> Mended:
-    with scene.frozen(REAPER, *TURNS):
+    with scene.without_reaper(), scene.frozen(*TURNS):
         turn_id = scene.begin(SHORT)
         scene.put_back(turn_id, 90_000, "created_at", "queued_at", "dispatched_at")
         scene.sees("orphaned_queued", turn_id, "orphaned?only=orphaned_queued", "orphans")
@@ -53,7 +51,7 @@ def orphaned_queued(scene: Scene) -> Mended:
 
 def orphaned_running(scene: Scene) -> Mended:
     """kill -9 while nobody reaps; who lives next door is not touched."""
-    with scene.frozen(REAPER):
+    with scene.without_reaper():
         turn_id, neighbours = scene.running(), [scene.running(), scene.running()]
         with scene.without(scene.process_of(turn_id)):
             live = [one for one in neighbours if scene.row(one).worker != scene.row(turn_id).worker]
@@ -91,7 +89,7 @@ def cancel_backlog(scene: Scene) -> Mended:
     """A worker that cannot hear, and nobody who overrides it but the person on call."""
     from copilot import dispatch
 
-    with scene.frozen(REAPER):
+    with scene.without_reaper():
         turn_id = scene.running()
         with scene.frozen(*TURNS):
             dispatch.stop_execution(turn_id)
@@ -111,7 +109,7 @@ def waiting_old(scene: Scene) -> Mended:
 
 
 def stranded_pending(scene: Scene) -> Mended:
-    with scene.frozen(REAPER):
+    with scene.without_reaper():
         session, place = scene.stranded(), "queued?only=stranded_pending"
         scene.sees("stranded_pending", session.pk, place, "stranded_pending")
         assert scene.staff.repair(place, "start_stranded", session.pk) == 1
@@ -122,7 +120,7 @@ def stranded_pending(scene: Scene) -> Mended:
 
 def started_by_itself(scene: Scene) -> Mended:
     """The same, left to the reaper that comes back."""
-    with scene.frozen(REAPER):
+    with scene.without_reaper():
         session, place = scene.stranded(), "queued?only=stranded_pending"
         scene.sees("stranded_pending", session.pk, place, "stranded_pending")
     until(lambda: session.turns.filter(status="succeeded").exists(), "the reaper starts a turn for it")
@@ -133,7 +131,7 @@ def invalid(scene: Scene) -> Mended:
     """Read here and mended by nobody: no form and no door exists (D5)."""
     from copilot.models import Turn
 
-    with scene.frozen(REAPER, *TURNS):
+    with scene.without_reaper(), scene.frozen(*TURNS):
         turn_id = scene.begin(SHORT)
         scene.put_back(turn_id, 60, "started_at")
         scene.sees("invalid", turn_id, "invalid", "invalid_state")

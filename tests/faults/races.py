@@ -19,7 +19,6 @@ from tests.faults.scene import SHORT, Scene, until
 from tests.faults.site import TURNS, running_site
 from tests.faults.staff import Staff
 
-REAPER = "maintenance"
 DELAYS = cycle((0.0, 0.1, 0.3, 0.6, 1.2))
 
 
@@ -50,7 +49,7 @@ def together(*acts: Callable[[], object]) -> None:
 
 def waking_while_repaired(scene: Scene) -> str:
     """A-D9.4, A-D2.2: a frozen worker wakes in the moment of the repair: its turn ends once, and nobody writes after the end"""
-    with scene.frozen(REAPER):
+    with scene.without_reaper():
         turn_id = scene.running()
         until(lambda: text_of(turn_id), "it speaks")
         name = scene.process_of(turn_id)
@@ -94,7 +93,7 @@ def aged(scene: Scene, turn_id: UUID) -> bool:
 def two_admins(scene: Scene) -> str:
     """A-D8.2: both repair the same list at once, at two web processes: every id is changed once"""
     others = [Staff(name, url) for name, url in zip(("grace", "hopper"), scene.site.urls, strict=True)]
-    with scene.frozen(REAPER, *TURNS):
+    with scene.without_reaper(), scene.frozen(*TURNS):
         ids = [scene.begin(SHORT) for _ in range(10)]
         for one in ids:
             scene.put_back(one, 90_000, "created_at", "queued_at", "dispatched_at")
@@ -113,7 +112,7 @@ def two_admins(scene: Scene) -> str:
 
 def live_ones_stay(scene: Scene) -> str:
     """D8, D10: all dead ones are ended at once; who lives goes on to his own end, at the first attempt"""
-    with scene.frozen(REAPER):
+    with scene.without_reaper():
         until(lambda: len(scene.present()) == len(TURNS), "both workers are there")
         turns = [scene.running() for _ in range(4)]
         while len({scene.process_of(one) for one in turns}) < len(TURNS):  # each has some

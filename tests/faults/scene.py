@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -130,6 +132,30 @@ class Scene:
             yield
         finally:
             self.site.revive()
+
+    @contextmanager
+    def without_reaper(self) -> Iterator[None]:
+        """Nobody sweeps: somebody of a rank above all others has the lead, and does nothing."""
+        from copilot.live import beats
+
+        def hold() -> None:
+            while not over.wait(1.0):
+                with contextlib.suppress(*RedisDown):
+                    beats.lead("reaper", "scene", rank=-1, life_seconds=30)
+
+        from copilot.live.client import RedisDown
+
+        over = threading.Event()
+        beats.lead("reaper", "scene", rank=-1, life_seconds=30)
+        holding = threading.Thread(target=hold, daemon=True)
+        holding.start()
+        time.sleep(2.5)  # a sweep that had begun is over
+        try:
+            yield
+        finally:
+            over.set()
+            holding.join()
+            beats.step_down("reaper", "scene")
 
     @contextmanager
     def frozen(self, *names: str) -> Iterator[None]:

@@ -44,3 +44,10 @@ def test_repairs_race_against_those_who_wake_and_those_who_act():
 def test_a_hundred_turns_survive_workers_that_are_killed_every_two_seconds():
     """A-D22.1: one ending each, nothing written twice, nothing charged without a turn, nobody alive touched"""
     ran("tests.faults.killing")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_frozen_servers_heal_within_fifteen_seconds_and_nothing_piles_up():
+    """Each server for 5, 45 and 120 s; workers that start meanwhile; maintenance away for four minutes"""
+    ran("tests.faults.freezing")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import redis
 from playwright.sync_api import Page, Route, expect
 
 from tests.flows.conftest import THEMES, Site, Visitor, switch
@@ -25,10 +25,13 @@ Stored = Callable[[Callable[[], object]], object]
 @pytest.fixture
 def no_sweep(site: Site) -> Iterator[None]:
     """The reaper would send a lost turn again within seconds, before anybody could look at it."""
-    reaper = site.children["maintenance"]
-    reaper.send_signal(signal.SIGSTOP)
+    client = redis.Redis.from_url(site.environment["REDIS_URL"])
+    leader = f"{site.environment.get('REDIS_KEY_PREFIX', 'ph')}:leader:reaper"
+    client.hset(leader, mapping={"holder": "test", "rank": -1})
+    client.persist(leader)
     yield
-    reaper.send_signal(signal.SIGCONT)
+    client.delete(leader)
+    client.close()
 
 
 @pytest.fixture

@@ -1,0 +1,174 @@
+"""Prove that a Celery worker's consumer works, touch HEARTBEAT_FILE while it does, and end the process when it is deaf.
+
+A timer of the worker proves nothing: its loop may turn while no message ever arrives. Proof is an exchange with the
+broker (an idle consumer asks Redis every second and gets an answer) or a task at work. A worker that hears nothing
+although the broker answers everybody else leaves, and its supervisor starts it anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, bootsteps
+from django.conf import settings
+from kombu.exceptions import KombuError
+from kombu.transport import redis as redis_transport
+from kombu.transport import virtual
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+PROOF_SECONDS = 5.0  # the loop turns and asks every second
+DEAF_SECONDS = (
+    40.0  # of silence while the broker answers; Celery waits up to 30 s between two tries to reconnect
+)
+STUCK_SECONDS = 900.0  # for one task of a worker that does one thing at a time
+ANSWER_SECONDS = 2
+LEAVE_SECONDS = 15.0  # beyond a turn's grace; then the process ends whatever it is doing
+
+
+class QoS(redis_transport.QoS):
+    """Free a message's place although its acknowledgement did not reach Redis.
+
+    Otherwise the place stays taken for ever: a worker that prefetches one message takes nothing more. The message comes
+    again after the visibility timeout, which every task bears.
+    """
+
+    def ack(self, delivery_tag: str) -> None:
+        try:
+            super().ack(delivery_tag)
+        except redis_transport.Transport.connection_errors:
+            virtual.QoS.ack(self, delivery_tag)
+            raise
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        try:
+            super().reject(delivery_tag, requeue)
+        except redis_transport.Transport.connection_errors:
+            virtual.QoS.ack(self, delivery_tag)
+            raise
+
+
+class ConsumerStep(bootsteps.StartStopStep):
+    """Hand the consumer to the watch whenever it has connected, and note that its loop turns."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._timer_entry: Any = None
+
+    def start(self, parent: Any) -> None:
+        watch.consumer = parent
+        watch.note_turn()
+        if self._timer_entry is not None:  # Celery drops a lost connection's timers
+            self._timer_entry.cancel()
+        self._timer_entry = parent.timer.call_repeatedly(1.0, watch.note_turn)
+
+
+class ConsumerWatch(threading.Thread):
+    """A thread of its own: a loop that hangs must not keep it from looking."""
+
+    def __init__(self) -> None:
+        super().__init__(name="consumer watch", daemon=True)
+        self.app: Celery | None = None
+        self.consumer: Any = None
+        self._checks: list[Callable[[], float]] = []
+        self._turned_at = float("-inf")
+        self._deaf_seconds = 0.0
+
+    def begin(self, app: Celery) -> None:
+        self.app = app
+        if not self.is_alive():
+            self.start()
+
+    def add_check(self, silent_seconds: Callable[[], float]) -> None:
+        """Watch the way in of turns too: the seconds since it was heard last."""
+        self._checks.append(silent_seconds)
+
+    def note_turn(self) -> None:
+        self._turned_at = time.monotonic()
+
+    def run(self) -> None:
+        looked_at = time.monotonic()
+        while True:
+            time.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            # A process that was frozen itself has not been deaf meanwhile.
+            elapsed, looked_at = min(now - looked_at, 2 * LOOK_SECONDS), now
+            try:
+                self.look(elapsed)
+            except Exception:
+                log.exception("consumer_watch_failed: it looks again")
+
+    def look(self, elapsed_seconds: float) -> None:
+        if self.is_proven() or not self.broker_answers():
+            self._deaf_seconds = 0.0
+            if settings.HEARTBEAT_FILE:
+                Path(settings.HEARTBEAT_FILE).touch()
+            return
+        self._deaf_seconds += elapsed_seconds
+        if self._deaf_seconds >= DEAF_SECONDS:
+            log.critical(
+                "consumer_deaf: nothing heard for %.0f s although the broker answers; leaving",
+                self._deaf_seconds,
+            )
+            self.leave()
+
+    def is_proven(self) -> bool:
+        return self._consumer_works() and all(silent() < PROOF_SECONDS for silent in self._checks)
+
+    def _consumer_works(self) -> bool:
+        state: Any = import_module("celery.worker.state")  # web processes import this one, and need no worker
+        if state.should_stop is not None or state.should_terminate is not None:
+            return True  # it is leaving, and takes nothing more on purpose
+        consumer = self.consumer
+        if consumer is None or consumer.connection is None or consumer.task_consumer is None:
+            return False
+        loop_turns = time.monotonic() - self._turned_at < PROOF_SECONDS
+        working = [request.time_start for request in tuple(state.active_requests)]
+        if working and type(consumer.pool).__module__.endswith("solo"):  # its loop waits for the task
+            return time.time() - min(began or time.time() for began in working) < STUCK_SECONDS
+        channel = consumer.task_consumer.channel
+        if not isinstance(channel, redis_transport.Channel):
+            return loop_turns
+        if channel.qos.can_consume():
+            # The last question: it is sent once the one before it was answered.
+            asked_at: float | None = getattr(channel, "_brpop_sent_at", None)
+            return asked_at is not None and time.monotonic() - asked_at < PROOF_SECONDS
+        return loop_turns and bool(working)  # full: with nothing at work no place would ever become free
+
+    def broker_answers(self) -> bool:
+        """Ask on a connection of its own, so that a broker that is away is not taken for a deaf worker."""
+        assert self.app is not None
+        how = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS}
+        link: Any = self.app.connection_for_read(connect_timeout=ANSWER_SECONDS, transport_options=how)
+        with link:
+            try:
+                link.ensure_connection(max_retries=1, interval_start=0.1, timeout=ANSWER_SECONDS)
+                link.channel().close()  # for Redis this is the first word to the server
+            except (OSError, KombuError, *link.connection_errors):
+                return False
+        return True
+
+    def leave(self) -> None:
+        """By Celery's own shutdown, which hands running turns over; should that hang too, at once."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LEAVE_SECONDS + (settings.TURN_GRACE_SECONDS if self._checks else 0))
+        os._exit(1)
+
+
+watch = ConsumerWatch()
+
+
+def install(app: Celery) -> None:
+    redis_transport.Channel.QoS = QoS
+    app.steps["consumer"].add(ConsumerStep)

@@ -1,0 +1,53 @@
+"""How long ago the scheduler, the watch and the workers of each queue did something last (D12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db import Error, connection
+from django_celery_beat.models import PeriodicTask
+
+from copilot.queries import inventory
+from diagnostics.broker import STEADY_QUEUES
+from diagnostics.reading import now
+
+ROWS_LATE_SECONDS = 240.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkAges:
+    """Seconds since each kind of work was done last; None or missing where nobody remembers."""
+
+    scheduler_seconds: float | None = None  # since Celery beat last handed a job to the broker
+    watch_seconds: float | None = None  # since figures were sampled and findings looked at
+    queue_seconds: Mapping[str, float] = field(default_factory=dict)  # since a task of the queue was done
+
+
+def read_work_ages(*, rows_too: bool = True) -> WorkAges:
+    """Read what Redis remembers, and of a scheduler that it forgot the rows too. Raises `Unavailable` while Redis is away."""
+    ages = inventory.work_ages(["scheduler", "watch", *(f"queue:{queue}" for queue in STEADY_QUEUES)])
+    queues = {queue: ages[name] for queue in STEADY_QUEUES if (name := f"queue:{queue}") in ages}
+    scheduler = ages.get("scheduler")
+    if scheduler is None and rows_too:
+        scheduler = _scheduler_seconds_by_rows()
+    return WorkAges(scheduler_seconds=scheduler, watch_seconds=ages.get("watch"), queue_seconds=queues)
+
+
+def _scheduler_seconds_by_rows() -> float | None:
+    """By what beat wrote into its rows, which it does every few minutes: anything newer proves nothing."""
+    try:
+        ticked = last_tick_at()
+        silent = (now() - ticked).total_seconds() if ticked else None
+    except Error:
+        connection.close()
+        return None
+    return silent if silent is not None and silent > ROWS_LATE_SECONDS else None
+
+
+def last_tick_at() -> datetime | None:
+    """When Celery beat last sent anything, as far as it has written down."""
+    sent = PeriodicTask.objects.filter(enabled=True, last_run_at__isnull=False)
+    newest = sent.order_by("-last_run_at").first()
+    return newest.last_run_at if newest is not None else None

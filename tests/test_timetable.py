@@ -1,0 +1,100 @@
+"""Jobs by the clock: what was not taken in time is dropped, what older releases scheduled is removed, what was sent is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery.beat import SchedulingError
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
+from kombu.exceptions import OperationalError
+
+from config import timetable
+from config.celery import app
+from config.clock import Scheduler
+from copilot.live import beats
+from diagnostics import broker
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("name", timetable.jobs())
+def test_every_job_that_expires_does_so_as_the_database_scheduler_sends_it(name: str):
+    """It reads `expire_seconds`, and drops any other word without a sound"""
+    job = timetable.jobs()[name]
+    entry = ModelEntry.from_entry(name, app=app, **job)
+    options = job.get("options", {})
+    assert entry.options.get("expires") == options.get("expire_seconds")
+    if isinstance(job["schedule"], float):
+        assert 0 < entry.options["expires"] <= job["schedule"]
+
+
+@pytest.mark.django_db(transaction=True)  # beat closes connections as it likes
+def test_a_job_that_an_older_release_scheduled_is_removed():
+    """The database keeps rows that the timetable has dropped, and beat would send them for ever"""
+    every = IntervalSchedule.objects.create(every=2, period="seconds")
+    for name in ("reap", "sample"):
+        PeriodicTask.objects.create(name=name, task=f"diagnostics.tasks.{name}", interval=every)
+    PeriodicTask.objects.create(name="their own", task="diagnostics.tasks.purge", interval=every)
+    scheduler = Scheduler(app=app, lazy=True)
+    scheduler.setup_schedule()
+    names = set(PeriodicTask.objects.values_list("name", flat=True))
+    assert not names & {"reap", "sample"}
+    assert {"their own", "deliver"} <= names
+
+
+def scheduler_with(monkeypatch: pytest.MonkeyPatch, outcome: Exception | None) -> Scheduler:
+    def send(self: object, *args: object, **options: object) -> None:
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(DatabaseScheduler, "apply_async", send)
+    return object.__new__(Scheduler)
+
+
+def test_only_a_job_that_the_broker_has_taken_proves_that_the_scheduler_works(
+    redis_clean: object, monkeypatch: pytest.MonkeyPatch
+):
+    """A clock that ticks and reaches nobody is silent; queues are waited for from the first job on"""
+    with pytest.raises(SchedulingError):
+        scheduler_with(monkeypatch, SchedulingError("away")).apply_async(None)
+    assert beats.work_ages(["scheduler"]) == {}
+    scheduler_with(monkeypatch, None).apply_async(None)
+    assert set(beats.work_ages(["scheduler", "queue:maintenance", "queue:default", "watch"])) == {
+        "scheduler",
+        "queue:maintenance",
+        "queue:default",
+    }
+
+
+def test_a_tick_that_fails_touches_no_file(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """D15: the file proves that a tick was done"""
+    settings.HEARTBEAT_FILE = str(tmp_path / "heartbeat")
+
+    def fails(self: object) -> float:
+        raise OperationalError("away")
+
+    monkeypatch.setattr(DatabaseScheduler, "tick", fails)
+    with pytest.raises(OperationalError):
+        object.__new__(Scheduler).tick()
+    assert not Path(settings.HEARTBEAT_FILE).exists()
+
+
+@pytest.fixture
+def _through_the_broker() -> Iterator[None]:
+    before = app.conf.task_always_eager
+    app.conf.task_always_eager = False
+    yield
+    app.conf.task_always_eager = before
+
+
+@pytest.mark.usefixtures("_through_the_broker", "redis_clean")
+def test_what_waits_in_the_broker_is_counted():
+    """D4: kombu asks for queues without their prefix, and every one looked empty for ever"""
+    for _ in range(3):
+        app.send_task("linking.tasks.deliver", queue="maintenance")
+    app.send_task("copilot.tasks.index_messages", queue="default", priority=9)
+    found = broker.depths()
+    assert found.by_queue == {"turns": 0, "default": 1, "chats": 0, "maintenance": 3}
