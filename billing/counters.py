@@ -6,7 +6,7 @@ All of it may vanish at any moment: rows make it anew (B1.3). Nothing else in bi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -247,6 +247,7 @@ class Held:
 
     answer: Literal["stored", "missing", "full"]
     held_microdollars: int
+    seen: Seen = Seen(daily=None, weekly=None, entitlement=None)
 
 
 @_named
@@ -255,15 +256,25 @@ def hold(
     hold_id: str,
     *,
     amount_microdollars: int,
-    daily: tuple[Window, int],
-    weekly: tuple[Window, int],
+    day: Window,
+    week: Window,
+    limits_by_tier: Mapping[str, tuple[int, int]],
 ) -> Held:
     """Store a hold if both windows have room for more than what is used and held; limits of 0 have."""
-    answer, held = _script("hold")(
-        keys=[holds_key(user_id), cost_key(user_id, daily[0]), cost_key(user_id, weekly[0])],
-        args=[hold_id, amount_microdollars, HOLD_SECONDS * 1000, daily[1], weekly[1]],
+    limits: list[str | int] = []
+    for tier, (daily, weekly) in limits_by_tier.items():
+        limits += [tier, daily, weekly]
+    answer, held, *copies = _script("hold")(
+        keys=[
+            holds_key(user_id),
+            cost_key(user_id, day),
+            cost_key(user_id, week),
+            entitlement_key(user_id),
+        ],
+        args=[hold_id, amount_microdollars, HOLD_SECONDS * 1000, *limits],
     )
-    return Held(answer=answer, held_microdollars=int(held))
+    seen = Seen(daily=_amount(copies[0]), weekly=_amount(copies[1]), entitlement=_entitlement(copies[2]))
+    return Held(answer=answer, held_microdollars=int(held), seen=seen)
 
 
 @_named

@@ -11,6 +11,7 @@ WindowKind = Literal["DAY", "WEEK"]
 TIERS = ("FREE", "PRO", "BUSINESS", "ENTERPRISE")  # in their order (B11.1)
 DEFAULT_MULTIPLIERS = {"FREE": 1, "PRO": 5, "BUSINESS": 20, "ENTERPRISE": 60}
 UNLIMITED = 0
+DEFAULT_TURNS_AT_ONCE = 10  # of one user; 0 in a tier means no cap
 ASKABLE = ("FREE", "PRO", "BUSINESS")  # by their users; the rest is for staff to give
 
 
@@ -22,7 +23,7 @@ class Policy:
     weekly_base_microdollars: int = 5_000_000
     reset_cost_cents: int = 500
     max_paid_resets_per_day: int = 5
-    turn_hold_microdollars: int = 0
+    turn_hold_microdollars: int = 50_000
     turn_ceiling_microdollars: int = 0
     limit_binds_running_turns: bool = True
     unknown_cost: str = "DEFAULT"
@@ -45,6 +46,7 @@ class Terms:
     """What one tier gives; an empty tuple allows everything."""
 
     multiplier: int
+    turns_at_once: int = DEFAULT_TURNS_AT_ONCE
     model_tiers: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
 

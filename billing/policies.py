@@ -185,7 +185,10 @@ def _load_rules() -> Rules:
     row = LimitPolicy.objects.get(pk=ONLY_POLICY)
     terms = {
         tier.tier: plans.Terms(
-            multiplier=tier.multiplier, model_tiers=tuple(tier.model_tiers), modes=tuple(tier.modes)
+            multiplier=tier.multiplier,
+            turns_at_once=tier.turns_at_once,
+            model_tiers=tuple(tier.model_tiers),
+            modes=tuple(tier.modes),
         )
         for tier in TierPolicy.objects.all()
     }

@@ -103,7 +103,7 @@ def _wrong_with(price: gateway.Price | None) -> str:
 @admin.register(TierPolicy)
 class TierPolicyAdmin(PolicyAdmin):
     form = TierForm
-    list_display = ["tier", "multiplier", "monthly_cents", "trial_days", "selectable"]
+    list_display = ["tier", "multiplier", "turns_at_once", "monthly_cents", "trial_days", "selectable"]
     readonly_fields = ["tier"]
     ordering = ["multiplier"]
 

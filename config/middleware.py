@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import structlog
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -18,6 +18,7 @@ from django.urls import reverse
 from django.utils.decorators import sync_and_async_middleware
 
 from config import metrics
+from config.core.client_address import bound_address
 from config.core.staff_access import explain_problem, second_factor_problem
 from config.logs import UNLOGGED_PATHS
 from copilot import traces
@@ -45,7 +46,7 @@ def request_id(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
             began, name = time.perf_counter(), _name(request)
-            with structlog.contextvars.bound_contextvars(request_id=name), _span(request) as span:
+            with _bound(request, name), _span(request) as span:
                 response = await get_response(request)
                 span.note(route=metrics.route_of(request), status=response.status_code)
                 return _finished(request, response, began=began)
@@ -54,13 +55,20 @@ def request_id(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
 
     def handle(request: HttpRequest) -> HttpResponseBase:
         began, name = time.perf_counter(), _name(request)
-        with structlog.contextvars.bound_contextvars(request_id=name), _span(request) as span:
+        with _bound(request, name), _span(request) as span:
             response = get_response(request)
             assert isinstance(response, HttpResponseBase)
             span.note(route=metrics.route_of(request), status=response.status_code)
             return _finished(request, response, began=began)
 
     return handle
+
+
+@contextmanager
+def _bound(request: HttpRequest, name: str) -> Iterator[None]:
+    address = str(request.META.get("REMOTE_ADDR", ""))
+    with structlog.contextvars.bound_contextvars(request_id=name), bound_address(address):
+        yield
 
 
 @sync_and_async_middleware

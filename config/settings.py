@@ -383,6 +383,7 @@ TURN_WAKEUPS = env.choice(
 )  # list: one Redis list, taken in batches
 TURNS_PER_PROCESS = env.integer("TURNS_PER_PROCESS", 400, least=1)
 TURN_MAX_SECONDS = env.seconds("TURN_MAX_SECONDS", 3600, least=1)
+TURNS_AT_ONCE_PER_ADDRESS = env.integer("TURNS_AT_ONCE_PER_ADDRESS", 100)  # 0: no cap
 TURN_MAX_ROUNDS = env.integer("TURN_MAX_ROUNDS", 50, least=1)
 TURN_BUDGET_MICRODOLLARS = env.integer("TURN_BUDGET_MICRODOLLARS", 1_000_000)  # 0 = none (A10.4)
 TURN_GRACE_SECONDS = env.seconds("TURN_GRACE_SECONDS", 30)

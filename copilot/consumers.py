@@ -14,6 +14,7 @@ from asgiref.typing import ASGIReceiveCallable, Scope
 from channels.consumer import AsyncConsumer
 from django.db import DatabaseError
 
+from config.core.client_address import bound_address
 from copilot import commands, dispatch, events, frames, knocks, metrics, queries, traces
 from copilot.bridge import in_thread
 from copilot.commands import LIMITS, Command
@@ -122,8 +123,12 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         """One command: whatever it causes names it in the logs, and stands in its trace (D18, D19)."""
         who = str(self.visitor.user_id)[-8:]
         bound = structlog.contextvars.bound_contextvars(request_id=uuid4().hex, user_ref=who)
-        with bound, traces.span("command") as span:
+        with bound, bound_address(self._client_address()), traces.span("command") as span:
             await self._answer(frame, span)
+
+    def _client_address(self) -> str:
+        client: tuple[str, int] | None = self.scope.get("client")  # type: ignore[assignment]
+        return client[0] if client else ""
 
     async def _answer(self, frame: str | bytes, span: traces.Span) -> None:
         ref: object = None

@@ -54,6 +54,7 @@ class Arrival:
     reply: ReplyAddress | None = None
     request_id: str = ""  # of the request that brought it, for the logs (D19)
     traceparent: str = ""  # the span it came in, where traces are made (D18)
+    address: int | None = None  # a keyed hash of the network address it came from
 
 
 def channel_of(origin: str, reply: ReplyAddress | None = None) -> Channel:

@@ -21,7 +21,7 @@ from django.db import DatabaseError, Error, connection
 from billing import usage as billing_usage
 from copilot import providers, turns, workers
 from copilot.agent import side
-from copilot.agent.claiming import claim_and_prepare
+from copilot.agent.claiming import Taken, claim_and_prepare, publish_throttled
 from copilot.agent.preparing import Prepared
 from copilot.agent.runs import Interruption
 from copilot.agent.services import CHECKPOINT_SECONDS, Services
@@ -31,6 +31,7 @@ from copilot.holdings import Holdings
 from copilot.lasting import settle
 from copilot.live import stop, wakeups
 from copilot.live.client import RedisDown
+from copilot.ports import send_turn
 from copilot.providers import aclose_all, catalogue
 from copilot.tools import registry
 
@@ -40,6 +41,7 @@ RENEW_SECONDS = 10.0
 HOLD_RENEW_SECONDS = 240.0  # a hold lives fifteen minutes (B6.7)
 MARK_POLL_SECONDS = 0.5  # a lost broadcast costs half a second (A1.4)
 WATCH_SECONDS = 1.0
+THROTTLE_LOOK_SECONDS = 0.5  # longer than the statement that ends a turn takes
 BATCH_TURNS = 32
 DEAF_SECONDS = 4.0  # wake-ups are asked for every second; silent for longer, the worker counts as deaf
 START_SECONDS = 30.0
@@ -231,17 +233,20 @@ class Engine:
             self._claiming = None
 
     async def _claim_some(self, turn_ids: list[UUID]) -> None:
-        claimed: list[tuple[turns.Claimed, Prepared | None]] = []
+        taken = Taken(runs=[], throttled=[])
         try:
-            claimed = await in_thread(claim_and_prepare, turn_ids, self.identity.worker)
+            taken = await in_thread(claim_and_prepare, turn_ids, self.identity.worker)
         except (
             Error
         ) as problem:  # those that were claimed all the same are listed by nobody: the sweep sees them
             log.warning("%d turns wait for the sweep: %s", len(turn_ids), type(problem).__name__)
         except Exception:
             log.exception("%d turns wait for the sweep", len(turn_ids))
+        claimed = taken.runs
         for _ in range(len(turn_ids) - len(claimed)):
-            self._slots.release()  # taken by another worker, or ended
+            self._slots.release()  # taken by another worker, ended, or at a cap
+        if taken.throttled:
+            self._keep(self._look_again(taken.throttled))
         lasts = self._loop.create_task(_lasts(), name="settle") if claimed else None
         for turn, prepared in claimed:
             try:
@@ -250,10 +255,22 @@ class Engine:
                 log.exception("turn %s could not begin here; the sweep gives it to another", turn.turn_id)
                 self._slots.release()
 
+    async def _look_again(self, throttled: list[UUID]) -> None:
+        """Say why these wait, then try them once more.
+
+        A turn that ended in the same moment may not have seen that they wait. Later endings wake them.
+        """
+        await in_thread(publish_throttled, throttled)
+        await asyncio.sleep(THROTTLE_LOOK_SECONDS)
+        for turn_id in throttled:
+            await in_thread(send_turn, turn_id)
+
     def _run(self, turn: turns.Claimed, prepared: Prepared | None, lasts: asyncio.Task[bool] | None) -> None:
         assert self._services is not None
         run = TurnRun(turn, self._services, prepared, lasts)
         self._runs[str(turn.turn_id)] = run
+        if turn.limit_may_be_used_up and billing_usage.holds_money():
+            self._keep(in_thread(billing_usage.renew, turn.user_id, str(turn.turn_id)))
         task = self._loop.create_task(self._play(run), name=f"turn {turn.turn_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -49,6 +49,7 @@ from copilot.events import (
     TurnRecovering,
     TurnStarted,
     TurnSucceeded,
+    TurnThrottled,
     TurnView,
 )
 
@@ -306,8 +307,14 @@ def _turn_changed(state: Transcript, event: Event, turn_id: str | None) -> Trans
         case TurnStarted():
             turn = _turn(state, turn_id)
             return replace(
-                state, state="running", turn=replace(turn, status="running", run_ids=event.run_ids)
+                state,
+                state="running",
+                turn=replace(turn, status="running", run_ids=event.run_ids, throttle=""),
             )
+        case TurnThrottled():  # told by a worker, perhaps after another one has begun the turn
+            if state.turn is None or state.turn.id != turn_id or state.turn.status != "queued":
+                return state
+            return replace(state, turn=replace(state.turn, throttle=event.reason))
         case TurnRecovering():
             turn = _turn(state, turn_id)
             return replace(state, turn=replace(turn, status="queued", attempt=event.attempt))

@@ -31,6 +31,7 @@ from copilot.events import (
     SessionChanged,
     SessionSnapshot,
     SessionState,
+    ThrottleReason,
     Todo,
     TurnView,
 )
@@ -309,7 +310,12 @@ def _turn_in_flight(session_id: UUID) -> TurnView | None:
         run_ids=list(turn.run_ids),
         attempt=turn.attempts,
         messages=[],
+        throttle=throttle_of(turn) if turn.status == Turn.Status.QUEUED and turn.throttle else "",
     )
+
+
+def throttle_of(turn: Turn) -> ThrottleReason:
+    return "address" if turn.throttle == Turn.Throttle.ADDRESS else "user"
 
 
 def _with_present_text(session_id: UUID, rows: list[MessageView]) -> list[MessageView]:

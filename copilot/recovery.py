@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 
 STOP_OVERRIDE_SECONDS = 5  # a worker that has not obeyed by then is overridden (T7.1)
 STRANDED_SECONDS = 10
+THROTTLED_SECONDS = 2  # a turn that ends wakes those at a cap within milliseconds
 STOP_OVERRIDE = timedelta(seconds=STOP_OVERRIDE_SECONDS)
 SWEPT, UNSWEPT = timedelta(minutes=5), timedelta(days=1)  # how far back calls are looked for, and at first
 MEMORY = timedelta(minutes=2)  # how long ago an ending may be that was never told
@@ -281,19 +282,51 @@ def _expire(turn_id: UUID) -> bool:
 # --- tasks and messages that were lost ---------------------------------------------------------------
 
 
+# Of each user with turns at a cap: those for which there is room by now, because a wake-up was lost or the cap was raised.
+_STARTABLE = """
+SELECT one.id, one.session_id, one.dispatch_count
+FROM (SELECT DISTINCT payer_id FROM copilot_turn
+      WHERE status = 'queued' AND parent_id IS NULL AND throttle <> '' AND ended_at IS NULL) AS payer
+CROSS JOIN LATERAL (
+    SELECT billing_turns_at_once(payer.payer_id) AS seats, count(*) AS busy FROM copilot_turn t
+    WHERE t.payer_id = payer.payer_id AND t.parent_id IS NULL AND t.status = 'running') AS room
+CROSS JOIN LATERAL (
+    SELECT t.* FROM copilot_turn t
+    WHERE t.payer_id = payer.payer_id AND t.parent_id IS NULL AND t.status = 'queued'
+    ORDER BY t.created_at, t.id
+    LIMIT CASE WHEN room.seats = 0 THEN %(most)s ELSE greatest(room.seats - room.busy, 0) END) AS one
+WHERE one.throttle <> '' AND COALESCE(one.dispatched_at, one.queued_at) < now() - interval '1 second' *
+      CASE WHEN one.dispatch_count <= 1 THEN %(seconds)s ELSE %(again_seconds)s END
+  AND (one.throttle = 'user' OR %(per_address)s = 0 OR %(per_address)s > (
+       SELECT count(*) FROM copilot_turn r
+       WHERE r.address = one.address AND r.parent_id IS NULL AND r.status = 'running'))
+LIMIT %(most)s
+"""
+
+
 def send_again() -> int:
-    """Queued turns whose task nobody picked up are sent once more (T9.2)."""
+    """Queued turns whose task nobody picked up are sent once more, and those at a cap for which there is room (T9.2)."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
             SELECT id, session_id, dispatch_count FROM copilot_turn WHERE status = 'queued' AND ended_at IS NULL
-              AND COALESCE(dispatched_at, queued_at) < now() - %s * interval '1 second'
+              AND throttle = '' AND COALESCE(dispatched_at, queued_at) < now() - %s * interval '1 second'
             ORDER BY queued_at LIMIT 200
             """,
             [settings.QUEUED_TOO_LONG_SECONDS],
         )
         forgotten = cursor.fetchall()
-    return each(forgotten, _send_again)
+        cursor.execute(
+            _STARTABLE,
+            {
+                "most": STEP_ITEMS,
+                "seconds": THROTTLED_SECONDS,
+                "again_seconds": settings.QUEUED_TOO_LONG_SECONDS,
+                "per_address": settings.TURNS_AT_ONCE_PER_ADDRESS,
+            },
+        )
+        startable = cursor.fetchall()
+    return each([*startable, *forgotten], _send_again)
 
 
 def _send_again(forgotten: tuple[UUID, UUID, int]) -> bool:

@@ -51,19 +51,25 @@ def call_id(turn_id: UUID, number: int) -> UUID:
     return uuid5(turn_id, str(number))
 
 
+LIMIT_CHECK_LIFE_SECONDS = (
+    5.0  # a turn that waited longer for a worker asks for its limit again before its first call
+)
+
 # Part of the statement that claims turns: each that has made no call yet gets the row of its first one. Reads
-# `claimed` (id, tier, calls, stopped, purpose); its parameters are `first_calls`.
-BEGIN_FIRST = """
+# `claimed` (id, tier, calls, stopped, purpose, throttle, waited); its parameters are `first_calls`. One that waited long may find its
+# limit used up, and then makes no call.
+BEGIN_FIRST = f"""
 INSERT INTO copilot_modelcall (id, turn_id, number, provider, model, purpose)
 SELECT one.call_id, claimed.id, 1, model.provider, model.model, claimed.purpose
 FROM claimed
 JOIN unnest(%(turn_ids)s::uuid[], %(call_ids)s::uuid[]) AS one (turn_id, call_id) ON one.turn_id = claimed.id
 JOIN unnest(%(tiers)s::text[], %(providers)s::text[], %(models)s::text[]) AS model (tier, provider, model)
   ON model.tier = COALESCE(NULLIF(claimed.tier, ''), 'standard')
-WHERE claimed.calls = 0 AND NOT claimed.stopped
+WHERE claimed.calls = 0 AND NOT claimed.stopped AND claimed.throttle = ''
+  AND claimed.waited < {LIMIT_CHECK_LIFE_SECONDS}
 ON CONFLICT DO NOTHING
 RETURNING turn_id
-"""
+"""  # noqa: S608 - a constant
 
 
 @dataclass(frozen=True, kw_only=True)

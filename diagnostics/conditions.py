@@ -117,7 +117,8 @@ def long_running_1h(moment: Moment) -> Q:
 
 
 def never_started(moment: Moment) -> Q:
-    return queued(moment) & Q(attempts=0)
+    """Nobody took them; those that wait for a cap of their user or address are no matter for repair."""
+    return queued(moment) & Q(attempts=0, throttle="")
 
 
 def stuck_queued(moment: Moment) -> Q:

@@ -71,7 +71,7 @@ def unfinished(moment: Moment) -> Figures:
             if name != "unended_with_end"
         },
         oldest_running=Min("started_at", filter=conditions.running(moment)),
-        oldest_queued=Min("queued_at", filter=conditions.queued(moment)),
+        oldest_queued=Min("queued_at", filter=conditions.queued(moment) & Q(throttle="")),
         active_sessions=Count("session", distinct=True),
         active_users=Count("session__owner", distinct=True),
         active_agents=Count("session__agent_version__agent", distinct=True),
@@ -93,7 +93,8 @@ def ended(moment: Moment) -> Figures:
     """How executions ended in the last day and hour, by the index on their ends."""
     hour = conditions.ended_within(moment, HOUR)
     succeeded, failed = Q(status=executions.SUCCEEDED), Q(status=executions.FAILED)
-    kept_order = Q(started_at__gte=F("queued_at"))  # a recovered one was queued again after its start
+    # A recovered one was queued again after its start; one at a cap waited for its own user, not for a worker.
+    kept_order = Q(started_at__gte=F("queued_at"), throttle="")
     first_token = Cast(KeyTextTransform("first_token_ms", "summary"), FloatField())
     found = (
         executions.everything()

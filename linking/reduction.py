@@ -117,6 +117,7 @@ KINDS: dict[str, Callable[[Fields], Told]] = {
     "turn.queued": _keep("run_ids"),
     "turn.started": _keep("run_ids", "resumed"),
     "turn.heartbeat": _keep("phase", "elapsed_seconds"),
+    "turn.throttled": _keep("reason"),
     "turn.recovering": _keep("attempt"),
     "turn.paused": _keep("approvals"),
     "message.added": _message_added,

@@ -102,6 +102,7 @@ def next_sequence(of: Session) -> int:
 
 
 class TurnFields(TypedDict, total=False):
+    payer_id: int
     origin: str
     tier: str
     mode: str
@@ -121,6 +122,7 @@ def turn(of: Session, status: str = Turn.Status.QUEUED, **fields: Unpack[TurnFie
     if status == Turn.Status.FAILED:
         fields.setdefault("failure_code", "internal_error")
     fields.setdefault("origin", "web")
+    fields.setdefault("payer_id", of.owner_id)
     fields.setdefault("accepted_through", next(_accept_numbers))
     fields.setdefault("fence", of.fence + 1)
     fields.setdefault("token", uuid.uuid4())

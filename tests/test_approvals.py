@@ -302,10 +302,10 @@ def test_a_limit_refuses_the_decision_that_would_resume(session, model, monkeypa
     turn_id = start(session)
     paused(session)
 
-    def refuse(user_id):
+    def refuse(user_id, turn_id):
         raise TooMany("Enough for today.", code="limit_reached")
 
-    monkeypatch.setattr(deciding, "check_limit", refuse)
+    monkeypatch.setattr(deciding, "check_and_admit", refuse)
     with pytest.raises(TooMany):
         approve(*open_requests(session))
     assert (status(turn_id), len(open_requests(session))) == ("waiting", 1)

@@ -490,6 +490,8 @@ def test_counters_that_vanish_again_and_again_keep_nobody_out(ada, holds, monkey
 
 def test_with_holds_off_admitting_after_a_check_asks_nobody(ada, sent):
     """B7.1: the check has just passed."""
+    LimitPolicy.objects.update(turn_hold_microdollars=0)
+    queries.forget_policy()
     usage.check(ada.pk)
     sent.clear()
     with CaptureQueriesContext(connection) as statements:

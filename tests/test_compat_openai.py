@@ -207,11 +207,11 @@ def test_limits_are_429_and_say_when_to_come_back(ada, client, model, monkeypatc
     """E4.2"""
     once = client.with_options(max_retries=0)
 
-    def spent(user_id):
+    def spent(user_id, hold):
         raise LimitReached(window="weekly", resets_at=datetime.now(UTC) + timedelta(minutes=5))
 
     with monkeypatch.context() as patch:
-        patch.setattr(usage, "check", spent)
+        patch.setattr(usage, "admit", spent)
         for stream in (False, True):
             with pytest.raises(openai.RateLimitError) as reached:
                 once.chat.completions.create(model="standard", messages=HELLO, stream=stream)

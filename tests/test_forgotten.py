@@ -42,7 +42,10 @@ def session(rig):
 def test_flushing_redis_harms_no_running_turn(rig, model):
     """A-D2.1: twenty turns go on, none is taken over, and their clients get a fresh page"""
     model.otherwise = lambda request: [Text("Before "), cue(1), Text("and after.")]
-    sailing = [(session, start(session)) for session in (make.session() for _ in range(20))]
+    people = [make.user(f"sailor{number}") for number in range(4)]  # each may have ten at once
+    sailing = [
+        (session, start(session)) for session in (make.session(people[number % 4]) for number in range(20))
+    ]
     until(lambda: all(shown(session) for session, _ in sailing))
     queue(sailing[0][0], "Still in line")
     blocking().flushdb()

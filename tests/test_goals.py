@@ -206,12 +206,12 @@ def test_a_failed_turn_pauses_the_goal(rig, model, judge, session):
 def test_a_limit_pauses_the_goal(rig, judge, session, monkeypatch):
     """A30.4: each continuation passes admission"""
 
-    def reached(user_id: int) -> None:
+    def reached(user_id: int, hold) -> None:
         raise billing_errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
 
     judge.will(verdict(False, "More"))
     pursue(session)
-    monkeypatch.setattr(billing_usage, "check", reached)
+    monkeypatch.setattr(billing_usage, "admit", reached)
     rig.run_errands()
     assert goal(session)[0] == "paused"
     assert notices(session) == ["goal_paused"]

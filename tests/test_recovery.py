@@ -259,7 +259,7 @@ def test_an_answer_that_stands_whole_is_not_asked_for_again(session, model, rig)
     """A3.9, A3.6: killed between the answer and the ending, which tells what the answer took"""
     rig.hold_tasks()
     turn_id = start(session)
-    [claimed] = turns.claim([turn_id], rig.worker.name)
+    [claimed] = turns.claim([turn_id], rig.worker.name).claimed
     from copilot import usage
 
     usage.begin(turn_id, 1, "scripted", "demo")
@@ -410,13 +410,13 @@ def test_whatever_an_older_fence_writes_is_refused(session, rig):
     """T4.1, T4.3: row, checkpoint, final text, todos, retraction, taking, ending and hand-over"""
     rig.hold_tasks()
     turn_id = start(session)
-    [old] = turns.claim([turn_id], "old")
+    [old] = turns.claim([turn_id], "old").claimed
     row = history.NewRow(
         id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="assistant", streaming=True
     )
     assert history.append([row])
     assert turns.requeue(turn_id, old.fence, lost=True).fence == old.fence + 1
-    [new] = turns.claim([turn_id], "new")
+    [new] = turns.claim([turn_id], "new").claimed
     late = history.NewRow(id=make.uuid.uuid4(), turn_id=turn_id, fence=old.fence, kind="notice")
     assert history.append([late]) == {}
     draft = history.Draft(row_id=row.id, turn_id=turn_id, fence=old.fence, content="late", streaming=False)

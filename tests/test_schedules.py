@@ -287,10 +287,10 @@ def test_a_limit_is_recorded_and_is_not_the_tasks_fault(rig, session, monkeypatc
     from billing import errors as billing_errors
     from billing import usage as billing_usage
 
-    def reached(user_id: int) -> None:
+    def reached(user_id: int, hold) -> None:
         raise billing_errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
 
-    monkeypatch.setattr(billing_usage, "check", reached)
+    monkeypatch.setattr(billing_usage, "admit", reached)
     task = daily(session)
     scheduling.tick()
     task.refresh_from_db()

@@ -291,10 +291,10 @@ def test_limits_and_strangers(rig, session, monkeypatch):
 
     from billing import errors, usage
 
-    def reached(user_id: int) -> None:
+    def reached(user_id: int, hold: str) -> None:
         raise errors.LimitReached(window="daily", resets_at=datetime.now(UTC) + timedelta(hours=1))
 
-    monkeypatch.setattr(usage, "check", reached)
+    monkeypatch.setattr(usage, "admit", reached)
     with pytest.raises(TooMany):
         ask(session)
 

@@ -128,7 +128,7 @@ def test_a_turn_taken_by_a_worker_between_stop_and_cancel_is_left_to_that_worker
     rig.hold_tasks()
     turn_id = start(session)
     stopping = turns.request_stop(session.pk)
-    [claimed] = turns.claim([turn_id], rig.worker.name)
+    [claimed] = turns.claim([turn_id], rig.worker.name).claimed
     assert claimed.stopped
     from copilot.dispatch.stopping import cancel_unstarted
 

@@ -320,15 +320,16 @@ def test_a_child_gets_no_title_of_its_own(session, rig, model):
 
 
 def test_nothing_stays_of_a_child_that_may_not_start(session, model, monkeypatch):
-    monkeypatch.setattr(dispatch.admission, "check_limit", _refuse_children)
+    monkeypatch.setattr(dispatch.admission, "check_and_hold", _refuse_children)
     turn = called(session, model=model, tool=RUN, prompt="Costly")
     assert "Error limit" in results(turn)[0]
     assert not Session.objects.filter(parent=session, deleted_at=None).exists()
 
 
-def _refuse_children(user_id):
+def _refuse_children(user_id, turn_id):
     if Session.objects.filter(depth__gt=0).exists():
         raise TooMany("Enough.", code="limit")
+    return True
 
 
 # --- stopping ----------------------------------------------------------------------------------------

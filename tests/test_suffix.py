@@ -88,7 +88,7 @@ def test_a_claim_reads_what_shapes_the_session_in_its_one_statement(session, rig
     sessions.shape(session.owner_id, session.pk, {"personality_id": sailor().pk, "instructions": "Briefly."})
     turn_id = start(session)
     with CaptureQueriesContext(connection) as statements:
-        [claimed] = turns.claim([turn_id], "w")
+        [claimed] = turns.claim([turn_id], "w").claimed
     assert len(statements) == 1
     assert claimed.shaping.voice == Voice(prompt=SAILOR, tone="salty")
     assert claimed.shaping.instructions == "Briefly."
@@ -106,7 +106,7 @@ def test_a_message_says_when_it_was_sent_in_the_senders_zone(session, rig):
         )
         [local] = cursor.fetchone()
     assert f", {local} (Asia/Kathmandu)\n" in message.server_context
-    assert turns.claim([turn.pk], "w")[0].shaping.timezone == "Asia/Kathmandu"
+    assert turns.claim([turn.pk], "w").claimed[0].shaping.timezone == "Asia/Kathmandu"
 
 
 @pytest.mark.parametrize("zone", ["Nowhere/Town", "../etc/passwd", "Europe/berlin ", "x" * 64])

@@ -91,7 +91,7 @@ def test_a_turn_that_is_not_queued_is_left_alone(rig):
     session = make.session()
     for over in ("running", "succeeded", "failed", "cancelled"):
         turn = make.turn(session, over)
-        assert turns.claim([turn.pk], "another") == []
+        assert turns.claim([turn.pk], "another").claimed == []
         Turn.objects.filter(pk=turn.pk).delete()
 
 

@@ -148,9 +148,9 @@ def test_a_given_title_is_kept():
 def test_claiming_moves_queued_to_running_once():
     """T5.1"""
     turn = opened()
-    [claimed] = turns.claim([turn.pk], "w")
+    [claimed] = turns.claim([turn.pk], "w").claimed
     assert (claimed.turn_id, claimed.fence, claimed.attempts, claimed.resumed) == (turn.pk, 1, 1, False)
-    assert turns.claim([turn.pk], "other") == []
+    assert turns.claim([turn.pk], "other").claimed == []
     turn.refresh_from_db()
     assert (turn.status, turn.worker, turn.attempts) == ("running", "w", 1)
 
@@ -159,7 +159,7 @@ def test_many_turns_are_claimed_in_one_statement(django_assert_num_queries):
     """T5.2"""
     ids = [opened().pk for _ in range(5)]
     with django_assert_num_queries(1):
-        assert {one.turn_id for one in turns.claim(ids, "w")} == set(ids)
+        assert {one.turn_id for one in turns.claim(ids, "w").claimed} == set(ids)
 
 
 MOVES = {
@@ -274,7 +274,7 @@ def test_fences_only_grow():
     seen = []
     for _ in range(3):
         turn = opened(session)
-        [claimed] = turns.claim([turn.pk], "w")
+        [claimed] = turns.claim([turn.pk], "w").claimed
         requeued = turns.requeue(turn.pk, claimed.fence, lost=True)
         turns.claim([turn.pk], "w")
         turns.end(turn.pk, requeued.fence, turns.SUCCEEDED)
@@ -300,13 +300,13 @@ MODELS = {
 def test_the_row_of_the_first_model_call_comes_with_the_claim():
     """A19.3: it stands before the request is sent, and a later run of the turn makes no second first call"""
     one = opened()
-    [claimed] = turns.claim([one.pk], "worker", MODELS)
+    [claimed] = turns.claim([one.pk], "worker", MODELS).claimed
     assert claimed.begun
     assert [(call.number, call.provider, call.model) for call in ModelCall.objects.filter(turn=one.pk)] == [
         (1, "openai_chat", "small-one")
     ]
     turns.requeue(one.pk, claimed.fence, lost=True)
-    [again] = turns.claim([one.pk], "another", MODELS)
+    [again] = turns.claim([one.pk], "another", MODELS).claimed
     assert (again.begun, again.calls) == (False, 1)
     assert ModelCall.objects.filter(turn=one.pk).count() == 1
 
@@ -319,7 +319,7 @@ def test_the_model_of_a_turn_is_known_from_its_start():
     assert Turn.objects.get(pk=other.pk).model == "Large One"
     turns.requeue(one.pk, Turn.objects.get(pk=one.pk).fence, lost=True)
     edited = {"standard": Beginning(name="Newer", provider="openai_chat", model="newer")}
-    [again] = turns.claim([one.pk], "another", edited)
+    [again] = turns.claim([one.pk], "another", edited).claimed
     turns.end(one.pk, again.fence, Turn.Status.FAILED, failure_code="unknown")
     assert Turn.objects.get(pk=one.pk).model == "Small One"
 
@@ -328,6 +328,6 @@ def test_a_stopped_turn_is_claimed_without_a_call():
     """A1.5: it never asks"""
     one = opened()
     turns.request_stop(one.session_id)
-    [claimed] = turns.claim([one.pk], "worker", MODELS)
+    [claimed] = turns.claim([one.pk], "worker", MODELS).claimed
     assert (claimed.stopped, claimed.begun) == (True, False)
     assert not ModelCall.objects.filter(turn=one.pk).exists()

@@ -33,7 +33,8 @@ class LimitPolicy(models.Model):
     )
     max_paid_resets_per_day = models.PositiveIntegerField(default=DEFAULTS.max_paid_resets_per_day)
     turn_hold_microdollars = models.BigIntegerField(
-        default=DEFAULTS.turn_hold_microdollars, help_text="0 = no holds."
+        default=DEFAULTS.turn_hold_microdollars,
+        help_text="Reserved from a user's limit while a turn runs, so that parallel turns cannot spend it twice. 0 = no holds.",
     )
     turn_ceiling_microdollars = models.BigIntegerField(
         default=DEFAULTS.turn_ceiling_microdollars, help_text="0 = no ceiling."
@@ -84,6 +85,11 @@ class TierPolicy(models.Model):
 
     tier = models.CharField(max_length=16, choices=TIER_CHOICES, unique=True)
     multiplier = models.PositiveIntegerField(help_text="Times the base limits.")
+    turns_at_once = models.PositiveIntegerField(
+        default=plans.DEFAULT_TURNS_AT_ONCE,
+        db_default=plans.DEFAULT_TURNS_AT_ONCE,
+        help_text="How many turns of one user run at the same time; more wait in line. 0 = no cap.",
+    )
     stripe_price_id = models.CharField(max_length=255, null=True, blank=True, unique=True)
     monthly_cents = models.BigIntegerField(default=0)
     trial_days = models.PositiveIntegerField(default=0)

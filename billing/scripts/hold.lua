@@ -1,7 +1,8 @@
--- Hold an amount for one turn, if both windows have room beside what is used and what others hold (B6.7).
--- KEYS  1 holds (hash: id → "<amount> <ends in ms>")  2 day's counter  3 week's counter
--- ARGV  1 hold id  2 amount  3 lifetime in ms  4 daily limit  5 weekly limit (0 = none)
--- Answer: {"stored" | "missing" (a counter that is needed) | "full", what others hold}
+-- Read what a user has used and may use, and hold an amount for one turn if both windows have room for it (B6.7).
+-- KEYS  1 holds (hash: id → "<amount> <ends in ms>")  2 day's counter  3 week's counter  4 entitlement
+-- ARGV  1 hold id  2 amount  3 lifetime in ms; then per tier: name, daily limit, weekly limit (0 = none)
+-- Answer: {"stored" | "missing" (a copy that is needed) | "full", what others hold,
+--          the day's counter, the week's counter, the entitlement; each "" where it is missing}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local held, mine, entries = 0, false, redis.call('HGETALL', KEYS[1])
@@ -15,20 +16,31 @@ for index = 1, #entries, 2 do
     held = held + tonumber(amount)
   end
 end
-if not mine then
-  for window = 1, 2 do
-    local limit = tonumber(ARGV[3 + window])
-    if limit > 0 then
-      local used = string.match(redis.call('GET', KEYS[1 + window]) or '', '^%d+ (%d+)$')
-      if not used then
-        return { 'missing', held }
-      end
-      if tonumber(used) + held >= limit then
-        return { 'full', held }
-      end
+local copies = redis.call('MGET', KEYS[2], KEYS[3], KEYS[4])
+local function answer(verdict)
+  return { verdict, held, copies[1] or '', copies[2] or '', copies[3] or '' }
+end
+local tier, daily, weekly = string.match(copies[3] or '', '^%d+ (%S+) (%S+) (%S+)$')
+local limits
+for at = 4, #ARGV, 3 do
+  if ARGV[at] == tier then
+    limits = { tonumber(daily) or tonumber(ARGV[at + 1]), tonumber(weekly) or tonumber(ARGV[at + 2]) }
+  end
+end
+if not limits then
+  return answer('missing')
+end
+for window = 1, 2 do
+  if limits[window] > 0 then
+    local used = string.match(copies[window] or '', '^%d+ (%d+)$')
+    if not used then
+      return answer('missing')
+    end
+    if tonumber(used) >= limits[window] or (not mine and tonumber(used) + held >= limits[window]) then
+      return answer('full')
     end
   end
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f', now + ARGV[3]))
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return { 'stored', held }
+return answer('stored')

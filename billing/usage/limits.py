@@ -37,26 +37,32 @@ def check(user_id: int) -> None:
 
 
 def admit(user_id: int, hold: str, *, checked: bool = False) -> None:
-    """The same, and this much stays held for the turn `hold` names. `checked`: the check has passed just now (B7.1)."""
-    if not checked:
-        check(user_id)
-    amount_microdollars = policies.rules().policy.turn_hold_microdollars
-    if not amount_microdollars or policies.rules().is_unlimited(user_id):
+    """Check the limit and hold money for the turn `hold` names, in one round trip.
+
+    Raises LimitReached with reason `held` when only what other turns hold keeps this one out. `checked`: the check has
+    passed just now, so that with holds off nothing is left to do (B7.1).
+    """
+    rules = policies.rules()
+    if not rules.policy.turn_hold_microdollars or rules.is_unlimited(user_id):
+        if not checked:
+            check(user_id)
         return
     try:
-        refusal = _hold(user_id, hold, amount_microdollars, timezone.now())
+        refusal = _hold(user_id, hold, rules, timezone.now())
     except (CountersDown, AnyDatabaseError) as problem:
         _degraded(problem)
         return
     if refusal is not None:
-        metrics.checks.labels("held").inc()
+        metrics.checks.labels("held" if refusal.reason == "held" else refusal.window).inc()
         raise refusal
+    metrics.checks.labels("allowed").inc()
 
 
 def renew(user_id: int, hold: str) -> None:
     """A running turn keeps what is held for it; workers ask at most every five minutes (B6.7)."""
-    amount_microdollars = policies.rules().policy.turn_hold_microdollars
-    if amount_microdollars:
+    rules = policies.rules()
+    amount_microdollars = rules.policy.turn_hold_microdollars
+    if amount_microdollars and not rules.is_unlimited(user_id):
         try:
             counters.renew_hold(user_id, hold, amount_microdollars)
         except CountersDown:
@@ -65,7 +71,8 @@ def renew(user_id: int, hold: str) -> None:
 
 def settle(user_id: int, hold: str) -> None:
     """Nothing is held for the turn any more; its calls are recorded by now. A hold that stays expires (B6.7)."""
-    if policies.rules().policy.turn_hold_microdollars:
+    rules = policies.rules()
+    if rules.policy.turn_hold_microdollars and not rules.is_unlimited(user_id):
         try:
             counters.drop_hold(user_id, hold)
         except CountersDown:
@@ -129,42 +136,35 @@ def _reached(
 # --- holds ----------------------------------------------------------------------------------------------
 
 
-def _hold(user_id: int, hold: str, amount_microdollars: int, now: datetime) -> LimitReached | None:
-    """Counters that are missing or wrong are put right and asked again; in the end nobody is kept out by them."""
-    stands = None
+def _hold(user_id: int, hold: str, rules: policies.Rules, now: datetime) -> LimitReached | None:
+    """Copies that are missing or wrong are put right and asked again; in the end nobody is kept out by them."""
+    limits = {tier: rules.limits_microdollars(plans.Entitlement(tier=tier)) for tier in plans.TIERS}
     for _ in range(TRIES):
-        daily, weekly = _limits(user_id, now, stands)
         held = counters.hold(
             user_id,
             hold,
-            amount_microdollars=amount_microdollars,
-            daily=(plans.day_of(now), daily),
-            weekly=(plans.week_of(now), weekly),
+            amount_microdollars=rules.policy.turn_hold_microdollars,
+            day=plans.day_of(now),
+            week=plans.week_of(now),
+            limits_by_tier=limits,
         )
         if held.answer == "stored":
             return None
         if held.answer == "missing":
             stands = windows.rebuild(user_id, now)
-            continue
-        stands = windows.load(user_id, now)
-        full = _full(stands, held.held_microdollars)
+            full = stands.exhausted
+        else:
+            stands = _confirmed(user_id, held.seen, now)
+            full = _full(stands, held.held_microdollars)
         if full is not None:
             return _reached(stands, full, now, "used" if full.exhausted else "held")
-        counters.correct(windows.copies(stands))
     return None
 
 
-def _limits(user_id: int, now: datetime, stands: Standing | None) -> tuple[int, int]:
-    if stands is None:
-        seen = counters.read(user_id, plans.day_of(now), plans.week_of(now))
-        if seen.entitlement is not None:
-            return policies.rules().limits_microdollars(seen.entitlement)
-        stands = windows.rebuild(user_id, now)
-    return stands.daily.limit_microdollars, stands.weekly.limit_microdollars
-
-
 def _full(stands: Standing, held_microdollars: int) -> Meter | None:
-    """Use by the rows, holds by Redis; the weekly window first."""
+    """Use by the rows, holds by Redis; a window that is used up before one that is only held, the weekly one first."""
+    if stands.exhausted is not None:
+        return stands.exhausted
     return next(
         (
             meter

@@ -49,6 +49,7 @@ class Course:
     pending_calls: tuple[ToolCall, ...] = ()  # of an earlier run: approved since, or repeatable (A3.9)
     pending_notes: Notes = field(default_factory=dict)
     continuing: Continuing | None = None
+    checks_first_call: bool = False  # the turn waited: its limit may have been used up since it was accepted
     resumes_text: bool = False  # an earlier run's text stands at the end, whole or not
 
     def __post_init__(self) -> None:

@@ -49,7 +49,9 @@ class Loop(Course):
         return None if code is None else Limit(code=code)
 
     async def _short_of_money(self) -> Limit | None:
-        return await self.purse.before_round() if self.asker.call_number > 1 else None
+        if self.asker.call_number == 1 and not self.checks_first_call:
+            return None
+        return await self.purse.before_round()
 
     async def _round(self) -> AsyncIterator[Produced]:
         self.rounds += 1

@@ -7,7 +7,7 @@ from copilot.agent.ports import Budget, Spending
 
 
 class Purse:
-    """One turn's. The very first call of a turn is never asked for: its door has checked the user's limit."""
+    """One turn's. The first call of a turn that did not wait is not asked for: its limit was checked just before."""
 
     def __init__(self, budget: Budget, *, resumed: bool) -> None:
         self._budget = budget

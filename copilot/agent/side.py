@@ -87,6 +87,7 @@ async def answer(session_id: UUID, side_id: str) -> None:
     finally:
         streaming.cancel()
         await in_thread(asides.let_go, str(session_id), side_id)
+        await in_thread(billing_usage.settle, asked.user_id, side_id)
 
 
 async def _watched(streaming: asyncio.Future[None], session_id: str, said: _Answer) -> None:

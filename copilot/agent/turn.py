@@ -237,6 +237,7 @@ class TurnRun(Run):
         self._look_for_a_break(entry, suffix, toolbox)
         return Loop(
             system=prompt.system_text(),
+            checks_first_call=self.turn.limit_may_be_used_up,
             suffix=suffix,
             messages=messages,
             chain=prepared.chain,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -16,7 +17,7 @@ from copilot.dispatch.choosing import choose
 from copilot.dispatch.continuing import give_way
 from copilot.dispatch.families import room_for
 from copilot.dispatch.following import after_turn, restore
-from copilot.dispatch.limits import admit, check_limit, let_go
+from copilot.dispatch.limits import admit, check_and_hold, let_go
 from copilot.dispatch.outages import AWAY, accepted_or_refused, taken
 from copilot.dispatch.repetition import first_outcome, outcome_of
 from copilot.dispatch.telling import announce, publish
@@ -43,8 +44,9 @@ def submit(command: SendMessage) -> Started | Queued:
 
 def _submit(command: SendMessage) -> Started | Queued:
     command = choose(command)
+    turn_id = uuid4()
     try:
-        check_limit(command.user_id)
+        held = check_and_hold(command.user_id, turn_id)
     except TooMany:
         queries.session_of(
             command.user_id, command.session_id
@@ -52,10 +54,20 @@ def _submit(command: SendMessage) -> Started | Queued:
         if command.run_id is None or (first := first_outcome(command)) is None:
             raise
         return first  # it was accepted before the limit was reached
+    with ExitStack() as unused:
+        unused.callback(let_go, command.user_id, turn_id)
+        outcome = _place(command, turn_id, held=held)
+        if outcome is not None and outcome.turn_id == turn_id:
+            unused.pop_all()  # the turn is open: its worker lets go of the hold
+    return outcome or first_outcome(command) or _submit(command)
+
+
+def _place(command: SendMessage, turn_id: UUID, *, held: bool) -> Started | Queued | None:
+    """Store the message and start or queue it; None: nothing was stored, because its run_id is taken or the session is not the user's."""
     attachments, ignored = _resolve(command)
     message_id = uuid4()
     opening = turns.Opening(
-        turn_id=uuid4(),
+        turn_id=turn_id,
         token=uuid4(),
         session_id=command.session_id,
         message_id=message_id,
@@ -69,12 +81,12 @@ def _submit(command: SendMessage) -> Started | Queued:
         parent=command.parent.turn_id if command.parent else None,
         budget=command.parent.budget_microdollars if command.parent else 0,
         of_owner=command.of_owner,
+        held=held,
     )
     try:
-        outcome = _accept(opening, command, attachments, ignored)
+        return _accept(opening, command, attachments, ignored)
     except AWAY:
         return accepted_or_refused(opening, ignored)
-    return outcome or first_outcome(command) or _submit(command)
 
 
 def _accept(
@@ -181,7 +193,7 @@ def _start(
     """Open the turn on the claimed session; None when Postgres says one is unfinished there."""
     session_id = str(opening.session_id)
     try:
-        admit(user_id, opening.turn_id)
+        _hold(opening, user_id)
         opened = turns.open_turn(opening)
     except TooMany:
         lease.give_back(session_id, str(opening.token))
@@ -189,10 +201,8 @@ def _start(
             return taken(opening, ignored)
         raise
     except IntegrityError:
-        let_go(user_id, opening.turn_id)
         return _beside(opening, member, user_id, view, ignored)
     except DatabaseError as problem:
-        let_go(user_id, opening.turn_id)
         lease.give_back(session_id, str(opening.token))
         raise Unavailable from problem
     if opened is None and _still_waits(opening.message_id):  # others go first, perhaps behind a paused turn
@@ -200,6 +210,12 @@ def _start(
         if given is not None:
             return given
     return _opened(opening, opened, member, user_id, view, ignored)
+
+
+def _hold(opening: turns.Opening, user_id: int) -> None:
+    """Hold the turn's money, unless the first check could do so; raises TooMany when other turns hold the rest."""
+    if not opening.held:
+        admit(user_id, opening.turn_id)
 
 
 def _still_waits(message_id: UUID) -> bool:
@@ -215,7 +231,6 @@ def _opened(
     ignored: list[str],
 ) -> Started | Queued:
     if opened is None:  # an earlier turn took the message while this request was slow, or others go first
-        let_go(user_id, opening.turn_id)
         lease.reorder(str(opening.session_id), {member: float(member.accept_number)})
         after_turn(opening.session_id, opening.token, None)
         return outcome_of(Message.objects.get(pk=opening.message_id)) or taken(opening, ignored)
@@ -256,7 +271,7 @@ def _give_way(
     if not opening.of_owner or turns.waiting_on(opening.session_id) is None:
         return None
     try:
-        admit(user_id, opening.turn_id)
+        _hold(opening, user_id)
     except TooMany:  # nothing of the message stays, and the turn waits as before (B7.1)
         lease.forget(str(opening.session_id), [member])
         lease.give_back(str(opening.session_id), str(opening.token))
@@ -265,7 +280,6 @@ def _give_way(
         raise
     given = give_way(opening, user_id)
     if given is None:
-        let_go(user_id, opening.turn_id)
         return None
     lease.forget(str(opening.session_id), [member])
     return _opened(opening, given.opened, member, user_id, view, ignored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID, uuid4
@@ -9,7 +10,7 @@ from uuid import UUID, uuid4
 from copilot import queries, tasks
 from copilot.commands import LIMITS, clean_text
 from copilot.dispatch.choosing import check_standard
-from copilot.dispatch.limits import check_limit
+from copilot.dispatch.limits import check_and_admit, let_go
 from copilot.errors import Conflict, InvalidRequest, NotFound, TooMany, Unavailable
 from copilot.events import SideEnded, SideExtended, SideStarted, decode
 from copilot.live import asides, counters, stream
@@ -41,30 +42,41 @@ def ask_aside(user_id: int, session_id: UUID, question: str) -> Aside:
     """Answered beside whatever runs there; one at a time for each session."""
     question = _checked(question)
     queries.session_of(user_id, session_id)
-    check_limit(user_id)
     check_standard(user_id)
     wait = counters.hit("side", str(user_id), limit=LIMITS.queue_calls, seconds=LIMITS.queue_calls_seconds)
     if wait is not None:
         raise TooMany("Too many questions in a short time.", retry_after_seconds=wait)
     side_id, session = str(uuid4()), str(session_id)
+    with ExitStack() as unused:
+        check_and_admit(user_id, side_id)
+        unused.callback(let_go, user_id, side_id)
+        cursor = _begin(user_id, session, side_id, question)
+        unused.pop_all()  # whoever answers it lets go of what is held
+    return Aside(side_id=side_id, session_id=session_id, cursor=cursor)
+
+
+def _begin(user_id: int, session: str, side_id: str, question: str) -> str:
     try:
         if not asides.claim(session, side_id, user_id=user_id, question=question):
             raise Conflict("One question aside at a time.", code="side_busy")
         started = SideStarted(asked_in=session, asked=question)
         cursor = stream.publish_now(side_id, [(started, None)])
-        if not tasks.send_aside(session_id, side_id):
+        if not tasks.send_aside(UUID(session), side_id):
             asides.let_go(session, side_id)
             raise Unavailable
     except RedisDown as problem:
         raise Unavailable from problem
-    return Aside(side_id=side_id, session_id=session_id, cursor=cursor)
+    return cursor
 
 
 def stop_aside(user_id: int, session_id: UUID) -> bool:
     """False when nothing was being answered."""
     queries.session_of(user_id, session_id)
     side_id = asides.under_way(str(session_id))
-    return side_id is not None and asides.let_go(str(session_id), side_id)
+    if side_id is None or not asides.let_go(str(session_id), side_id):
+        return False
+    let_go(user_id, side_id)  # no worker may have begun it
+    return True
 
 
 def aside_of(user_id: int, session_id: UUID, side_id: UUID) -> AsideSeen:

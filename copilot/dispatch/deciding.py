@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from copilot import approvals, queries, tasks, turns
 from copilot.approvals import Decision, Resumed
 from copilot.commands import Decide, clean_text
-from copilot.dispatch.limits import admit, check_account, check_limit, let_go
+from copilot.dispatch.limits import check_account, check_and_admit, let_go
 from copilot.dispatch.telling import publish
 from copilot.errors import Forbidden, InvalidRequest
 from copilot.events import JSON, ApprovalDecided, Event, TurnQueued
@@ -76,8 +76,7 @@ def _check_scopes(rows: Iterable[Approval], scopes: frozenset[str] | None) -> No
 
 def _readmit(user_id: int, admitted: ExitStack, turn_id: UUID) -> None:
     """A pause has let go of what was held for the turn (B6.7)."""
-    check_limit(user_id)
-    admit(user_id, turn_id)
+    check_and_admit(user_id, turn_id)
     admitted.callback(let_go, user_id, turn_id)
 
 

@@ -43,6 +43,28 @@ def refused(reached: billing_errors.LimitReached) -> TooMany:
     )
 
 
+def check_and_hold(user_id: int, turn_id: UUID) -> bool:
+    """Check the limit and hold money for the turn that may open, in one round trip; False: only other turns' holds are in the way.
+
+    A message that queues behind a running turn needs no hold, so that is no refusal yet.
+    """
+    try:
+        billing_usage.admit(user_id, str(turn_id))
+    except billing_errors.LimitReached as reached:
+        if reached.reason == "held":
+            return False
+        raise refused(reached) from reached
+    return True
+
+
+def check_and_admit(user_id: int, hold: UUID | str) -> None:
+    """Check the limit and hold money for what is about to begin; raises TooMany when too much is used or held."""
+    try:
+        billing_usage.admit(user_id, str(hold))
+    except billing_errors.LimitReached as reached:
+        raise refused(reached) from reached
+
+
 def admit(user_id: int, turn_id: UUID) -> None:
     """A turn is about to open, and the check has just passed: where turns hold money, this one's is held (B7.1)."""
     try:
@@ -51,9 +73,9 @@ def admit(user_id: int, turn_id: UUID) -> None:
         raise refused(reached) from reached
 
 
-def let_go(user_id: int, turn_id: UUID) -> None:
+def let_go(user_id: int, hold: UUID | str) -> None:
     """A turn ended without a worker, or never opened: nothing is held for it."""
-    billing_usage.settle(user_id, str(turn_id))
+    billing_usage.settle(user_id, str(hold))
 
 
 def may_go_on(session_id: UUID, owner_id: int, turn_id: UUID, waiting: int, *, again: bool) -> bool:

@@ -64,6 +64,7 @@ from copilot.events.turn import (
     TextEnded,
     TextExtended,
     TextStarted,
+    ThrottleReason,
     TurnCancelled,
     TurnFailed,
     TurnHeartbeat,
@@ -73,6 +74,7 @@ from copilot.events.turn import (
     TurnStarted,
     TurnSucceeded,
     TurnSummary,
+    TurnThrottled,
 )
 from copilot.events.views import (
     JSON,
@@ -162,6 +164,7 @@ __all__ = [
     "TextEnded",
     "TextExtended",
     "TextStarted",
+    "ThrottleReason",
     "TitleChanged",
     "Todo",
     "TodosChanged",
@@ -183,6 +186,7 @@ __all__ = [
     "TurnStarted",
     "TurnSucceeded",
     "TurnSummary",
+    "TurnThrottled",
     "TurnView",
     "UsageMetered",
     "UsageRecorded",
@@ -205,6 +209,7 @@ Event = (
     | AccountClosed
     | TurnQueued
     | TurnRecovering
+    | TurnThrottled
     | TurnStarted
     | TurnHeartbeat
     | TurnPaused

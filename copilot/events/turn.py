@@ -17,6 +17,17 @@ class TurnQueued:
     kind: Literal["turn.queued"] = "turn.queued"
 
 
+ThrottleReason = Literal["user", "address"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnThrottled:
+    """The queued turn waits until another of its user's turns, or one from its network address, has ended."""
+
+    reason: ThrottleReason
+    kind: Literal["turn.throttled"] = "turn.throttled"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TurnRecovering:
     attempt: int

@@ -184,6 +184,7 @@ class TurnView:
     run_ids: list[str]
     attempt: int
     messages: list[MessageView]
+    throttle: Literal["", "user", "address"] = ""  # why it waits though a worker is free
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from django.db import connection
 from django.db.models import Value
 from django.db.models.functions import Concat
 
+from config.core.client_address import hash_client_address
 from copilot import traces
 from copilot.commands import SendMessage
 from copilot.context import Arrival
@@ -148,7 +149,10 @@ def _data(command: SendMessage) -> dict[str, JSON]:
     if command.parent is not None:
         data["parent_turn"] = str(command.parent.turn_id)
         data["budget"] = command.parent.budget_microdollars
-    arrival = replace(command.arrival, request_id=traces.request_id(), traceparent=traces.here())
+    address = hash_client_address() if command.origin in ("web", "api") else None  # not a platform's own
+    arrival = replace(
+        command.arrival, request_id=traces.request_id(), traceparent=traces.here(), address=address
+    )
     if arrival != Arrival():
         data["arrival"] = msgspec.to_builtins(arrival)
     return data

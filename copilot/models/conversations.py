@@ -156,6 +156,10 @@ class Turn(models.Model):
         REPLY = "reply"
         COMPACTION = "compaction"
 
+    class Throttle(models.TextChoices):
+        USER = "user", "as many turns of its user run as the plan allows"
+        ADDRESS = "address", "as many turns from its network address run as the installation allows"
+
     UNFINISHED = (Status.QUEUED, Status.RUNNING, Status.WAITING)
     ENDINGS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 
@@ -184,6 +188,20 @@ class Turn(models.Model):
     )
     budget_microdollars = models.BigIntegerField(
         default=0, db_default=0, help_text="What its parent gave it; 0 means the default (A10.4)."
+    )
+    payer_id = models.IntegerField(null=True, blank=True, help_text="The session's owner, who pays for it.")
+    address = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="A keyed hash of the network address it came from, to count those that run at once.",
+    )
+    throttle = models.CharField(
+        max_length=8,
+        choices=Throttle.choices,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Why it waits though a worker is free.",
     )
     purpose = models.CharField(
         max_length=16,
@@ -262,6 +280,16 @@ class Turn(models.Model):
             models.Index(fields=["session", "-created_at"], name="turns_of_a_session"),
             models.Index(fields=["ended_at"], name="ended_turns", condition=Q(ended_at__isnull=False)),
             models.Index(fields=["parent"], name="turns_of_a_parent", condition=Q(parent__isnull=False)),
+            models.Index(
+                fields=["payer_id", "status", "created_at"],
+                name="turns_at_once_of_a_payer",
+                condition=Q(parent=None, status__in=["queued", "running"]),
+            ),
+            models.Index(
+                fields=["address", "status", "created_at"],
+                name="turns_at_once_of_an_address",
+                condition=Q(address__isnull=False) & Q(parent=None, status__in=["queued", "running"]),
+            ),
         ]
 
     def __str__(self) -> str:

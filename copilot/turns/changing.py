@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from copilot import ports
 from copilot.errors import Conflict, FenceLost, TurnConflict
 from copilot.events import CancelReason
 from copilot.models import Turn
-from copilot.turns.running import QUEUED, WAITING
+from copilot.turns.running import NEXT_IN_LINE, QUEUED, WAITING
 
 MAX_HANDOVERS = 5  # planned shutdowns that do not count as losses (A3.9)
 
@@ -78,7 +80,7 @@ WITH fenced AS (
     RETURNING s.fence, t.attempts >= %(most)s AND %(lost)s = 1 AS used_up
 )
 UPDATE copilot_turn t
-SET status = 'queued', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
+SET status = 'queued', throttle = '', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
     dispatch_count = dispatch_count + 1, attempts = LEAST(attempts + %(lost)s, %(most)s), handovers = handovers + %(planned)s,
     recovered_at = CASE WHEN %(lost)s = 1 THEN now() ELSE recovered_at END
 FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'running'
@@ -139,13 +141,22 @@ class Paused:
     stopping: bool
 
 
+_PAUSE = f"""
+UPDATE copilot_turn t SET status = 'waiting', paused_at = now()
+WHERE id = %s AND fence = %s AND status = 'running' AND stop_requested_at IS NULL
+RETURNING {NEXT_IN_LINE.format(turn="t")}
+"""  # noqa: S608 - the texts are ours
+
+
 def pause(turn_id: UUID, fence: int) -> None:
     """No worker waits for a person; a stop that came before goes first."""
-    moved = Turn.objects.filter(
-        pk=turn_id, fence=fence, status=Turn.Status.RUNNING, stop_requested_at=None
-    ).update(status=WAITING, paused_at=Now())
-    if not moved:
+    with connection.cursor() as cursor:
+        cursor.execute(_PAUSE, [turn_id, fence])
+        row = cursor.fetchone()
+    if row is None:
         raise TurnConflict(f"turn {turn_id} cannot wait under fence {fence}")
+    for waiting in row[0]:
+        transaction.on_commit(partial(ports.send_turn, waiting))
 
 
 def hold_waiting(*, turn_id: UUID | None = None, session_id: UUID | None = None) -> Paused | None:
@@ -181,7 +192,7 @@ WITH fenced AS (
     RETURNING s.fence
 )
 UPDATE copilot_turn t
-SET status = 'queued', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
+SET status = 'queued', throttle = '', fence = fenced.fence, queued_at = now(), worker = '', dispatched_at = now(),
     dispatch_count = dispatch_count + 1, paused_at = NULL,
     paused_seconds = paused_seconds + extract(epoch FROM now() - COALESCE(paused_at, now()))
 FROM fenced WHERE t.id = %(turn)s AND t.fence = %(fence)s AND t.status = 'waiting'

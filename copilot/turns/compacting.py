@@ -16,12 +16,12 @@ _json = msgspec.json.Encoder()
 _OPEN = """
 WITH fenced AS (
     UPDATE copilot_session SET fence = fence + 1 WHERE id = %(session)s
-    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived, depth > 0 AS child
+    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived, depth > 0 AS child, owner_id
 ), opened AS (
     INSERT INTO copilot_turn (id, session_id, status, origin, permissions, accepted_through, fence, token,
-                              dispatched_at, dispatch_count, purpose, focus)
+                              dispatched_at, dispatch_count, purpose, focus, payer_id)
     SELECT %(turn)s, %(session)s, 'queued', %(origin)s, %(permissions)s::jsonb, %(accepted)s, fenced.fence, %(token)s, now(), 1,
-           'compaction', %(focus)s
+           'compaction', %(focus)s, fenced.owner_id
     FROM fenced
 )
 SELECT title, pinned, archived, child FROM fenced

@@ -11,14 +11,14 @@ from uuid import UUID
 import msgspec
 from django.db import connection, transaction
 
-from copilot import metrics
+from copilot import metrics, ports
 from copilot.context import CHANNELS
 from copilot.errors import TurnConflict
 from copilot.events import CancelReason, ContextUse, Event, GoalJudged, SessionChanged, TurnSummary
 from copilot.models import Turn
 from copilot.notices import LimitCode
 from copilot.turns import hooks
-from copilot.turns.running import CANCELLED, FAILED, REACHED_FROM, RUNNING, loaded
+from copilot.turns.running import CANCELLED, FAILED, NEXT_IN_LINE, REACHED_FROM, RUNNING, loaded
 
 LIMITS = frozenset(get_args(LimitCode))
 ORIGINS = frozenset({*CHANNELS, "telegram", "discord", "slack"})
@@ -51,7 +51,7 @@ class Ended:
         ]
 
 
-_END = """
+_END = f"""
 WITH ended AS (
     UPDATE copilot_turn SET status = %(to)s, ended_at = now(), failure_code = %(failure)s, limit_code = %(limit)s,
            cancel_reason = CASE WHEN %(cancelled)s THEN COALESCE(NULLIF(cancel_reason, ''), %(reason)s)
@@ -61,7 +61,7 @@ WITH ended AS (
       AND NOT (%(unless_pending)s AND stop_requested_at IS NULL AND EXISTS (
           SELECT 1 FROM copilot_message m WHERE m.session_id = copilot_turn.session_id
           AND m.sequence IS NULL AND m.dropped_at IS NULL))
-    RETURNING session_id, run_ids, stop_through, cancel_reason, origin,
+    RETURNING session_id, run_ids, stop_through, cancel_reason, origin, payer_id, address,
               extract(epoch FROM ended_at - created_at)::float8 AS seconds
 )
 UPDATE copilot_session s SET active_at = now(), fence = GREATEST(s.fence, %(fence)s + %(raise)s),
@@ -72,8 +72,8 @@ FROM ended JOIN copilot_session old ON old.id = ended.session_id WHERE s.id = en
 RETURNING ended.run_ids, ended.stop_through, s.title, s.pinned, s.archived_at IS NOT NULL, s.title_origin,
           ended.cancel_reason, s.depth > 0, s.goal_state,
           CASE WHEN old.goal_state = 'active' AND s.goal_state = 'paused' THEN s.goal_reason ELSE '' END,
-          ended.origin, ended.seconds
-"""
+          ended.origin, ended.seconds, {NEXT_IN_LINE.format(turn="ended")}
+"""  # noqa: S608 - the texts are ours
 
 
 def end(
@@ -123,6 +123,8 @@ def end(
         raise TurnConflict(f"turn {turn_id} cannot become {to} under fence {fence}")
     if telling:
         hooks.tell(turn_id, row[10], "ended")
+    for waiting in row[12]:
+        transaction.on_commit(partial(ports.send_turn, waiting))
     transaction.on_commit(
         partial(_count, to, code=limit_code or failure_code, origin=row[10], seconds=row[11], summary=summary)
     )

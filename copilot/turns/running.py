@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
+from django.conf import settings
 from django.db import connection
 from django.db.models.functions import Now
 
@@ -58,6 +59,7 @@ class Opening:
     parent: UUID | None = None  # the turn that started this one (A21)
     budget: int = 0  # microdollars; 0 means the default
     of_owner: bool = False  # who may go on instead of deciding (A11.8)
+    held: bool = False  # money for it was held when its limit was checked
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,15 @@ WITH waiting AS (
            title_origin = CASE WHEN title = '' AND %(title)s <> '' THEN 'default' ELSE title_origin END,
            title = CASE WHEN title = '' THEN %(title)s ELSE title END
     FROM waiting WHERE copilot_session.id = %(session)s
-    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived, depth > 0 AS child,
+    RETURNING fence, title, pinned, archived_at IS NOT NULL AS archived, depth > 0 AS child, owner_id,
               COALESCE(waiting.data->'arrival', '{}') AS arrival
 ), opened AS (
     INSERT INTO copilot_turn (id, session_id, status, origin, run_ids, tier, mode, permissions, accepted_through,
-                              fence, token, dispatched_at, dispatch_count, parent_id, budget_microdollars, arrival)
+                              fence, token, dispatched_at, dispatch_count, parent_id, budget_microdollars, arrival,
+                              payer_id, address)
     SELECT %(turn)s, %(session)s, 'queued', %(origin)s, %(run_ids)s::jsonb, %(tier)s, %(mode)s, %(permissions)s::jsonb,
-           %(accepted)s, fenced.fence, %(token)s, now(), 1, %(parent)s, %(budget)s, fenced.arrival
+           %(accepted)s, fenced.fence, %(token)s, now(), 1, %(parent)s, %(budget)s, fenced.arrival,
+           fenced.owner_id, (fenced.arrival->>'address')::bigint
     FROM fenced
     RETURNING id
 )
@@ -195,14 +199,35 @@ class Claimed:
     purpose: str
     focus: str
     arrival: Arrival
+    waited_seconds: float  # between being queued and this claim
+    throttled: bool  # it waited because of a cap
+
+    @property
+    def limit_may_be_used_up(self) -> bool:
+        """Whether others of its user may have spent the limit since it was checked."""
+        return self.throttled or self.waited_seconds >= usage.LIMIT_CHECK_LIFE_SECONDS
 
     @property
     def channel(self) -> Channel:
         return context.channel_of(self.origin, self.arrival.reply)
 
 
+# The turns that wait longest for a place of the same user or the same address: one that ends or pauses makes room for
+# them. Whoever claims them decides again, and names the next.
+NEXT_IN_LINE = """
+ARRAY((SELECT w.id FROM copilot_turn w WHERE w.payer_id = {turn}.payer_id AND w.parent_id IS NULL
+       AND w.status = 'queued' AND w.throttle <> '' ORDER BY w.created_at, w.id LIMIT 1)
+      UNION
+      (SELECT w.id FROM copilot_turn w WHERE w.address = {turn}.address AND w.parent_id IS NULL
+       AND w.status = 'queued' AND w.throttle = 'address' ORDER BY w.created_at, w.id LIMIT 1))
+"""
+
+# `copilot_seat_turns` (a migration of ours) says which of the turns may run now, marks those that wait, and names others
+# that may run as well because a place has become free.
 _CLAIM = f"""
-WITH claimed AS (
+WITH seats AS MATERIALIZED (
+    SELECT seated, verdict FROM copilot_seat_turns(%(turn_ids)s::uuid[], %(per_address)s)
+), claimed AS (
 UPDATE copilot_turn t
 SET status = 'running', worker = %(worker)s, begun_at = now(), attempts = GREATEST(attempts, 1),
     started_at = COALESCE(started_at, now()), model = COALESCE(NULLIF(t.model, ''), (
@@ -212,7 +237,7 @@ FROM copilot_session s
 LEFT JOIN copilot_preferences p ON p.owner_id = s.owner_id
 LEFT JOIN copilot_personality y ON y.id = COALESCE(s.personality_id, p.personality_id) AND y.enabled
 LEFT JOIN copilot_agentversion v ON v.id = s.agent_version_id
-WHERE t.id = ANY(%(turn_ids)s) AND t.status = 'queued' AND s.id = t.session_id AND {LATER}
+WHERE t.id = ANY(ARRAY(SELECT seated FROM seats WHERE verdict = 'go')) AND t.status = 'queued' AND s.id = t.session_id AND {LATER}
 RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handovers, t.origin, t.tier, t.mode,
           t.permissions, t.run_ids, t.accepted_through, t.stop_requested_at IS NOT NULL AS stopped,
           t.started_at < t.begun_at AS resumed, t.created_at,
@@ -233,29 +258,53 @@ RETURNING t.id, t.session_id, s.owner_id, t.fence, t.token, t.attempts, t.handov
                                     WHERE w.owner_id = s.owner_id AND NOT w."on"))) AS shaping,
           EXISTS (SELECT 1 FROM copilot_mcpserver m
                   WHERE m.enabled AND (m.owner_id = s.owner_id OR m.owner_id IS NULL)) AS has_servers,
-          s.context, t.purpose, t.focus, t.arrival,
+          s.context, t.purpose, t.focus, t.arrival, t.throttle,
           extract(epoch FROM t.begun_at - t.queued_at)::float8 AS waited,
           LEAST(t.created_at, (SELECT MIN(m.created_at) FROM copilot_message m
                                WHERE m.turn_id = t.id AND m.kind = 'user')) AS accepted_at
 ), begun AS ({usage.BEGIN_FIRST})
-SELECT claimed.*, begun.turn_id IS NOT NULL FROM claimed LEFT JOIN begun ON begun.turn_id = claimed.id
+SELECT claimed.*, begun.turn_id IS NOT NULL, seats.seated, seats.verdict
+FROM seats LEFT JOIN claimed ON claimed.id = seats.seated LEFT JOIN begun ON begun.turn_id = claimed.id
 """  # noqa: S608 - both texts are ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimResult:
+    """The turns a worker has claimed, those it found at a cap, and waiting ones that may be claimed as well."""
+
+    claimed: list[Claimed]
+    throttled: list[UUID]
+    startable: list[UUID]
 
 
 def claim(
     turn_ids: Sequence[UUID], worker: str, models: Mapping[str, usage.Beginning] | None = None
-) -> list[Claimed]:
-    """Take queued turns for a worker; those already taken or ended are left out (T5.1).
+) -> ClaimResult:
+    """Take queued turns for a worker, as many as their users' caps allow; those already taken or ended are left out (T5.1).
 
     `models` says which each tier begins with: its name is noted on the turn (A4.3), and the row of a first call is
     made on the way. The claim may be lost with the database until it is settled: nothing is written under it before.
     """
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, {"worker": worker, **usage.first_calls(turn_ids, models or {})})
+        cursor.execute(
+            _CLAIM,
+            {
+                "worker": worker,
+                "per_address": settings.TURNS_AT_ONCE_PER_ADDRESS,
+                **usage.first_calls(turn_ids, models or {}),
+            },
+        )
         rows = cursor.fetchall()
-    for row in rows:
-        metrics.queue_wait_seconds.observe(row[25])
-    return [_claimed(row, loaded(row[19], Shaping)) for row in rows]
+    mine = [row for row in rows if row[0] is not None]
+    for row in mine:
+        if row[25]:
+            continue  # it waited for its own user's other turns, not for a worker
+        metrics.queue_wait_seconds.observe(row[26])
+    return ClaimResult(
+        claimed=[_claimed(row, loaded(row[19], Shaping)) for row in mine],
+        throttled=[row[29] for row in rows if row[30] == "wait"],
+        startable=[row[29] for row in rows if row[30] == "wake"],
+    )
 
 
 def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
@@ -276,17 +325,19 @@ def _claimed(row: Sequence[Any], shaping: Shaping) -> Claimed:
         stopped=row[13],
         resumed=row[14],
         created_at=row[15],
-        accepted_at=row[26],
+        accepted_at=row[27],
         running_seconds=row[16],
         pending=row[17],
         calls=row[18],
-        begun=row[27],
+        begun=row[28],
         shaping=shaping,
         has_servers=row[20],
         context=loaded(row[21], ContextUse),
         purpose=row[22],
         focus=row[23],
         arrival=loaded(row[24], Arrival),
+        throttled=bool(row[25]),
+        waited_seconds=row[26],
     )
 
 

@@ -324,12 +324,17 @@ byId("older").addEventListener("click", (event) => {
 // --- the frame around the transcript ---
 
 const GOAL_STATES = { active: _("Working towards"), paused: _("Goal, paused"), achieved: _("Goal, reached"), exhausted: _("Goal, given up for now") };
+const THROTTLED = {
+  user: _("Waiting for another of your chats to finish…"),
+  address: _("Waiting: many chats are running from your network…"),
+};
 const PHASES = { model: _("Thinking…"), tool: _("Working…"), retry: _("Trying again…"), question: _("Waiting for your answer…"), compaction: _("Summarising…") };
 
 function working() {
   const { turn } = state;
   if (!turn || turn.status === "waiting" || state.questions.length) return "";
   const last = state.rows.get(state.order.at(-1));
+  if (turn.status === "queued" && turn.throttle) return THROTTLED[turn.throttle];
   if (turn.activity?.kind === "recovering") return _("The worker was lost. Picking up where it stopped…");
   if (turn.activity?.kind === "retrying") return _("{label} ({attempt} of {attempts})…", { ...turn.activity, label: translated(turn.activity.label) || _("Trying again") });
   if (last?.streaming && last.content) return "";

@@ -87,8 +87,11 @@ const STEPS = {
     state.limit = null;
   },
   "turn.started": (state, event) => {
-    setTurn(state, event, { status: "running", run_ids: event.run_ids, model: event.model, activity: null });
+    setTurn(state, event, { status: "running", run_ids: event.run_ids, model: event.model, activity: null, throttle: "" });
     state.state = "running";
+  },
+  "turn.throttled": (state, event) => {
+    if (state.turn?.id === event.turn_id && state.turn.status === "queued") state.turn.throttle = event.reason; // another worker may have begun it meanwhile
   },
   "turn.recovering": (state, event) => {
     setTurn(state, event, { status: "queued", attempt: event.attempt, activity: { kind: "recovering" } });

@@ -134,6 +134,7 @@ def what_is_said() -> list[Event]:
             tokens_before=9, tokens_after=1, window=10, row_id=summary.id, message=summary
         ),
         events.TurnRecovering(attempt=2),
+        events.TurnThrottled(reason="user"),
         events.TextEnded(block_id="t", row_id=text.id),
         events.TextStarted(block_id="g", row_id=gone.id, message=gone),
         events.StepRetracted(step_id="s", round=1, failure_class="overloaded", row_ids=[gone.id]),

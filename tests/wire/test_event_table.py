@@ -53,6 +53,7 @@ CARRIES = {
     "message.added": "message",
     "queue.changed": "items",
     "turn.queued": "origin run_ids",
+    "turn.throttled": "reason",
     "turn.recovering": "attempt",
     "artifact.added": "file_id name type size",
     "artifact.removed": "file_id",
