@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -289,11 +288,11 @@ def _check_url(text: str, *, public: bool) -> None:
 
 
 def _resolved(url: URL) -> set[str]:
+    """Return what the name leads to as far as that is known in time; connecting looks again, at the address itself."""
     try:
-        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as problem:
+        return addresses.resolve_within(url.host or "", url.port) or set()
+    except OSError as problem:
         raise InvalidRequest("url: there is no host of this name.", code="unreachable") from problem
-    return {str(address[0]) for *_, address in found}
 
 
 def _check_command(command: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from asgiref.sync import async_to_sync
@@ -11,7 +12,9 @@ from copilot.errors import TooMany
 from copilot.live import counters
 from copilot.models import McpServer
 
-TRIALS_PER_MINUTE = 10  # each may hold a thread of the web process for as long as connecting may take
+TRIALS_PER_MINUTE = 10
+TRIALS_AT_ONCE = 4  # in one process: each holds a thread of it for as long as connecting may take
+_free_trials = threading.BoundedSemaphore(TRIALS_AT_ONCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,12 @@ def run(user_id: int, row: McpServer) -> Tried:
     wait = counters.hit("mcp-trial", f"user:{user_id}", limit=TRIALS_PER_MINUTE, seconds=60)
     if wait is not None:
         raise TooMany("Too many trials. Please wait a moment.", retry_after_seconds=wait)
-    return async_to_sync(_tried)(mcp.as_used(row))
+    if not _free_trials.acquire(blocking=False):
+        raise TooMany("Too many servers are being tried. Please wait a moment.", retry_after_seconds=5)
+    try:
+        return async_to_sync(_tried)(mcp.as_used(row))
+    finally:
+        _free_trials.release()
 
 
 async def _tried(server: mcp.Server) -> Tried:
