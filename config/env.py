@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -113,6 +114,22 @@ def size(name: str, default: int, *, least: int = 1) -> int:
 def words(name: str, default: list[str]) -> list[str]:
     value = os.environ.get(name, "").strip()
     return [word.strip() for word in value.split(",") if word.strip()] if value else default
+
+
+def commands(name: str) -> list[tuple[str, ...]]:
+    """Whole commands, one per line or parted by semicolons, quoted as for a shell; each names its program by its path."""
+    found: list[tuple[str, ...]] = []
+    for line in re.split(r"[;\n]", os.environ.get(name, "")):
+        try:
+            command = tuple(shlex.split(line))
+        except ValueError as problem:
+            raise ImproperlyConfigured(
+                f"{name} has a command whose quotes do not match: {line!r}"
+            ) from problem
+        if command and not command[0].startswith("/"):
+            raise ImproperlyConfigured(f"{name} needs the absolute path of every program, not {command[0]!r}")
+        found += [command] if command else []
+    return found
 
 
 def integers(name: str, default: list[int], *, least: int = 0, most: int | None = None) -> list[int]:

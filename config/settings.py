@@ -478,6 +478,9 @@ WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
 SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs
 SANDBOX_UID = env.integer("SANDBOX_UID", 0, most=2**32 - 2)  # what root runs programs as; 0: nobody
 SANDBOX_CONCURRENCY = env.integer("SANDBOX_CONCURRENCY", 8, least=1)  # programs of one worker at once
+MCP_STDIO_COMMANDS = env.commands(
+    "MCP_STDIO_COMMANDS"
+)  # of MCP servers that workers may start; none: no such
 WEB_SEARCH = env.choice("WEB_SEARCH", "", ("", "searxng", "brave", "tavily"))
 WEB_SEARCH_URL = env.text("WEB_SEARCH_URL")  # of a SearXNG; the others have their own
 WEB_SEARCH_KEY = env.text("WEB_SEARCH_KEY")

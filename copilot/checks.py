@@ -15,9 +15,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import FileSystemStorage, InvalidStorageError, Storage, storages
 from django.utils.module_loading import import_string
 
+from config.core import accounts
 from copilot.accounts import sign_up
 from copilot.providers import caching
-from copilot.tools import sandbox
 from copilot.tools.base import LEAST_CHARACTERS
 from copilot.workspace import scanning
 
@@ -262,7 +262,7 @@ def the_captcha_is_a_form_field(
 @register
 def programs_have_an_account(app_configs: Sequence[AppConfig] | None, **kwargs: object) -> list[CheckMessage]:
     """Whether the sandbox works is found out by starting it, see `manage.py doctor`; this costs nothing."""
-    problem = sandbox.account_problem() if settings.SANDBOX_PROGRAM else ""
+    problem = accounts.account_problem(settings.SANDBOX_UID) if settings.SANDBOX_PROGRAM else ""
     if not problem:
         return []
     return [CheckWarning(f"bash_exec and python_exec are off: {problem}", id="copilot.W001")]

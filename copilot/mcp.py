@@ -17,6 +17,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from yarl import URL
 
+from config.core import accounts
 from copilot import addresses, sealing
 from copilot.errors import Conflict, InvalidRequest, NotFound
 from copilot.events import JSON
@@ -43,6 +44,15 @@ _VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")  # what a header can carry
 _OUR_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "accept", "accept-encoding"}
 )
+_OUR_VARIABLES = frozenset(
+    {
+        *("path", "home", "lang", "ifs", "env", "bash_env", "bashopts", "shellopts", "ps4", "prompt_command"),
+        *("node_options", "node_path", "perl5lib", "perl5opt", "perllib", "rubylib", "rubyopt", "lua_path"),
+        *("java_tool_options", "_java_options", "jdk_java_options", "gconv_path", "glibc_tunables"),
+        *("git_ssh", "git_ssh_command", "git_proxy_command", "git_external_diff", "git_exec_path"),
+    }
+)
+_LOADER_PREFIXES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC")
 
 
 class Listed(TypedDict):
@@ -232,6 +242,8 @@ def _server(row: McpServer, *, waits: bool = True) -> Server:
         secrets = _unsealed(row.secrets)
     except sealing.Unreadable:
         absent = UNREADABLE
+    if row.transport == McpServer.Transport.STDIO:
+        absent = command_problem(row.command) or absent
     return Server(
         id=row.pk,
         owner_id=row.owner_id,
@@ -267,7 +279,9 @@ def check(owner_id: int | None, draft: Draft) -> None:
         _check_secrets(draft.secrets or {}, names=_HEADER, taken=_OUR_HEADERS)
     else:
         _check_command(draft.command)
-        _check_secrets(draft.secrets or {}, names=_VARIABLE, taken=frozenset())
+        _check_variables(draft.secrets or {})
+        if draft.enabled and (problem := command_problem(draft.command)):
+            raise InvalidRequest(f"command: {problem}", code="command_not_allowed")
 
 
 def _check_url(text: str, *, public: bool) -> None:
@@ -298,6 +312,21 @@ def _resolved(url: URL) -> set[str]:
 def _check_command(command: Sequence[str]) -> None:
     if not command or not command[0] or len(command) > MAX_WORDS or any("\x00" in word for word in command):
         raise InvalidRequest("command: a program and its arguments, one after the other.")
+
+
+def command_problem(command: Sequence[str]) -> str:
+    """Why workers do not start a command, or nothing. Programs of the environment's list run alone, never as root."""
+    if tuple(command) not in settings.MCP_STDIO_COMMANDS:
+        return "Workers start only commands listed in MCP_STDIO_COMMANDS, with exactly these arguments."
+    return accounts.account_problem(settings.SANDBOX_UID)
+
+
+def _check_variables(variables: Mapping[str, str]) -> None:
+    """Refuse those that make a listed program load or run something else."""
+    _check_secrets(variables, names=_VARIABLE, taken=_OUR_VARIABLES)
+    for name in variables:
+        if name.upper().startswith(_LOADER_PREFIXES):
+            raise InvalidRequest(f"secrets: {name[:100]!r} cannot be set.")
 
 
 def _check_secrets(secrets: Mapping[str, str], *, names: re.Pattern[str], taken: frozenset[str]) -> None:

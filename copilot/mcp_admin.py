@@ -25,7 +25,8 @@ class McpServerForm(ServerForm):
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
         label="Command",
-        help_text="For stdio: the program, then its arguments, one per line. It runs on the workers, as they do.",
+        help_text="For stdio: the program by its absolute path, then its arguments, one per line. "
+        "The whole command must be listed in MCP_STDIO_COMMANDS on the workers.",
     )
     secret_lines = forms.CharField(
         required=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -233,7 +234,8 @@ FORM = {
 
 
 @pytest.fixture(name="staff")
-def staff_fixture() -> Client:
+def staff_fixture(settings: Any) -> Client:
+    settings.MCP_STDIO_COMMANDS = [("files-server", "--root", "/srv")]
     return person(User.objects.create_superuser("grace", "grace@example.org", "x"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -58,13 +59,15 @@ def test_a_name_that_leads_to_a_private_address_is_refused(monkeypatch: pytest.M
     assert mcp.add(make.ada().pk, Draft(name="mine", url="https://mcp.example/")).version == 1
 
 
-def test_only_administrators_start_programs_believe_hints_and_skip_questions() -> None:
+def test_only_administrators_start_programs_believe_hints_and_skip_questions(settings: Any) -> None:
     """A28.1, A28.6"""
     ada = make.ada().pk
     assert refused(ada, Draft(name="mine", transport="stdio", command=("ls",))) == "invalid_request"
     assert refused(ada, Draft(name="mine", url=PUBLIC, trusted=True)) == "invalid_request"
     assert refused(ada, Draft(name="mine", url=PUBLIC, never_ask=("x",))) == "invalid_request"
-    assert mcp.add(None, Draft(name="local", transport="stdio", command=("ls", "-l"))).command == ["ls", "-l"]
+    settings.MCP_STDIO_COMMANDS = [("/bin/ls", "-l")]
+    local = mcp.add(None, Draft(name="local", transport="stdio", command=("/bin/ls", "-l")))
+    assert local.command == ["/bin/ls", "-l"]
     assert mcp.add(None, Draft(name="inner", url="http://10.0.0.1:9000/mcp", trusted=True)).trusted
 
 

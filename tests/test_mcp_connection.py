@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import ssl
 import subprocess
@@ -33,6 +34,7 @@ from copilot.tools.base import Invocation
 from copilot.tools.mcp_connection import Connection, Unavailable
 from tests import mcp_rig
 from tests.engine import until
+from tests.mcp_rig import listed_commands as listed_commands
 from tests.test_net import Handler, Names, serving
 
 INVOCATION = Invocation(
@@ -221,6 +223,7 @@ async def test_a_page_that_is_no_server_is_said_to_be_none(
 
 async def test_a_program_that_cannot_be_started_is_absent(opened: list[Connection]) -> None:
     """A28.3"""
+    mcp_rig.ALLOWED.append(("/no/such/program",))
     server = Server(id=uuid4(), owner_id=None, name="x", transport="stdio", command=("/no/such/program",))
     assert await refusal(opened, server) == "It hung up."
 
@@ -257,7 +260,11 @@ def test_no_child_outlives_its_worker(death: signal.Signals) -> None:
         [sys.executable, "-m", "tests.mcp_worker", *mcp_rig.words("stdio", manner="stubborn")],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"LOG_LEVEL": "ERROR"},
+        env=os.environ
+        | {
+            "LOG_LEVEL": "ERROR",
+            "MCP_STDIO_COMMANDS": shlex.join(mcp_rig.words("stdio", manner="stubborn")),
+        },
     ) as worker:
         assert worker.stdout is not None
         try:

@@ -22,6 +22,7 @@ from tests import make, mcp_rig, patience
 from tests.engine import Model, Rig, ended, notices, start, status, told, until
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
+from tests.mcp_rig import listed_commands as listed_commands
 
 CANARY = "canary-7f3e9b1c5d"
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -689,10 +689,10 @@ def test_root_without_an_account_to_run_them_as_has_no_programs(
 def test_an_account_that_cannot_be_taken_is_said(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     settings.SANDBOX_UID = 43212
-    assert "only a worker that runs as root" in sandbox.account_problem()
+    assert "only a worker that runs as root" in accounts.account_problem(settings.SANDBOX_UID)
     assert [found.id for found in checks.programs_have_an_account(None)] == ["copilot.W001"]
     settings.SANDBOX_UID = 0
-    assert sandbox.account_problem() == ""
+    assert accounts.account_problem(settings.SANDBOX_UID) == ""
 
 
 @pytest.mark.parametrize("account", [pwd.struct_passwd(("nobody", "x", 0, 0, "", "/", "")), None])

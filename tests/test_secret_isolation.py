@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -222,7 +223,8 @@ def test_new_secrets_given_with_the_new_origin_are_kept(anywhere: None) -> None:
     assert mcp.secret_names(mcp.change(ada.pk, row.pk, draft)) == ["X-New"]
 
 
-def test_everybodys_server_forgets_its_secrets_with_its_transport_or_its_command() -> None:
+def test_everybodys_server_forgets_its_secrets_with_its_transport_or_its_command(settings: Any) -> None:
+    settings.MCP_STDIO_COMMANDS = [("tool", "x"), ("other", "x"), ("tool",)]
     row = mcp.add(
         None, mcp.Draft(name="a", transport="stdio", command=("tool", "x"), secrets={"KEY": HEADER})
     )

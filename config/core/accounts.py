@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from typing import NamedTuple
 
 
@@ -29,8 +30,29 @@ def unprivileged_account(uid: int = 0) -> Account | None:
     return Account(found.pw_uid, found.pw_gid) if found.pw_uid and found.pw_gid else None
 
 
-def words_to_run_as(account: Account) -> list[str]:
-    """Put before a command, they give up root's rights for good."""
+def account_problem(uid: int = 0) -> str:
+    """Why no foreign program may run here, or nothing: never as root."""
+    if os.geteuid() != 0:
+        if uid in (0, os.geteuid()):
+            return ""
+        return "SANDBOX_UID is set, but only a worker that runs as root can start programs as another account. Unset it."
+    if unprivileged_account(uid) is None:
+        return (
+            "The worker runs as root, and there is no account to run programs as. "
+            "Set SANDBOX_UID, or start it as another user."
+        )
+    if shutil.which("setpriv") is None:
+        return (
+            "The worker runs as root and cannot start programs as another account without setpriv "
+            "(package util-linux)."
+        )
+    return ""
+
+
+def words_to_run_as(account: Account | None) -> list[str]:
+    """Put before a command, they give up root's rights for good; nothing for None."""
+    if account is None:
+        return []
     return [
         "setpriv",
         f"--reuid={account.uid}",

@@ -1,9 +1,13 @@
-"""How an MCP server is reached: over HTTP to a checked address, or as a child that dies with us (A28.1)."""
+"""Reach an MCP server: over HTTP to a checked address, or as a child that dies with us."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import stat
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,18 +16,24 @@ from types import TracebackType
 import httpx2
 from django.conf import settings
 from mcp import StdioServerParameters, stdio_client
+from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 
+from config.core import accounts
+from copilot import mcp
 from copilot.mcp import Server
 from copilot.tools import net
-from copilot.tools.base import MAX_TOOL_WAIT_SECONDS
+from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, ToolFailed
+from copilot.workspace import mirrors
 
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 16 * 1024 * 1024  # of one message; what a tool may say is cut far below it
 FORGOTTEN_STATUS = 404  # to a request with a session: the protocol's way to say that it is no more
 LEASH = Path(__file__).with_name("leash.py")
+CHILD_PATH = "/usr/local/bin:/usr/bin:/bin"
+HOME_PREFIX = "pilothouse-mcp-"
 
 Read = ReadStream[SessionMessage | Exception]
 Streams = tuple[Read, WriteStream[SessionMessage]]
@@ -85,16 +95,56 @@ class _Watched:
 
 @asynccontextmanager
 async def _as_child(server: Server) -> AsyncIterator[Streams]:
-    """Only the harmless part of our environment goes along, and what the administrator set."""
-    parameters = StdioServerParameters(
-        command=sys.executable,
-        args=["-I", "-S", str(LEASH), str(os.getpid()), *server.command],
-        env=dict(server.secrets),
-        encoding_error_handler="replace",
-    )
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: ASYNC230 - it never blocks
-        async with stdio_client(parameters, errlog=nowhere) as streams:
-            yield streams
+    """Start a listed command in an empty home, with nothing of our environment but what the server was given."""
+    if problem := mcp.command_problem(server.command):
+        raise ToolFailed("command_not_allowed", problem)
+    account = accounts.unprivileged_account(settings.SANDBOX_UID)
+    environment = {**server.secrets, "PATH": CHILD_PATH, "LANG": "C.UTF-8"}
+    async with _home(account) as home:
+        environment["HOME"] = str(home)
+        unset = [f"--unset={name}" for name in DEFAULT_INHERITED_ENV_VARS if name not in environment]
+        words = [*accounts.words_to_run_as(account), "env", *unset, *server.command]
+        parameters = StdioServerParameters(
+            command=sys.executable,
+            args=["-I", "-S", str(LEASH), str(os.getpid()), *words],
+            env=environment,  # the SDK adds some of ours, which are unset again
+            cwd=home,
+            encoding_error_handler="replace",
+        )
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: ASYNC230 - it never blocks
+            async with stdio_client(parameters, errlog=nowhere) as streams:
+                yield streams
+
+
+@asynccontextmanager
+async def _home(account: accounts.Account | None) -> AsyncIterator[Path]:
+    await asyncio.to_thread(_remove_abandoned_homes)
+    place = Path(tempfile.mkdtemp(prefix=f"{HOME_PREFIX}{os.getpid()}-"))
+    try:
+        yield await asyncio.to_thread(_make_home, place, account)
+    finally:
+        await asyncio.shield(asyncio.to_thread(mirrors.remove, place))
+
+
+def _make_home(place: Path, account: accounts.Account | None) -> Path:
+    """An empty folder of the child's own, in one of ours, so that nobody else can put something in its place."""
+    place.chmod(0o711)
+    home = place / "home"
+    home.mkdir(0o700)
+    if account is not None:
+        os.chown(home, account.uid, account.gid)
+    return home
+
+
+def _remove_abandoned_homes() -> None:
+    """Remove those whose worker was killed; its number is in the name."""
+    for place in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*-*"):
+        worker = place.name.removeprefix(HOME_PREFIX).partition("-")[0]
+        with contextlib.suppress(FileNotFoundError):  # another worker was quicker
+            found = place.lstat()
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if ours and worker.isdigit() and not Path(f"/proc/{worker}").exists():
+                mirrors.remove(place)
 
 
 # --- HTTP --------------------------------------------------------------------------------------------

@@ -108,20 +108,7 @@ def _probed(program: str, uid: int) -> str:
     found = shutil.which(program)
     if found is None:
         return f"The sandbox is missing: {program} is not installed (Debian and Ubuntu: apt-get install bubblewrap)."
-    return account_problem() or seccomp.missing() or _tried()
-
-
-def account_problem() -> str:
-    """Why there is no account that programs may run as, or nothing."""
-    if os.geteuid() != 0:
-        if settings.SANDBOX_UID in (0, os.geteuid()):
-            return ""
-        return "SANDBOX_UID is set, but only a worker that runs as root can start programs as another account. Unset it."
-    if accounts.unprivileged_account(settings.SANDBOX_UID) is None:
-        return "The worker runs as root, and there is no account to run programs as. Set SANDBOX_UID, or start it as another user."
-    if shutil.which("setpriv") is None:
-        return "The worker runs as root and cannot start programs as another account without setpriv (package util-linux)."
-    return ""
+    return accounts.account_problem(settings.SANDBOX_UID) or seccomp.missing() or _tried()
 
 
 def _tried() -> str:
@@ -451,7 +438,8 @@ def _walls(channels: _Channels) -> list[str]:
     """Every namespace its own and none below it, the system read-only, nothing of our environment."""
     return [
         *("nice", "-n", str(NICENESS)),
-        *_as_other_account(),
+        # Never as root, whose processes the kernel does not count, and who may read everything should a wall fall.
+        *accounts.words_to_run_as(accounts.unprivileged_account(settings.SANDBOX_UID)),
         shutil.which(settings.SANDBOX_PROGRAM) or settings.SANDBOX_PROGRAM,
         # Who makes a namespace below this one is its administrator: it could mount memory without end.
         *("--unshare-user", "--disable-userns", "--seccomp", str(channels.filter)),
@@ -474,12 +462,6 @@ def _hidden() -> list[str]:
         if os.path.exists(f"/proc/{name}"):
             words += ["--ro-bind", "/dev/null", f"/proc/{name}"]
     return words
-
-
-def _as_other_account() -> list[str]:
-    """Never as root, whose processes the kernel does not count, and who may read everything should a wall fall."""
-    account = accounts.unprivileged_account(settings.SANDBOX_UID)
-    return [] if account is None else accounts.words_to_run_as(account)
 
 
 def _system() -> list[str]:
