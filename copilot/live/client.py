@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -54,15 +55,38 @@ def on_loop() -> redis.asyncio.Redis:
             retry=AsyncRetry(NoBackoff(), 1),
             retry_on_error=[redis.ConnectionError],
         )
-        _pack_in_c(client.connection_pool)
+        _use_lean_connections(client.connection_pool)
         _loops[loop] = client
     return client
 
 
-def _pack_in_c(pool: redis.asyncio.ConnectionPool) -> None:
-    """redis-py's async connections pack commands in Python, and those that publish have hundreds of arguments."""
-    pack = HiredisRespSerializer().pack
-    pool.connection_class = type("Packing", (pool.connection_class,), {"pack_command": staticmethod(pack)})
+class _LeanConnection(redis.asyncio.Connection):
+    """Send commands quickly, and never lose a cancellation over it.
+
+    redis-py sends every command through `asyncio.wait_for`. That starts a task each time, and in Python 3.11 it swallows
+    a cancellation that arrives while the write is under way: a turn that was stopped at that moment would go on.
+    It also packs commands in Python, and those that publish have hundreds of arguments.
+    """
+
+    pack_command = staticmethod(HiredisRespSerializer().pack)  # type: ignore[assignment]
+
+    async def send_packed_command(
+        self, command: bytes | str | Iterable[bytes], check_health: bool = True
+    ) -> None:
+        timeout, self.socket_timeout = self.socket_timeout, None  # without one, redis-py writes directly
+        try:
+            async with asyncio.timeout(timeout):
+                await super().send_packed_command(command, check_health)
+        except TimeoutError:
+            raise redis.TimeoutError("Timeout writing to socket") from None
+        finally:
+            self.socket_timeout = timeout
+
+
+def _use_lean_connections(pool: redis.asyncio.ConnectionPool) -> None:
+    """Mix the lean connection into whatever class the URL asks for (TCP, TLS or a Unix socket)."""
+    kind = pool.connection_class
+    pool.connection_class = type("LeanConnection", (_LeanConnection, kind), {})
 
 
 def listening() -> redis.asyncio.Redis:
