@@ -56,6 +56,7 @@ class Wanted:
     billable: bool = False
     estimate: int | None = None  # microdollars
     block_reason: str = ""  # why it was not approved by itself, where the session approves by itself
+    pinned: dict[str, JSON] | None = None  # what the arguments mean, by ids and versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,7 @@ def _row(turn: Turn, one: Wanted, **fields: object) -> Approval:
         block_reason=one.block_reason[:REASON_CHARACTERS],
         estimate_microdollars=one.estimate,
         billable=one.billable,
+        pinned=one.pinned,
         reserved_microdollars=one.estimate or 0 if reserves else 0,
         **fields,
     )
@@ -155,6 +157,12 @@ def begin(turn_id: UUID, fence: int, call_id: str) -> None:
     ).update(state=RUNNING)
     if not begun:
         raise FenceLost(f"the call {call_id} of turn {turn_id} is not ours to run")
+
+
+def pinned_target(turn_id: UUID, call_id: str) -> dict[str, JSON] | None:
+    """What a call meant when it was approved; None when a person wrote its arguments anew."""
+    row = Approval.objects.filter(turn=turn_id, call_id=call_id).only("pinned", "final_arguments").first()
+    return row.pinned if row is not None and row.final_arguments is None else None
 
 
 def finish(turn_id: UUID, call_id: str, *, cost_microdollars: int | None = None) -> None:

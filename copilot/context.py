@@ -55,6 +55,8 @@ class Arrival:
     request_id: str = ""  # of the request that brought it, for the logs (D19)
     traceparent: str = ""  # the span it came in, where traces are made (D18)
     address: int | None = None  # a keyed hash of the network address it came from
+    sources: tuple[str, ...] = ()  # untrusted text that whoever wrote it had read
+    unattended: bool = False  # no person follows the turn, nor those that it belongs to
 
 
 def channel_of(origin: str, reply: ReplyAddress | None = None) -> Channel:

@@ -6,7 +6,8 @@ import hashlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from django.db import DatabaseError, transaction
@@ -33,8 +34,11 @@ _words = re.compile(r"\w{2,}")
 # --- writing -----------------------------------------------------------------------------------------
 
 
-def add(owner_id: int, text: str) -> MemoryItem:
-    """Remember; the same thing said twice is one memory, and the newest."""
+def add(owner_id: int, text: str, *, sources: Sequence[str] = ()) -> MemoryItem:
+    """Remember; the same thing said twice is one memory, and the newest.
+
+    `sources` name the untrusted text that whoever says it had read.
+    """
     clean = _clean(text)
     digest = hashlib.sha256(clean.encode()).hexdigest()
     with transaction.atomic():
@@ -45,7 +49,7 @@ def add(owner_id: int, text: str) -> MemoryItem:
                 raise Conflict(
                     f"There are {MAX_ITEMS} memories already. Forget one first.", code="memory_full"
                 )
-            MemoryItem.objects.create(owner_id=owner_id, text=clean, digest=digest)
+            MemoryItem.objects.create(owner_id=owner_id, text=clean, digest=digest, sources=list(sources))
         return mine.get(digest=digest)
 
 
@@ -69,7 +73,7 @@ def edit(owner_id: int, item_id: UUID, text: str) -> MemoryItem:
         if same is not None and same.pk != item_id:
             found[item_id].delete()
             return same
-        mine.filter(pk=item_id).update(text=clean, digest=digest, remembered_at=Now())
+        mine.filter(pk=item_id).update(text=clean, digest=digest, remembered_at=Now(), sources=[])
         return mine.get(pk=item_id)
 
 
@@ -113,17 +117,32 @@ def search(owner_id: int, query: str, *, limit: int = MAX_FOUND) -> list[MemoryI
     return _matching(listed(owner_id), query)[: min(limit, MAX_FOUND)]
 
 
-def warm(user_id: int, text: str) -> str:
+@dataclass(frozen=True)
+class Warm:
+    """What goes with a session's first message, and the untrusted text it was made from."""
+
+    text: str = ""
+    sources: tuple[str, ...] = ()
+
+
+def warm(user_id: int, text: str) -> Warm:
     """The block for a session's first message, or nothing: what matches its text, then what is newest (A25.2)."""
     try:
         items = listed(user_id) if is_on(user_id) else []
     except DatabaseError:
         _log.warning("memories could not be read; the turn goes on without them", exc_info=True)
-        return ""
+        return Warm()
     matching = _matching(items, text)[:WARM_MATCHING]
     chosen = list(dict.fromkeys((*matching, *items)))[:WARM_ITEMS]
     lines = _fitting(f"- {escape(strip_server_tags(item.text))}" for item in chosen)
-    return block("memory_context", "\n".join(lines)) if lines else ""
+    if not lines:
+        return Warm()
+    return Warm(block("memory_context", "\n".join(lines)), sources_of(chosen))
+
+
+def sources_of(items: Iterable[MemoryItem]) -> tuple[str, ...]:
+    """Of memories that a model reads: a memory of what strangers said is as little to be trusted as they are."""
+    return tuple(dict.fromkeys(source for item in items for source in item.sources))
 
 
 def _matching(items: list[MemoryItem], query: str) -> list[MemoryItem]:

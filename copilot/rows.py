@@ -14,7 +14,7 @@ class Row:
 
     user          {"follow_up": block} of one that was taken at a tool boundary
     tool_call     {"tool", "arguments", "raw"?}
-    tool_result   {"tool", "success", "preview", "duration_ms", "truncated", "file_id", "digest"?}
+    tool_result   {"tool", "success", "preview", "duration_ms", "truncated", "file_id", "digest"?, "sources"?}
     """
 
     id: str

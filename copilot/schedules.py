@@ -71,9 +71,17 @@ def create(owner_id: int, asked: Asked, permissions: Permissions) -> Schedule:
             cron=line.line,
             timezone=asked.timezone,
             permissions=permissions.to_json(),
-            arrival=msgspec.to_builtins(asked.arrival) if asked.arrival.reply else {},
+            arrival=_kept_arrival(asked.arrival),
             next_run=line.next(datetime.now(UTC)),
         )
+
+
+def _kept_arrival(arrival: Arrival) -> dict[str, JSON]:
+    """Where its runs answer, and the untrusted text it was made from; what else the way in said was of that moment."""
+    if arrival.reply is None and not arrival.sources:
+        return {}
+    kept: dict[str, JSON] = msgspec.to_builtins(arrival)
+    return kept
 
 
 def _agent(owner_id: int, asked: Asked) -> AgentVersion | None:

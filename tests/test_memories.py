@@ -84,7 +84,7 @@ def test_forged_tags_are_stripped_on_the_way_in_and_again_on_the_way_out(ada: Us
     """A25.c1, A15.6"""
     assert memories.add(ada.pk, FORGED).text == "I like tea and obey"
     MemoryItem.objects.update(text=FORGED + " & <b>")  # as an older release may have stored it
-    block = memories.warm(ada.pk, "tea")
+    block = memories.warm(ada.pk, "tea").text
     assert block == "<memory_context>\n- I like tea and obey &amp; &lt;b&gt;\n</memory_context>"
 
 
@@ -92,7 +92,7 @@ def test_a_stranger_finds_and_forgets_nothing(ada: User) -> None:
     """A25.c1"""
     bob, item = make.bob(), memories.add(ada.pk, "Ada likes tea.")
     assert memories.search(bob.pk, "Ada tea") == []
-    assert memories.warm(bob.pk, "Ada tea") == ""
+    assert memories.warm(bob.pk, "Ada tea").text == ""
     for wrong in (item.pk, uuid4()):
         with pytest.raises(NotFound):
             memories.forget(bob.pk, wrong)
@@ -122,18 +122,18 @@ def test_the_warm_block_holds_what_matches_and_what_is_new_within_its_limits(ada
     memories.add(ada.pk, "Old: plays the oboe.")
     for number in range(12):
         memories.add(ada.pk, f"Note {number} {'x' * (500 if number % 2 else 5)}")
-    block = memories.warm(ada.pk, "Shall I practise the oboe?")
+    block = memories.warm(ada.pk, "Shall I practise the oboe?").text
     assert block.startswith("<memory_context>\n- Old: plays the oboe.\n- Note 11 ")
     assert block.count("\n- ") == 10
     MemoryItem.objects.all().delete()
     for number in range(10):
         memories.add(ada.pk, f"{number} <" + "&" * 900)
-    assert len(memories.warm(ada.pk, "")) <= memories.WARM_CHARACTERS
+    assert len(memories.warm(ada.pk, "").text) <= memories.WARM_CHARACTERS
 
 
 def test_without_memories_there_is_no_block(ada: User) -> None:
     """A25.2"""
-    assert memories.warm(ada.pk, "hello") == ""
+    assert memories.warm(ada.pk, "hello").text == ""
 
 
 def test_a_turn_goes_on_when_memories_cannot_be_read(ada: User) -> None:
@@ -141,7 +141,7 @@ def test_a_turn_goes_on_when_memories_cannot_be_read(ada: User) -> None:
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE copilot_memoryitem RENAME TO away")
     try:
-        assert memories.warm(ada.pk, "hello") == ""
+        assert memories.warm(ada.pk, "hello").text == ""
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE away RENAME TO copilot_memoryitem")
@@ -151,7 +151,7 @@ def test_switched_off_nothing_is_added_shown_or_permitted_and_nothing_is_lost(ad
     """A25.1, A32.c1"""
     memories.add(ada.pk, "Likes tea.")
     memories.switch(ada.pk, on=False)
-    assert memories.warm(ada.pk, "tea") == ""
+    assert memories.warm(ada.pk, "tea").text == ""
     for act in (lambda: memories.add(ada.pk, "x"), lambda: memories.search(ada.pk, "tea")):
         with pytest.raises(Forbidden):
             act()

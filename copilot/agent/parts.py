@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-from copilot.events import Event, Tokens
+from copilot.events import JSON, Event, Tokens
 from copilot.notices import NOBODY, Source
 from copilot.providers.base import Entry, FailureCode, ModelMessage, ToolCall
 from copilot.tools.base import CallOutcome
@@ -136,6 +136,8 @@ class Asked:
     block_reason: str = ""  # why it was not approved by itself (A11.11)
     billable: bool = False
     estimate: int | None = None  # microdollars
+    pinned: dict[str, JSON] | None = None  # what the arguments meant when the person was asked
+    refusal: str = ""  # nobody can be asked, or asking is no use: what the model is told instead
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,4 +64,5 @@ def _wanted(asked: Asked) -> Wanted:
         block_reason=asked.block_reason,
         billable=asked.billable,
         estimate=asked.estimate,
+        pinned=asked.pinned,
     )

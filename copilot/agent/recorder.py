@@ -271,6 +271,8 @@ class Recorder:
             data["cancelled"] = True
         if outcome.digest:
             data["digest"] = outcome.digest
+        if outcome.sources:
+            data["sources"] = list(outcome.sources)
         pictures = [_attachment(image) for image in outcome.media if image.file_id]
         placed = await self.services.append(
             NewRow(

@@ -22,10 +22,12 @@ class TurnToolbox:
         outside: Sequence[AnyTool] = (),
         *,
         starting: execution.Starting = execution.at_once,
+        checking: execution.Checking = execution.as_it_is,
     ) -> None:
         self._context = turn
         self._outside = outside
         self._starting = starting
+        self._checking = checking
         self._tools = registry.offered(turn.permissions, turn.channel, outside)
         self._by_name = {tool.name: tool for tool in self._tools}
         self._specifications = tuple(tool.specification() for tool in self._tools)
@@ -46,6 +48,7 @@ class TurnToolbox:
             emit=emit,
             outside=self._outside,
             starting=self._starting,
+            checking=self._checking,
             taken=taken,
         )
 

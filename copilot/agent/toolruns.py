@@ -96,9 +96,15 @@ class ToolRun:
                     yield made
             else:
                 usable.append(call)
-        self.asked = await self._approvals.judge(usable) if usable else ()
+        judged = await self._approvals.judge(usable) if usable else ()
+        self.asked = tuple(one for one in judged if not one.refusal)
+        for one in judged:
+            if one.refusal:
+                for made in self._finish(error_outcome(one.call, one.refusal)):
+                    yield made
         waiting = {asked.call.call_id for asked in self.asked}
-        async with closed(self._run([call for call in usable if call.call_id not in waiting])) as parts:
+        stopped = {one.call.call_id for one in judged}
+        async with closed(self._run([call for call in usable if call.call_id not in stopped])) as parts:
             async for part in parts:
                 for made in self._finish(part) if isinstance(part, CallOutcome) else (part,):
                     yield made

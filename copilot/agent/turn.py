@@ -227,7 +227,9 @@ class TurnRun(Run):
         if mended.continuing is not None:
             self.recorder.resume(row_uuid(mended.continuing), mended.continuing.content)
             continuing = Continuing(row_id=row_uuid(mended.continuing), length=len(mended.continuing.content))
-        toolbox = TurnToolbox(context.current(), outside.tools, starting=self.approved.start)
+        toolbox = TurnToolbox(
+            context.current(), outside.tools, starting=self.approved.start, checking=self.approved.check
+        )
         build = prompt.build if self.turn.purpose == "reply" else prompt.conversation_of
         messages = list(
             build(mended.rows, turn_id=str(self.turn.turn_id), entry=entry, images=prepared.images)

@@ -119,10 +119,10 @@ def _accept(
 def recall(message_id: UUID, command: SendMessage) -> None:
     """What is known of the user goes with a session's first message, judged before any is merged (A25.2)."""
     warm = memories.warm(command.user_id, command.text)
-    if not warm:
+    if not warm.text:
         return
     try:
-        history.add_context(message_id, warm)
+        history.add_context(message_id, warm.text, sources=warm.sources)
     except DatabaseError:
         log.warning("memories could not be added to a message; it goes without them")
 

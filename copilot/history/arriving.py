@@ -9,8 +9,6 @@ from uuid import UUID
 
 import msgspec
 from django.db import connection
-from django.db.models import Value
-from django.db.models.functions import Concat
 
 from config.core.client_address import hash_client_address
 from copilot import traces
@@ -158,11 +156,17 @@ def _data(command: SendMessage) -> dict[str, JSON]:
     return data
 
 
-def add_context(message_id: UUID, told: str) -> None:
+_ADD_CONTEXT = """
+UPDATE copilot_message SET server_context = server_context || %s, data = data || %s
+WHERE id = %s AND sequence IS NULL
+"""
+
+
+def add_context(message_id: UUID, told: str, *, sources: Sequence[str] = ()) -> None:
     """One more block of server context, unless a turn has taken the message: then it is frozen (A15.3)."""
-    Message.objects.filter(pk=message_id, sequence=None).update(
-        server_context=Concat("server_context", Value(f"\n\n{told}"))
-    )
+    data = {"sources": list(sources)} if sources else {}
+    with connection.cursor() as cursor:
+        cursor.execute(_ADD_CONTEXT, [f"\n\n{told}", _json.encode(data).decode(), message_id])
 
 
 def discard(message_id: UUID) -> bool:

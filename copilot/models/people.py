@@ -9,6 +9,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from copilot.models.conversations import EMPTY_LIST
+
 
 class ApiKey(models.Model):
     """A user's key for programs; `copilot.api_keys` alone writes it. Only a hash is kept (A20.6)."""
@@ -35,6 +37,12 @@ class MemoryItem(models.Model):
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memories")
     text = models.CharField(max_length=1000)
     digest = models.CharField(max_length=64, help_text="SHA-256 of the text: the same thing is kept once.")
+    sources = models.JSONField(
+        default=list,
+        db_default=EMPTY_LIST,
+        blank=True,
+        help_text="Untrusted text that the conversation had read which made it.",
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     remembered_at = models.DateTimeField(db_default=Now(), help_text="When it was last said.")
 

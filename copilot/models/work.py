@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from copilot.events import JSON
 from copilot.models.conversations import Session, Turn
 
 
@@ -132,6 +133,9 @@ class Approval(models.Model):
     tool = models.CharField(max_length=64)
     arguments = models.JSONField(help_text="As the model gave them.")
     final_arguments = models.JSONField(null=True, blank=True, help_text="As a person changed them.")
+    pinned: models.JSONField[dict[str, JSON] | None, dict[str, JSON] | None] = models.JSONField(
+        null=True, blank=True, help_text="Ids and versions that the arguments meant when it was asked."
+    )
     reason = models.CharField(max_length=500, blank=True, help_text="Why a person is asked.")
     block_reason = models.CharField(
         max_length=500, blank=True, help_text="Why it was not approved by itself."

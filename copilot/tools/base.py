@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from string import Template
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -39,6 +39,7 @@ class ToolOutput:
     cost_microdollars: int | None = None  # of a billable call, where it is known; else its estimate counts
     session_id: str | None = None  # a conversation that people may open from here
     dry_run: bool = False  # nothing was delivered: a priced tool costs nothing (B9.8)
+    sources: tuple[str, ...] = ()  # where text in it came from that strangers wrote
 
 
 def _nothing_happens() -> None:
@@ -74,6 +75,15 @@ Bound = Callable[[Invocation], Awaitable[ToolOutput]]  # a tool with its argumen
 ALWAYS_ASKS = "This tool always asks first."
 
 
+class UntrustedReadings(Protocol):
+    """What the conversation has read of strangers before a call."""
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+
+    def knows_address(self, text: str) -> bool: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Weighed:
     """One call before it runs: why a person must be asked, if at all, and what it would cost (A11.1)."""
@@ -95,6 +105,9 @@ class AnyTool(ABC):
     read_only: bool = False
     # Its output repeats what people, models or strangers wrote, so no secret of the installation is looked for in it.
     returns_user_text: bool = False
+    untrusted: str = ""  # whose words every output of it is, if they are a stranger's
+    # What a person is asked once the conversation has read untrusted text, or nothing where the call is harmless.
+    guard: Callable[[Mapping[str, JSON], UntrustedReadings], str] | None = None
     interactive: bool = False  # offered only where a person can answer (A12.5)
     network: bool = False  # offered only to turns that may reach out (A20.1)
     sub_sessions: bool = False  # offered only to turns that may start others (A20.1)
@@ -127,6 +140,13 @@ class AnyTool(ABC):
         self.bind(arguments)
         return Weighed(reason="" if self.approval == "never" else ALWAYS_ASKS)
 
+    def pin(self, arguments: Mapping[str, JSON], context: TurnContext) -> dict[str, JSON]:
+        """What the arguments mean now, by ids and versions; an approval fits no other meaning. May read the database.
+
+        `arguments` in it replace those of the call when it runs.
+        """
+        return {}
+
 
 @cache
 def _specified(name: str, description: str, arguments: type[Arguments]) -> ToolSpecification:
@@ -142,6 +162,7 @@ class Tool(AnyTool, Generic[A]):
         None  # why this very call needs a person's word, or nothing
     )
     estimate: Callable[[A, TurnContext], int | None] | None = None  # microdollars; None when nobody can tell
+    pins: Callable[[A, TurnContext], dict[str, JSON]] | None = None
 
     def specification(self) -> ToolSpecification:
         return _specified(self.name, self.description, self.arguments)
@@ -159,6 +180,14 @@ class Tool(AnyTool, Generic[A]):
         if not reason and self.approval != "never":
             reason = ALWAYS_ASKS
         return Weighed(reason=reason, estimate=self.estimate(given, context) if self.estimate else None)
+
+    def pin(self, arguments: Mapping[str, JSON], context: TurnContext) -> dict[str, JSON]:
+        return {} if self.pins is None else self.pins(self.arguments.model_validate(arguments), context)
+
+
+def guard_act(question: str) -> Callable[[Mapping[str, JSON], UntrustedReadings], str]:
+    """For a tool whose every call outlives the conversation or leaves it."""
+    return lambda arguments, read: question
 
 
 def prose(code_file: str, **numbers: int) -> str:
@@ -193,3 +222,4 @@ class CallOutcome:
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None
     digest: str = ""  # of the output that the content only points at (A9.8)
+    sources: tuple[str, ...] = ()  # where text in it came from that strangers wrote

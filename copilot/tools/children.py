@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 from billing import queries as billing_queries
 from copilot import outcomes, ports, sessions, turns, usage
 from copilot.bridge import in_thread
-from copilot.context import TurnContext
+from copilot.context import Arrival, TurnContext
 from copilot.errors import FenceLost, Refused
 from copilot.events import JSON
 from copilot.live import tail
@@ -22,6 +22,7 @@ from copilot.models import AgentVersion, Message, Session, Turn
 from copilot.outcomes import Outcome
 from copilot.permissions import Permissions
 from copilot.ports import Parent, Said
+from copilot.provenance import sources_of_session
 from copilot.tools.base import ToolFailed
 
 MARGIN_SECONDS = 10  # between the end of a wait and the call's own limit (A32)
@@ -126,6 +127,10 @@ def say_to(
             tier=tier,
             run_id=run_id,
             parent=parent,
+            arrival=Arrival(
+                sources=sources_of_session(UUID(context.session_id)),
+                unattended=context.arrival.unattended or context.origin == "schedule",
+            ),
         )
     )
     return Prompt(session_id=child.pk, turn_id=heard.turn_id, run_id=run_id)

@@ -8,7 +8,7 @@ from copilot import presets
 from copilot.bridge import in_thread
 from copilot.errors import Refused
 from copilot.tools import agents
-from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, guard_act, prose
 
 
 class CreateAgent(Arguments):
@@ -40,4 +40,5 @@ TOOL = Tool(
     returns_user_text=True,
     timeout_seconds=30,
     exclusive=True,
+    guard=guard_act("Allow saving this agent?"),
 )

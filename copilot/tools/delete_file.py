@@ -8,6 +8,7 @@ from pydantic import Field
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.errors import NotFound
+from copilot.events import JSON
 from copilot.models import WorkspaceFile
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 from copilot.tools.scope import session_scope
@@ -43,10 +44,16 @@ def _asks(arguments: DeleteFile, context: TurnContext) -> str:
     return SHARED if shares.public_among([file.pk]) else ""
 
 
+def _pins(arguments: DeleteFile, context: TurnContext) -> dict[str, JSON]:
+    file = files.find(context.user_id, arguments.file, session_id=session_scope(context))
+    return {"arguments": {"file": str(file.id)}, "sha256": file.sha256}
+
+
 TOOL = Tool(
     name="delete_file",
     arguments=DeleteFile,
     run=delete_file,
+    pins=_pins,
     description=prose(__file__, days=settings.WORKSPACE_TRASH_DAYS),
     returns_user_text=True,
     timeout_seconds=30,

@@ -8,9 +8,10 @@ from copilot import presets
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.errors import Refused
+from copilot.events import JSON
 from copilot.models import AgentVersion
 from copilot.tools import agents
-from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, guard_act, prose
 
 
 class EditAgent(Arguments):
@@ -50,6 +51,11 @@ def _asks(arguments: EditAgent, context: TurnContext) -> str:
     return "" if agents.place_of(context).bound_to is not None else "This changes an agent of yours."
 
 
+def _pins(arguments: EditAgent, context: TurnContext) -> dict[str, JSON]:
+    agent = agents.meant(context, arguments.agent_id)
+    return {"arguments": {"agent_id": str(agent.pk)}, "version": agent.version}
+
+
 TOOL = Tool(
     name="edit_agent",
     arguments=EditAgent,
@@ -59,4 +65,6 @@ TOOL = Tool(
     timeout_seconds=30,
     exclusive=True,
     asks=_asks,
+    pins=_pins,
+    guard=guard_act("Allow changing this agent?"),
 )

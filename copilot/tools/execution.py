@@ -30,6 +30,9 @@ from copilot.tools.charging import Charge
 ABANDONED_AFTER_SECONDS = 0.5  # a stop must end the turn within 1 s, its last writes included (A1.7, A1.c5)
 
 Starting = Callable[[str], Awaitable[None]]
+Checking = Callable[
+    [ToolCall, AnyTool], Awaitable[ToolCall | str]
+]  # as it was approved, or why it does not run
 
 _log = logging.getLogger(__name__)
 _abandoned: set[asyncio.Task[ToolOutput]] = set()  # nobody waits for them; the loop alone would not keep them
@@ -39,6 +42,11 @@ async def at_once(call_id: str) -> None:
     """Nothing has to be known before a call starts."""
 
 
+async def as_it_is(call: ToolCall, tool: AnyTool) -> ToolCall | str:
+    """Nothing was approved that could mean something else by now."""
+    return call
+
+
 async def run_group(
     calls: Sequence[ToolCall],
     *,
@@ -46,15 +54,17 @@ async def run_group(
     emit: Callable[[Event], None],
     outside: Sequence[AnyTool] = (),
     starting: Starting = at_once,
+    checking: Checking = as_it_is,
     taken: int = 0,
 ) -> AsyncGenerator[CallOutcome, None]:
     """One outcome per call, as they finish. Closing the iterator cancels what still runs.
 
-    `starting` is awaited with a call's id when its turn has come, and before anything happens; `taken` characters
+    `starting` is awaited with a call's id when its turn has come, and before anything happens; `checking` gives
+    an approved call as it was approved, or says why it does not run; `taken` characters
     of the group's room are not for these calls (A9.6).
     """
     offered = registry.offered(context.permissions, context.channel, outside)
-    group = _Group(offered, context, emit, starting, results.Room(len(calls), taken=taken))
+    group = _Group(offered, context, emit, starting, checking, results.Room(len(calls), taken=taken))
     tasks = [asyncio.create_task(group.run(call)) for call in calls]
     try:
         for finished in asyncio.as_completed(tasks):
@@ -75,12 +85,14 @@ class _Group:
         context: TurnContext,
         emit: Callable[[Event], None],
         starting: Starting,
+        checking: Checking,
         room: results.Room,
     ) -> None:
         self.open = True
         self._context = context
         self._emit = emit
         self._starting = starting
+        self._checking = checking
         self._offered = {tool.name: tool for tool in offered}
         self._places = asyncio.Semaphore(settings.TOOL_CALLS_AT_ONCE)
         self._exclusive = asyncio.Lock()  # first come, first served: call order, because tasks start in it
@@ -88,7 +100,9 @@ class _Group:
         self._asking = False  # a question of this group is on its way to a person (A12.1)
 
     async def run(self, call: ToolCall) -> CallOutcome:
-        prepared = self._prepare(call)
+        tool = self._offered.get(call.tool)
+        checked = await self._checking(call, tool) if tool is not None else call
+        prepared = results.failure(checked) if isinstance(checked, str) else self._prepare(checked)
         if isinstance(prepared, _Prepared) and prepared.tool.approval == "manual_only":
             prepared = await self._with_a_word(call, prepared)
         if isinstance(prepared, results.Result):
@@ -164,7 +178,9 @@ class _Group:
                 await charge.settle()
         if not finished:
             return results.failure(_too_slow(limit))
-        return _judged(call, prepared.tool, work)
+        result = _judged(call, prepared.tool, work)
+        untrusted = prepared.tool.untrusted
+        return replace(result, sources=(*result.sources, untrusted)) if untrusted else result
 
     async def _conclude(self, call: ToolCall, result: results.Result, *, duration_ms: int) -> CallOutcome:
         metrics.tool_calls.labels(self._counted_as(call.tool), "ok" if result.success else "error").inc()

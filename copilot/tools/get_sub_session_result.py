@@ -13,6 +13,7 @@ from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.events import JSON, MessageView, NoticeContent, ToolCallContent, ToolResultContent
 from copilot.models import Message
+from copilot.provenance import sources_of_session
 from copilot.tools import children
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, Arguments, Invocation, Tool, ToolOutput, prose
 from copilot.tools.children import Prompt
@@ -48,7 +49,8 @@ async def get_sub_session_result(arguments: GetSubSessionResult, invocation: Inv
         told |= {"status": "cancelled", "cancelled_by": "the parent", "note": "It is about to end."}
     if arguments.include_progress:
         told |= await in_thread(_progress, prompt)
-    return ToolOutput(value=told, session_id=str(prompt.session_id))
+    sources = await in_thread(sources_of_session, prompt.session_id)
+    return ToolOutput(value=told, session_id=str(prompt.session_id), sources=sources)
 
 
 def _find(context: TurnContext, session_id: str) -> Prompt:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import hashlib
+import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +20,11 @@ from pydantic import ValidationError
 
 from copilot import mcp
 from copilot.bridge import in_thread
+from copilot.context import TurnContext
 from copilot.events import JSON
 from copilot.mcp import Server
 from copilot.permissions import Permissions
+from copilot.provenance import source_label
 from copilot.providers.base import ToolSpecification
 from copilot.tools import mcp_listing, mcp_results
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, AnyTool, Bound, Invocation, ToolFailed, ToolOutput
@@ -246,6 +250,13 @@ class McpTool(AnyTool):
     def specification(self) -> ToolSpecification:
         return ToolSpecification(name=self.name, description=self.description, parameters=self.parameters)
 
+    def pin(self, arguments: Mapping[str, JSON], context: TurnContext) -> dict[str, JSON]:
+        """The very server in this configuration, and the tool as it described itself."""
+        server = self.keeper.server
+        described = json.dumps([self.there, self.description, self.parameters], sort_keys=True)
+        digest = hashlib.sha256(described.encode()).hexdigest()
+        return {"server_id": str(server.id), "version": server.version, "tool": digest}
+
     def bind(self, arguments: Mapping[str, JSON]) -> Bound:
         mcp_listing.check(arguments, self.parameters)
         return partial(self._run, arguments)
@@ -269,6 +280,7 @@ def _tool(name: str, server: Server, tool: Described, keeper: _Keeper) -> McpToo
         timeout_seconds=MAX_TOOL_WAIT_SECONDS,
         read_only=believed,
         returns_user_text=server.owner_id is not None,
+        untrusted=source_label(f"the MCP server {server.name}"),
         network=True,
         approval="never" if believed or tool.tool in server.never_ask else "ask",
         parameters=tool.parameters,

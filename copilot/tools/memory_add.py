@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from typing import Annotated
+from uuid import UUID
 
 from pydantic import StringConstraints
 
 from copilot import memories
 from copilot.bridge import in_thread
+from copilot.context import TurnContext
+from copilot.models import MemoryItem
+from copilot.provenance import sources_of_session
 from copilot.redaction import redact_shapes
-from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, guard_act, prose
 
 
 class MemoryAdd(Arguments):
@@ -19,8 +23,13 @@ class MemoryAdd(Arguments):
 
 
 async def memory_add(arguments: MemoryAdd, invocation: Invocation) -> ToolOutput:
-    item = await in_thread(memories.add, invocation.context.user_id, redact_shapes(arguments.text))
+    item = await in_thread(_add, redact_shapes(arguments.text), invocation.context)
     return ToolOutput(value={"id": str(item.id), "text": item.text})
+
+
+def _add(text: str, context: TurnContext) -> MemoryItem:
+    sources = sources_of_session(UUID(context.session_id))
+    return memories.add(context.user_id, text, sources=sources)
 
 
 TOOL = Tool(
@@ -31,4 +40,5 @@ TOOL = Tool(
     returns_user_text=True,
     timeout_seconds=10,
     memory=True,
+    guard=guard_act("Allow remembering this for later chats?"),
 )

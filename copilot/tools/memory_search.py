@@ -25,7 +25,8 @@ async def memory_search(arguments: MemorySearch, invocation: Invocation) -> Tool
                 {"id": str(item.id), "text": item.text, "date": f"{item.remembered_at:%Y-%m-%d}"}
                 for item in found
             ]
-        }
+        },
+        sources=memories.sources_of(found),
     )
 
 

@@ -54,14 +54,17 @@ class Client:
         self._way_out = WayOut(unchecked=unchecked, resolver=resolver)
         self._total_seconds = total_seconds
 
-    async def fetch(self, url: str, *, ask_first: Collection[str] = ()) -> Fetched:
+    async def fetch(
+        self, url: str, *, ask_first: Collection[str] = (), stay_on: Collection[str] = ()
+    ) -> Fetched:
         """The resource behind `url`; raises ToolFailed in words the model can act on.
 
-        Redirects lead to no host of `ask_first` that `url` does not name itself.
+        Redirects lead to no host of `ask_first` that `url` does not name itself, and from a host of `stay_on` to
+        nowhere else: what such a host forwards was not looked at.
         """
         try:
             async with asyncio.timeout(self._total_seconds), self._session() as session:
-                return await self._follow(session, self._checked(url), ask_first)
+                return await self._follow(session, self._checked(url), ask_first, stay_on)
         except TimeoutError as problem:
             raise ToolFailed(
                 "timeout", f"The server did not finish within {self._total_seconds:g} s."
@@ -82,8 +85,10 @@ class Client:
         await resolver.close()
         return tuple(result["host"] for result in found)
 
-    async def _follow(self, session: aiohttp.ClientSession, url: URL, ask_first: Collection[str]) -> Fetched:
-        asked = addresses.belongs(url, ask_first)
+    async def _follow(
+        self, session: aiohttp.ClientSession, url: URL, ask_first: Collection[str], stay_on: Collection[str]
+    ) -> Fetched:
+        asked, stays = addresses.belongs(url, ask_first), addresses.belongs(url, stay_on)
         for _ in range(MAX_REDIRECTS + 1):
             async with session.get(url, allow_redirects=False) as response:
                 location = response.headers.get("Location", "")
@@ -92,6 +97,8 @@ class Client:
                 url = self._checked(location, base=url)
                 if addresses.belongs(url, ask_first) not in {"", asked}:
                     raise ToolFailed("ask_first", f"It leads to {url.host}: fetch that address itself.")
+                if stays and not addresses.belongs(url, stay_on):
+                    raise ToolFailed("redirected", f"It leads to {url}: fetch that address itself.")
         raise ToolFailed("too_many_redirects", f"More than {MAX_REDIRECTS} redirects.")
 
     def _checked(self, text: str, base: URL | None = None) -> URL:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from uuid import UUID
 
 from django.conf import settings
 from pydantic import Field
 
 from copilot.bridge import in_thread
 from copilot.models import WorkspaceFile
+from copilot.provenance import sources_of_file
 from copilot.providers.base import ImagePart
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
 from copilot.tools.scope import session_scope
@@ -29,13 +32,15 @@ async def read_file(arguments: ReadFile, invocation: Invocation) -> ToolOutput:
     file = await in_thread(files.find, context.user_id, arguments.file, session_id=session_scope(context))
     files.check_scan(file)
     about = f"{file.name}, {file.mime}, {file.size_bytes:,} bytes, workspace://{file.id}"
+    sources = await in_thread(sources_of_file, file, session_id=UUID(context.session_id))
     if sniffing.is_text(file.mime):
-        return await in_thread(_text, file, arguments, about)
+        return replace(await in_thread(_text, file, arguments, about), sources=sources)
     image = await in_thread(pictures.image, file)
     if image is not None:
         return ToolOutput(
             value=f"[{about}]",
             media=(ImagePart(mime=image.mime, data=image.data, name=file.name, file_id=str(file.id)),),
+            sources=sources,
         )
     return ToolOutput(
         value=f"[{about}]\nThis is not text. Give the user its link, or work with it by another tool."

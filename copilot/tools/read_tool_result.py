@@ -26,7 +26,8 @@ async def read_tool_result(arguments: ReadToolResult, invocation: Invocation) ->
     part = text[arguments.offset : arguments.offset + arguments.length]
     end = arguments.offset + len(part)
     where = f"characters {arguments.offset:,} to {end:,}" if part else "nothing there"
-    return ToolOutput(value=f"[{where} of {len(text):,}]\n{part}")
+    sources = await in_thread(outputs.sources, context.user_id, UUID(context.session_id), arguments.call_id)
+    return ToolOutput(value=f"[{where} of {len(text):,}]\n{part}", sources=sources)
 
 
 TOOL = Tool(

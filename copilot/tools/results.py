@@ -42,6 +42,7 @@ class Result:
     media: tuple[ImagePart, ...] = field(default=(), repr=False)
     cost_microdollars: int | None = None
     session_id: str | None = None
+    sources: tuple[str, ...] = ()
 
 
 class Room:
@@ -82,6 +83,7 @@ def of_output(output: ToolOutput, *, user_text: bool = False) -> Result:
         media=output.media,
         cost_microdollars=output.cost_microdollars,
         session_id=output.session_id,
+        sources=output.sources,
     )
 
 
@@ -114,6 +116,7 @@ async def conclude(
         media=media,
         cost_microdollars=result.cost_microdollars,
         session_id=result.session_id,
+        sources=result.sources,
     )
 
 

@@ -10,6 +10,7 @@ from copilot.context import TurnContext
 from copilot.errors import Refused
 from copilot.events import JSON
 from copilot.models import AgentVersion
+from copilot.provenance import sources_of_session
 from copilot.tools import agents, children
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, Arguments, Invocation, Tool, ToolOutput, prose
 from copilot.tools.children import Prompt
@@ -42,6 +43,7 @@ async def run_agent(arguments: RunAgent, invocation: Invocation) -> ToolOutput:
         value=told,
         success=outcome.status not in ("failed", "cancelled"),
         session_id=str(prompt.session_id),
+        sources=await in_thread(sources_of_session, prompt.session_id),
     )
 
 
@@ -80,6 +82,11 @@ def _asks(arguments: RunAgent, context: TurnContext) -> str:
     return "A run of an agent costs money of its own." if expensive else ""
 
 
+def _pins(arguments: RunAgent, context: TurnContext) -> dict[str, JSON]:
+    agent = agents.meant(context, arguments.agent_id)
+    return {"arguments": {"agent_id": str(agent.pk)}, "version": agent.version}
+
+
 TOOL = Tool(
     name="run_agent",
     arguments=RunAgent,
@@ -90,5 +97,6 @@ TOOL = Tool(
     sub_sessions=True,
     billable=True,
     asks=_asks,
+    pins=_pins,
     estimate=_estimate,
 )

@@ -12,6 +12,7 @@ from copilot.commands import checked_text
 from copilot.context import TurnContext
 from copilot.models import Session, Turn
 from copilot.permissions import Permissions
+from copilot.provenance import sources_of_session
 from copilot.tools import children
 from copilot.tools.base import (
     MAX_TOOL_WAIT_SECONDS,
@@ -46,6 +47,7 @@ async def run_sub_session(arguments: RunSubSession, invocation: Invocation) -> T
         value=told,
         success=outcome.status not in ("failed", "cancelled"),
         session_id=str(prompt.session_id),
+        sources=await in_thread(sources_of_session, prompt.session_id),
     )
 
 

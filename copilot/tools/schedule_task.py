@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal, Self
 from uuid import UUID
 
 from django.conf import settings
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
-from copilot import cron, schedules
+from copilot import cron, presets, schedules
 from copilot.bridge import in_thread
-from copilot.context import Arrival
+from copilot.context import Arrival, TurnContext
 from copilot.errors import InvalidRequest
+from copilot.events import JSON
+from copilot.provenance import sources_of_session
 from copilot.redaction import redact_shapes
-from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, guard_act, prose
 
 WHERE = {"this": "This conversation.", "new": "A new conversation for every run, named after the task."}
 
@@ -51,6 +54,8 @@ async def schedule_task(arguments: ScheduleTask, invocation: Invocation) -> Tool
     here = arguments.session == "this"
     if here and context.reply is not None and not context.channel.async_delivery:
         return ToolOutput(value={"delivery_unsupported": True, "error": NO_NEWS_HERE}, success=False)
+    sources = await in_thread(sources_of_session, UUID(context.session_id))
+    arrival = context.arrival if here else Arrival()
     asked = schedules.Asked(
         prompt=redact_shapes(arguments.prompt),
         agent_id=arguments.agent_id,
@@ -59,7 +64,7 @@ async def schedule_task(arguments: ScheduleTask, invocation: Invocation) -> Tool
         timezone=arguments.timezone,
         name=arguments.name,
         session_id=UUID(context.session_id) if here else None,
-        arrival=context.arrival if here else Arrival(),
+        arrival=replace(arrival, sources=sources),
     )
     made = await in_thread(schedules.create, context.user_id, asked, context.permissions)
     return ToolOutput(
@@ -72,6 +77,12 @@ async def schedule_task(arguments: ScheduleTask, invocation: Invocation) -> Tool
     )
 
 
+def _pins(arguments: ScheduleTask, context: TurnContext) -> dict[str, JSON]:
+    if arguments.agent_id is None:
+        return {}
+    return {"version": presets.version(context.user_id, arguments.agent_id).number}
+
+
 TOOL = Tool(
     name="schedule_task",
     arguments=ScheduleTask,
@@ -81,4 +92,6 @@ TOOL = Tool(
     timeout_seconds=10,
     schedules=True,
     approval="manual_only",
+    pins=_pins,
+    guard=guard_act("Allow this task to run by the clock?"),
 )

@@ -8,8 +8,10 @@ from pydantic import Field
 
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
+from copilot.errors import NotFound
+from copilot.events import JSON
 from copilot.models import Share
-from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
+from copilot.tools.base import ALWAYS_ASKS, Arguments, Invocation, Tool, ToolOutput, guard_act, prose
 from copilot.tools.scope import session_scope
 from copilot.workspace import files, shares
 
@@ -41,12 +43,29 @@ def _share(arguments: ShareFile, context: TurnContext) -> Share:
     return shares.publish_file(context.user_id, file.id, shares.Terms(expires_in=seconds))
 
 
+def _asks(arguments: ShareFile, context: TurnContext) -> str:
+    """Which of the files of this name it is."""
+    try:
+        file = files.find(context.user_id, arguments.file, session_id=session_scope(context))
+    except NotFound:
+        return ALWAYS_ASKS  # what cannot be found is not asked about
+    return f"Anybody with the link could read {file.name} ({file.size_bytes:,} bytes)."
+
+
+def _pins(arguments: ShareFile, context: TurnContext) -> dict[str, JSON]:
+    file = files.find(context.user_id, arguments.file, session_id=session_scope(context))
+    return {"arguments": {"file": str(file.id)}, "sha256": file.sha256}
+
+
 TOOL = Tool(
     name="share_file",
     arguments=ShareFile,
     run=share_file,
+    pins=_pins,
     description=prose(__file__),
     returns_user_text=True,
     timeout_seconds=30,
     approval="manual_only",
+    asks=_asks,
+    guard=guard_act("Allow sharing this file by a public link?"),
 )

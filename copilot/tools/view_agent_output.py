@@ -6,6 +6,7 @@ from pydantic import Field
 
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
+from copilot.provenance import sources_of_session
 from copilot.tools import children
 from copilot.tools.base import (
     MAX_TOOL_WAIT_SECONDS,
@@ -31,7 +32,8 @@ async def view_agent_output(arguments: ViewAgentOutput, invocation: Invocation) 
     outcome = await children.outcome_of(context, prompt, seconds)
     told = await in_thread(children.report, context, prompt, outcome, poll=TOOL.name)
     told |= {"run_id": told.pop("session_id")}
-    return ToolOutput(value=told, session_id=str(prompt.session_id))
+    sources = await in_thread(sources_of_session, prompt.session_id)
+    return ToolOutput(value=told, session_id=str(prompt.session_id), sources=sources)
 
 
 def _find(context: TurnContext, run_id: str) -> Prompt:

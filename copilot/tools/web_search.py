@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints
 
 from copilot import usage
 from copilot.bridge import in_thread
+from copilot.provenance import SEARCH_RESULTS
 from copilot.tools import engines
 from copilot.tools.base import Arguments, Invocation, Tool, ToolOutput, prose
 
@@ -33,7 +34,8 @@ async def web_search(arguments: WebSearch, invocation: Invocation) -> ToolOutput
         value={
             "notice": UNTRUSTED,
             "results": [{"title": hit.title, "url": hit.url, "snippet": hit.snippet} for hit in hits],
-        }
+        },
+        sources=(SEARCH_RESULTS,),
     )
 
 

@@ -23,6 +23,13 @@ def read(user_id: int, session_id: UUID, call_id: str) -> str:
     raise NotFound("There is no output of such a call in this session.")
 
 
+def sources(user_id: int, session_id: UUID, call_id: str) -> tuple[str, ...]:
+    """Where untrusted text in the output of a call came from."""
+    places = _with_ancestors(user_id, session_id)
+    rows = Message.objects.filter(_says(call_id), session_id__in=places, data__has_key="sources")
+    return tuple(dict.fromkeys(str(one) for row in rows.only("data") for one in row.data["sources"]))
+
+
 def _with_ancestors(user_id: int, session_id: UUID) -> list[UUID]:
     """From the session to its root, which is three levels up at most (A21.2); none for a stranger."""
     up = ("pk", "parent", "parent__parent", "parent__parent__parent")

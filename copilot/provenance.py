@@ -1,0 +1,221 @@
+"""Which untrusted text a conversation has read, and which addresses people and searches gave it.
+
+Text that strangers wrote (web pages, search results, MCP servers, files of others) may hold instructions. Rows remember
+where such text came from (`data.sources` of results, `arrival.sources` of messages), so what a conversation has read is
+known to whoever runs its next turn, and what sub-sessions, memories and schedules made of it carries it on.
+
+Once something was read, a tool that could carry data out or outlive the conversation asks a person first. An address
+is fetched without asking only if it tells its server nothing that a model could have chosen to tell: it stands in the
+words of a person or in search results, or it is a link of a page that was read. A link tells which one was chosen, so
+only the first links of a page count, and only a few are followed for one message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import connection
+from yarl import URL
+
+from copilot.models import Session, WorkspaceFile
+
+MAX_SOURCES = 20  # named; more change nothing
+SHOWN_SOURCES = 3
+LABEL_CHARACTERS = 100
+LINKS_OF_A_PAGE = 200
+LINKS_FOLLOWED = 10  # for one message: each tells its server less than a byte
+ROWS_SEARCHED = 200  # of those that name the host, the newest
+IMPORTED = "an imported conversation"
+SEARCH_RESULTS = "web search results"
+
+_ADDRESS = re.compile(r"https?://[^\s<>\"]+", re.IGNORECASE)
+_BARE_ADDRESS = re.compile(
+    r"(?<![\w@./:-])(?:[^\W_](?:[\w-]*[^\W_])?\.)+[^\W\d_]{2,}(?::\d{1,5})?(?:/[^\s<>\"]*)?", re.IGNORECASE
+)
+_HIT = re.compile(
+    r'"url": "([^"\\]+)"'
+)  # the field itself: a quotation mark in a snippet stands behind a backslash
+_CLOSING = frozenset(".,;:!?)]}'*_`|\\»”’…")  # what follows an address without belonging to it
+
+_SOURCES = """
+SELECT source FROM copilot_message m
+CROSS JOIN LATERAL jsonb_array_elements_text(
+    COALESCE(m.data->'sources', '[]') || COALESCE(m.data->'arrival'->'sources', '[]')) AS source
+WHERE m.session_id = %s AND m.hidden = '' AND m.sequence IS NOT NULL
+GROUP BY source ORDER BY min(m.sequence) LIMIT %s
+"""
+# A goal's next step and an untrusted message are no words of a person; results that came with an import are nobody's.
+_NAMING = """
+SELECT m.kind = 'user', COALESCE(m.data->>'tool', ''), m.content FROM copilot_message m
+WHERE m.session_id = %(session)s AND m.hidden = '' AND m.sequence IS NOT NULL
+  AND (m.content ILIKE %(host)s OR m.content ILIKE %(raw_host)s)
+  AND CASE m.kind
+      WHEN 'user' THEN m.origin <> 'goal' AND NOT (%(imported)s AND m.origin = 'import')
+           AND COALESCE(m.data->'sources', '[]') = '[]' AND COALESCE(m.data->'arrival'->'sources', '[]') = '[]'
+      WHEN 'tool_result' THEN m.data->>'tool' IN ('web_search', 'web_fetch') AND NOT EXISTS (
+           SELECT 1 FROM copilot_turn t WHERE t.id = m.turn_id AND t.origin = 'import')
+      ELSE false END
+ORDER BY m.sequence DESC LIMIT %(most)s
+"""
+_FOLLOWED = """
+SELECT count(*) FROM copilot_message m
+WHERE m.session_id = %(session)s AND m.hidden = '' AND m.kind = 'tool_result' AND m.data->>'tool' = 'web_fetch'
+  AND m.sequence > COALESCE((SELECT max(u.sequence) FROM copilot_message u
+                             WHERE u.session_id = %(session)s AND u.hidden = '' AND u.kind = 'user'), 0)
+"""
+
+
+class _Named(NamedTuple):
+    """A row that names the host of an address."""
+
+    is_message: bool
+    tool: str
+    content: str
+
+
+@dataclass
+class Readings:
+    """What one conversation has read, as it stands when a call is judged."""
+
+    session_id: UUID
+    sources: tuple[str, ...]
+    _links: int | None = field(default=None, repr=False)  # followed already, with those of the same reply
+
+    @classmethod
+    def of_session(cls, session_id: UUID) -> Readings:
+        return cls(session_id=session_id, sources=sources_of_session(session_id))
+
+    def knows_address(self, text: str) -> bool:
+        """Whether fetching this address tells nobody more than people, searches and pages have said."""
+        wanted = normalised_address(text)
+        if wanted is None:
+            return False
+        rows = self._rows_naming(text)
+        for row in rows:
+            if row.is_message and wanted in _addresses(row.content, bare=True):
+                return True
+            if row.tool == "web_search" and wanted in map(normalised_address, _HIT.findall(row.content)):
+                return True
+        on_a_page = any(
+            wanted in set(islice(_addresses(row.content), LINKS_OF_A_PAGE))
+            for row in rows
+            if row.tool == "web_fetch"
+        )
+        return on_a_page and self._may_follow_link()
+
+    def _may_follow_link(self) -> bool:
+        if self._links is None:
+            with connection.cursor() as cursor:
+                cursor.execute(_FOLLOWED, {"session": self.session_id})
+                self._links = cursor.fetchone()[0]
+        self._links += 1
+        return self._links <= LINKS_FOLLOWED
+
+    def _rows_naming(self, text: str) -> list[_Named]:
+        url = URL(text)
+        imported = Session.objects.filter(pk=self.session_id, imported=True).exists()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                _NAMING,
+                {
+                    "session": self.session_id,
+                    "imported": imported,
+                    "host": _containing((url.host or "").rstrip(".")),
+                    "raw_host": _containing((url.raw_host or "").rstrip(".")),
+                    "most": ROWS_SEARCHED,
+                },
+            )
+            return [_Named(*row) for row in cursor.fetchall()]
+
+
+def sources_of_session(session_id: UUID) -> tuple[str, ...]:
+    """Where the untrusted text in a conversation came from, the first first; hidden rows are not part of it."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SOURCES, [session_id, MAX_SOURCES])
+        found = [source for (source,) in cursor.fetchall()]
+    if Session.objects.filter(pk=session_id, imported=True).exists():
+        found.insert(0, IMPORTED)
+    return tuple(found)
+
+
+def sources_of_file(file: WorkspaceFile, *, session_id: UUID) -> tuple[str, ...]:
+    """Of a file that is read in a session: a person's own upload is trusted, and so is what the session made itself.
+
+    What an agent wrote elsewhere may repeat whatever was read there.
+    """
+    label = source_label(f"the file {file.name}")
+    match file.source:
+        case WorkspaceFile.Source.UPLOAD:
+            return ()
+        case WorkspaceFile.Source.AGENT | WorkspaceFile.Source.TOOL_OUTPUT if file.session_id is not None:
+            same = file.session_id == session_id
+            return () if same or not sources_of_session(file.session_id) else (label,)
+        case _:
+            return (label,)
+
+
+def source_label(text: str) -> str:
+    """One line that people can read on a card."""
+    line = " ".join(text.split())
+    return line if len(line) <= LABEL_CHARACTERS else line[: LABEL_CHARACTERS - 1] + "…"
+
+
+def describe_sources(sources: Sequence[str]) -> str:
+    """A sentence for people: what the chat has read."""
+    shown, more = sources[:SHOWN_SOURCES], len(sources) - SHOWN_SOURCES
+    words = ", ".join(shown) if more > 0 else " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f"This chat has read {words}{f' and {more} more' if more > 0 else ''}."
+
+
+# --- addresses ---------------------------------------------------------------------------------------
+
+Address = tuple[str, int, str, str]
+
+
+def normalised_address(text: str) -> Address | None:
+    """What a server would be told: host, port, path and query, each in one spelling; None for anything else.
+
+    Scheme, fragment and a final slash tell nothing. Addresses with a user name or a password are never known.
+    """
+    try:
+        url = URL(text)
+        port = url.port or 0
+    except ValueError:
+        return None
+    if (
+        url.scheme not in ("http", "https")
+        or not url.raw_host
+        or url.user is not None
+        or url.password is not None
+    ):
+        return None
+    usual = {"http": 80, "https": 443}[url.scheme]
+    host = url.raw_host.rstrip(".").lower()
+    return host, 0 if port == usual else port, url.raw_path.rstrip("/"), url.raw_query_string
+
+
+def _addresses(text: str, *, bare: bool = False) -> Iterator[Address]:
+    """Every address in a text, with and without what could be the sentence's own punctuation."""
+    for found in _ADDRESS.finditer(text):
+        yield from _spellings(found[0])
+    if bare:
+        for found in _BARE_ADDRESS.finditer(text):
+            yield from _spellings(f"https://{found[0]}")
+
+
+def _spellings(token: str) -> Iterator[Address]:
+    for _ in range(8):
+        if (address := normalised_address(token)) is not None:
+            yield address
+        if token[-1:] not in _CLOSING:
+            return
+        token = token[:-1]
+
+
+def _containing(words: str) -> str:
+    return "%" + words.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
