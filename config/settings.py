@@ -40,6 +40,7 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "allauth.mfa",
+    "allauth.usersessions",
     "allauth.socialaccount",
     "allauth.socialaccount.providers.github",
     "allauth.socialaccount.providers.google",
@@ -68,6 +69,7 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "config.middleware.staff_second_factor",
+    "copilot.accounts.devices.remember_device",
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "config.urls"
@@ -261,7 +263,12 @@ SOCIALACCOUNT_PROVIDERS = _vouchers.providers
 STAFF_MFA = env.choice(
     "STAFF_MFA", "required" if ENVIRONMENT == "production" else "optional", ("required", "optional")
 )
-MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not SITE_URL.startswith(
+    "https://"
+)  # browsers allow it on localhost alone
+MFA_FORMS = {"add_webauthn": "copilot.second_factors.PasskeyForm"}
 MFA_TOTP_ISSUER = "Pilothouse"
 MFA_ADAPTER = "copilot.second_factors.SealedAdapter"
 MFA_ALLOW_UNVERIFIED_EMAIL = ACCOUNT_EMAIL_VERIFICATION != "mandatory"  # many sites send no mail at all

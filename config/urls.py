@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from billing.webhooks import stripe_webhook
+from copilot.views import security
 from linking import webhooks
 
 admin.autodiscover()
@@ -27,6 +28,7 @@ urlpatterns = [
     path("admin/diagnostics/", include("diagnostics.dashboard.urls")),
     path("admin/", admin.site.urls),
     path("accounts/signup/", sign_up, name="account_signup"),
+    path("accounts/sessions/", security.sessions, name="usersessions_list"),
     path("accounts/", include("allauth.urls")),
     path("api/v1/billing/stripe/webhook", stripe_webhook),
     path("api/v1/billing/", include("billing.api.urls")),

@@ -20,10 +20,11 @@ class CopilotConfig(AppConfig):
             redaction,
             tasks,
         )
-        from copilot.accounts import audit_signals
+        from copilot.accounts import audit_signals, devices
         from copilot.providers import caching, catalogue
 
         audit_signals.connect()
+        devices.connect()
 
         ports.bind(
             follow=dispatch.follow,

@@ -6,6 +6,8 @@ from allauth.mfa import admin as mfa_admin  # noqa: F401 - registers its page, w
 from allauth.mfa.models import Authenticator
 from allauth.socialaccount import admin as social_admin  # noqa: F401 - and this one keys and tokens
 from allauth.socialaccount.models import SocialApp, SocialToken
+from allauth.usersessions import admin as sessions_admin  # noqa: F401 - and this one would change sessions
+from allauth.usersessions.models import UserSession
 from django import forms
 from django.contrib import admin
 from django.contrib.auth.models import User
@@ -16,7 +18,7 @@ from billing.staff_pages import AnyAdmin, ViewOnly
 from copilot.accounts import invitations, sign_up
 from copilot.models import Invitation, SignUpRequest
 
-for shown in (Authenticator, SocialApp, SocialToken):  # the keys of providers are settings
+for shown in (Authenticator, SocialApp, SocialToken, UserSession):  # the keys of providers are settings
     if admin.site.is_registered(shown):
         admin.site.unregister(shown)
 

@@ -109,6 +109,13 @@ def purge_accounts() -> None:
     sign_up.purge_undecided()
 
 
+@shared_task(name="copilot.tasks.mail_new_device", ignore_result=True)
+def mail_new_device(device_id: str, address: str) -> None:
+    from copilot.accounts import devices
+
+    devices.mail_new_device(UUID(device_id), address)
+
+
 @shared_task(name="copilot.tasks.answer_aside", ignore_result=True)
 def answer_aside(session_id: str, side_id: str) -> None:
     """Hand a question aside to this process's event loop, and return (A30.3)."""

@@ -16,6 +16,7 @@ from copilot.views import (
     memories,
     preferences,
     schedules,
+    security,
     shared,
     shared_links,
 )
@@ -75,6 +76,9 @@ urlpatterns = [
     path("settings/account/export/", account.export_everything, name="account_export"),
     path("settings/account/import/", account.import_document, name="account_import"),
     path("settings/account/delete/", account.delete_account, name="account_delete"),
+    path("settings/sessions/end/", security.end_other_sessions, name="sessions_end_others"),
+    path("settings/sessions/<int:session_id>/end/", security.end_session, name="session_end"),
+    path("settings/devices/<uuid:device_id>/forget/", security.forget_device, name="device_forget"),
     path("settings/keys/", keys.keys, name="api_keys"),
     path("settings/keys/<uuid:key_id>/revoke/", keys.revoke_key, name="api_key_revoke"),
     path("settings/shares/", shared_links.shared_links, name="shared_links"),

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from config.core.audit import record_audit_event
 from copilot.accounts.mails import send_account_mail, site_link
 from copilot.errors import Conflict
-from copilot.models import Invitation, SignUpRequest
+from copilot.models import Invitation, KnownDevice, SignUpRequest
 
 DAYS = 7
 LONGEST_DAYS = 90
@@ -131,10 +131,11 @@ def purge_invitations() -> int:
 
 
 def erase(user_id: int) -> int:
-    """Forget how an account came in; what it invited or approved stays, without its name."""
+    """Forget how an account came in, and from which devices; what it invited or approved stays, without its name."""
     Invitation.objects.filter(invited_by=user_id).update(invited_by=None)
     SignUpRequest.objects.filter(approved_by=user_id).update(approved_by=None)
     removed = Invitation.objects.filter(used_by=user_id).delete()[0]
+    removed += KnownDevice.objects.filter(user=user_id).delete()[0]
     return removed + SignUpRequest.objects.filter(user=user_id).delete()[0]
 
 

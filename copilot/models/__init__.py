@@ -8,6 +8,7 @@ from copilot.models.moving import ErasureJob, ExportJob, ImportRecord
 from copilot.models.people import (
     ApiKey,
     Invitation,
+    KnownDevice,
     MemoryItem,
     MemorySwitch,
     Preferences,
@@ -29,6 +30,7 @@ __all__ = [
     "ImportRecord",
     "Installation",
     "Invitation",
+    "KnownDevice",
     "McpServer",
     "MemoryItem",
     "MemorySwitch",

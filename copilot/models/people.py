@@ -139,3 +139,20 @@ class SignUpRequest(models.Model):
 
     def __str__(self) -> str:
         return f"sign-up of user {self.user_id}"
+
+
+class KnownDevice(models.Model):
+    """A browser that an account signed in from, by a cookie of its own; `copilot.accounts.devices` alone writes it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="known_devices")
+    token_hash = models.CharField(max_length=64)
+    name = models.CharField(max_length=100)
+    first_seen_at = models.DateTimeField(db_default=Now(), editable=False)
+    last_seen_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "token_hash"], name="a_device_is_known_once")]
+
+    def __str__(self) -> str:
+        return self.name
