@@ -16,7 +16,7 @@ BACKWARD = "DROP TRIGGER nothing_for_an_account_under_erasure ON copilot_knownde
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("copilot", "0027_sign_ups_under_erasure"),
+        ("copilot", "0030_provenance"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
