@@ -10,7 +10,7 @@ import json
 import logging
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from http.client import HTTPException
@@ -52,10 +52,19 @@ def is_wanted() -> bool:
     return bool(settings.ADMINS or settings.DIAG_ALERT_WEBHOOK_URL)
 
 
-def tell(seen: Snapshot) -> None:
-    """What is new, or still there after an hour, and what is over; nothing that merely could not be read."""
+def critical_codes(seen: Snapshot) -> frozenset[str]:
+    return frozenset(finding.code for finding in evaluate(seen) if finding.severity == "critical")
+
+
+def tell(seen: Snapshot, *, only: Collection[str] | None = None) -> None:
+    """What is new, or still there after an hour, and what is over; nothing that merely could not be read.
+
+    `only`: the codes that may be told as new, for callers who look twice first.
+    """
     critical = [finding for finding in evaluate(seen) if finding.severity == "critical"]
     for finding in critical:
+        if only is not None and finding.code not in only:
+            continue
         if _claim(finding) and not _sent(_firing(finding)):
             _release(finding.code)
     for code, title in _over({finding.code for finding in critical}, seen.summary.degraded):
@@ -167,7 +176,7 @@ def call_heartbeat_url(seen: Snapshot) -> bool:
     is_due = time.monotonic() - _called_at >= HEARTBEAT_URL_SECONDS
     if not url or not is_due or seen.summary.degraded:
         return False
-    if any(finding.severity == "critical" for finding in evaluate(seen)):
+    if critical_codes(seen):
         return False
     _called_at = time.monotonic()
     try:

@@ -28,6 +28,7 @@ MAINTENANCE, TURNS, WEB = 0, 1, 2  # ranks: the lowest that lives leads
 STANDBY_SECONDS = 1.0
 LONGEST_SWEEP_SECONDS = 120.0
 WATCH_SECONDS = 15.0
+WEB_WAITS_SECONDS = 60.0  # a web process is there first, and workers take their time
 WATCH_LEAD_SECONDS = 2.5 * WATCH_SECONDS
 
 
@@ -127,20 +128,29 @@ class WatchLoop(Loop):
         except Unavailable:
             return True  # Redis itself must be told of; the rows of alerts keep several processes from telling twice
 
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self._found: frozenset[str] = frozenset()  # what the look before found
+        self._begins_at = time.monotonic() + (WEB_WAITS_SECONDS if rank == WEB else 0.0)
+
     def act(self) -> None:
-        watch_once()
+        if time.monotonic() >= self._begins_at:
+            self._found = watch_once(self._found)
 
 
-def watch_once() -> None:
+def watch_once(found_before: frozenset[str]) -> frozenset[str]:
+    """Tell people of what was found before and still is: while an installation starts, much is missing for a moment."""
     seen = snapshot.take()
+    found = alerts.critical_codes(seen)
     if alerts.is_wanted():
-        alerts.tell(seen)
+        alerts.tell(seen, only=found & found_before)
     alerts.call_heartbeat_url(seen)
     try:
         samples.record(seen.summary)
     except Error:
         connection.close()
     workers.note_work("watch")
+    return found
 
 
 _running: list[Loop] = []

@@ -155,7 +155,9 @@ def test_the_watch_tells_people_and_samples_while_nobody_works_on_any_queue(sett
     settings.ADMINS = [("ada@example.com", "ada@example.com")]
     beats.note_work("scheduler")
     blocking().set(keys.last_work("queue:maintenance"), b"1", ex=beats.WORK_MEMORY_SECONDS - 100)
-    loops.watch_once()
+    found = loops.watch_once(frozenset())
+    assert mail.outbox == []  # while an installation starts, much is missing for a moment
+    loops.watch_once(found)
     assert "Act now: Nobody works on the queue `maintenance`" in [
         message.subject.partition("] ")[2] for message in mail.outbox
     ]
