@@ -80,7 +80,7 @@ def _start_parts(worker: object) -> None:
     if "turns" in queues:  # with its event loop, and the SDKs loaded, before the first task comes
         from copilot import engine
 
-        running = engine.start_when_possible(["turns"])
+        running = engine.start_when_possible(["turns"], waits=consumer_health.touch_heartbeat_file)
         logs.speak_as(running.identity.worker)
         consumer_health.watch.add_check(running.silent_seconds)
     consumer_health.watch.begin(app)

@@ -1,23 +1,27 @@
-"""Celery beat with proof that it works: every job it has sent is noted in Redis, and HEARTBEAT_FILE is touched (D15)."""
+"""Celery beat with proof that it works: every job the broker took is noted, one still at work is not sent again (D15)."""
 
 from __future__ import annotations
 
+import logging
 import time
-from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
-from config import timetable
+from config import consumer_health, timetable
 from diagnostics.broker import STEADY_QUEUES
 
+log = logging.getLogger(__name__)
+
 NOTE_SECONDS = 1.0  # at most one note a second, however many jobs go out at once
+AT_WORK_SECONDS = 5.0  # a worker notes every two seconds what it is still doing
+SILENT_SECONDS = 60.0  # something is due every five
 
 
 class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not typed
     _noted_at = float("-inf")
+    _sent_at: float | None = None
 
     def setup_schedule(self) -> None:
         """Jobs of older releases would be sent for ever: the database keeps what the timetable has dropped."""
@@ -25,21 +29,46 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
         super().setup_schedule()
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
+        """One that reaches a broker nobody else misses leaves, to be started anew."""
         seconds: float = super().tick(*args, **kwargs)
-        if settings.HEARTBEAT_FILE:
-            Path(settings.HEARTBEAT_FILE).touch()
+        if self._is_silent() and consumer_health.broker_answers(self.app):
+            log.critical(
+                "scheduler_deaf: nothing could be sent for a minute although the broker answers; leaving"
+            )
+            raise SystemExit(1)
+        consumer_health.touch_heartbeat_file()
         return seconds
 
-    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+    def _is_silent(self) -> bool:
+        now = time.monotonic()
+        if self._sent_at is None:
+            self._sent_at = now
+        return now - self._sent_at > SILENT_SECONDS
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """Note only what the broker has taken: a clock that ticks and reaches nobody is of no use."""
-        sent = super().apply_async(*args, **kwargs)
-        if time.monotonic() - self._noted_at >= NOTE_SECONDS:
-            self._noted_at = time.monotonic()
+        if self._is_at_work(entry.task):
+            log.info("job_skipped: %s is still at work", entry.task)
+            return None
+        sent = super().apply_async(entry, *args, **kwargs)
+        self._sent_at = time.monotonic()
+        if self._sent_at - self._noted_at >= NOTE_SECONDS:
+            self._noted_at = self._sent_at
             self._note_sent()
         return sent
 
+    def _is_at_work(self, task: str) -> bool:
+        from copilot import queries  # its models are there once Django is set up
+        from copilot.errors import Unavailable
+
+        name = f"job:{task}"
+        try:
+            return queries.inventory.work_ages([name]).get(name, AT_WORK_SECONDS) < AT_WORK_SECONDS
+        except Unavailable:
+            return False
+
     def _note_sent(self) -> None:
-        from copilot import workers  # its models are there once Django is set up
+        from copilot import workers
 
         workers.note_work("scheduler")
         for queue in STEADY_QUEUES:  # whoever serves them is silent from now on, if not heard before

@@ -23,6 +23,8 @@ from kombu.exceptions import KombuError
 from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 
+from config import timetable
+
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
@@ -33,6 +35,27 @@ DEAF_SECONDS = (
 STUCK_SECONDS = 900.0  # for one task of a worker that does one thing at a time
 ANSWER_SECONDS = 2
 LEAVE_SECONDS = 15.0  # beyond a turn's grace; then the process ends whatever it is doing
+
+
+CLOCK_TASKS = frozenset(str(job["task"]) for job in timetable.jobs().values())
+
+
+def touch_heartbeat_file() -> None:
+    if settings.HEARTBEAT_FILE:
+        Path(settings.HEARTBEAT_FILE).touch()
+
+
+def broker_answers(app: Celery) -> bool:
+    """Ask on a connection of its own, so that a broker that is away is not taken for a deaf process."""
+    how = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS}
+    link: Any = app.connection_for_read(connect_timeout=ANSWER_SECONDS, transport_options=how)
+    with link:
+        try:
+            link.ensure_connection(max_retries=1, interval_start=0.1, timeout=ANSWER_SECONDS)
+            link.channel().close()  # for Redis this is the first word to the server
+        except (OSError, KombuError, *link.connection_errors):
+            return False
+    return True
 
 
 class QoS(redis_transport.QoS):
@@ -110,10 +133,11 @@ class ConsumerWatch(threading.Thread):
                 log.exception("consumer_watch_failed: it looks again")
 
     def look(self, elapsed_seconds: float) -> None:
-        if self.is_proven() or not self.broker_answers():
+        self._note_long_jobs()
+        assert self.app is not None
+        if self.is_proven() or not broker_answers(self.app):
             self._deaf_seconds = 0.0
-            if settings.HEARTBEAT_FILE:
-                Path(settings.HEARTBEAT_FILE).touch()
+            touch_heartbeat_file()
             return
         self._deaf_seconds += elapsed_seconds
         if self._deaf_seconds >= DEAF_SECONDS:
@@ -146,18 +170,14 @@ class ConsumerWatch(threading.Thread):
             return asked_at is not None and time.monotonic() - asked_at < PROOF_SECONDS
         return loop_turns and bool(working)  # full: with nothing at work no place would ever become free
 
-    def broker_answers(self) -> bool:
-        """Ask on a connection of its own, so that a broker that is away is not taken for a deaf worker."""
-        assert self.app is not None
-        how = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS}
-        link: Any = self.app.connection_for_read(connect_timeout=ANSWER_SECONDS, transport_options=how)
-        with link:
-            try:
-                link.ensure_connection(max_retries=1, interval_start=0.1, timeout=ANSWER_SECONDS)
-                link.channel().close()  # for Redis this is the first word to the server
-            except (OSError, KombuError, *link.connection_errors):
-                return False
-        return True
+    def _note_long_jobs(self) -> None:
+        """Say which jobs by the clock are still at work here, so that the scheduler does not send them again meanwhile."""
+        from copilot import workers
+
+        state: Any = import_module("celery.worker.state")
+        names = {request.name for request in tuple(state.active_requests)} & CLOCK_TASKS
+        for name in names:
+            workers.note_work(f"job:{name}")
 
     def leave(self) -> None:
         """By Celery's own shutdown, which hands running turns over; should that hang too, at once."""

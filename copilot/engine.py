@@ -388,8 +388,8 @@ def start(queues: list[str] | None = None) -> Engine:
     return _engine
 
 
-def start_when_possible(queues: list[str]) -> Engine:
-    """Start the engine and listen; while a server is away, try again until it is back."""
+def start_when_possible(queues: list[str], *, waits: Callable[[], object] = lambda: None) -> Engine:
+    """Start the engine and listen; while a server is away, try again until it is back, and call `waits` each time."""
     while True:
         try:
             engine = start(queues)
@@ -397,6 +397,7 @@ def start_when_possible(queues: list[str]) -> Engine:
         except (Error, psycopg.Error, *RedisDown) as problem:
             log.error("engine_start_delayed: a server is away (%s), trying again", type(problem).__name__)
             connection.close()
+            waits()
             time.sleep(START_AGAIN_SECONDS)
         else:
             return engine

@@ -358,7 +358,7 @@ def test_the_newest_of_all_are_found_without_reading_all(now):
     assert [row.id for row in lists.page(lists.Filters(), part).results] == [str(one) for one in newest]
 
 
-def a_month_of_turns(number: int) -> None:
+def a_month_of_turns(number: int, *, unfinished: int = 300) -> None:
     """So many that have ended, and some hundred that have not."""
     owner = make.ada()
     with connection.cursor() as cursor:
@@ -382,7 +382,7 @@ def a_month_of_turns(number: int) -> None:
             [number, number, owner.pk],
         )
         cursor.execute("ANALYZE copilot_turn")
-    for _ in range(300):
+    for _ in range(unfinished):
         make.turn(Session.objects.create(owner=owner), random.choice(["queued", "running", "waiting"]))
 
 

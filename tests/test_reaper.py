@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from copilot import evidence, inventory
 from copilot.live import beats, keys
 from copilot.live.client import blocking
-from copilot.models import Turn, WorkerBeat
+from copilot.models import Session, Turn, WorkerBeat
 from copilot.providers.scripted import Text
 from copilot.queries import executions
 from diagnostics import tasks as reaper
@@ -19,6 +19,7 @@ from tests.engine import cue, ended, endings, quiet, start, status, together, to
 from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.test_diag_findings import seen
+from tests.test_diag_snapshot import a_month_of_turns
 
 
 def running(number, worker="gone", *, beating=()):
@@ -206,6 +207,29 @@ class TestJudging:
         """D10: it once took as long as the pause between two of them, so that they queued up"""
         monkeypatch.setattr(reaper.time, "sleep", _never)
         assert reaper.tick() is True
+
+
+def _rows_read() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
+            " WHERE relname LIKE 'copilot%%'"
+        )
+        return int(cursor.fetchone()[0])
+
+
+@pytest.mark.django_db
+def test_an_idle_sweep_does_not_read_the_history():
+    """D10: it was late in an installation with 3,000 turns, and on time in an empty one"""
+    a_month_of_turns(3000, unfinished=0)
+    with connection.cursor() as cursor:
+        for session in Session.objects.all()[:30]:
+            make.many_messages(session, 100, length=10)
+        cursor.execute("ANALYZE")
+    assert reaper.tick()  # what one sweep does for the first time only
+    before = _rows_read()
+    assert reaper.tick()
+    assert _rows_read() - before < 100
 
 
 def test_a_killed_worker_is_noticed_by_its_lock(rig, model):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from celery.beat import SchedulingError
+from celery.worker import state
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
+from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from config import timetable
+from config import consumer_health, timetable
 from config.celery import app
 from config.clock import Scheduler
-from copilot.live import beats
+from config.servers import free_port
+from copilot.live import beats, keys
+from copilot.live.client import blocking
 from diagnostics import broker
 
 pytestmark = pytest.mark.django_db
@@ -45,13 +51,20 @@ def test_a_job_that_an_older_release_scheduled_is_removed():
     assert {"their own", "deliver"} <= names
 
 
-def scheduler_with(monkeypatch: pytest.MonkeyPatch, outcome: Exception | None) -> Scheduler:
-    def send(self: object, *args: object, **options: object) -> None:
-        if outcome is not None:
+ENTRY = SimpleNamespace(task="linking.tasks.deliver")
+
+
+def scheduler_with(monkeypatch: pytest.MonkeyPatch, outcome: Exception | str) -> Scheduler:
+    def send(self: object, *args: object, **options: object) -> str:
+        if isinstance(outcome, Exception):
             raise outcome
+        return outcome
 
     monkeypatch.setattr(DatabaseScheduler, "apply_async", send)
-    return object.__new__(Scheduler)
+    monkeypatch.setattr(DatabaseScheduler, "tick", lambda self: 1.0)
+    made = object.__new__(Scheduler)
+    made.app = app
+    return made
 
 
 def test_only_a_job_that_the_broker_has_taken_proves_that_the_scheduler_works(
@@ -59,14 +72,44 @@ def test_only_a_job_that_the_broker_has_taken_proves_that_the_scheduler_works(
 ):
     """A clock that ticks and reaches nobody is silent; queues are waited for from the first job on"""
     with pytest.raises(SchedulingError):
-        scheduler_with(monkeypatch, SchedulingError("away")).apply_async(None)
+        scheduler_with(monkeypatch, SchedulingError("away")).apply_async(ENTRY)
     assert beats.work_ages(["scheduler"]) == {}
-    scheduler_with(monkeypatch, None).apply_async(None)
+    assert scheduler_with(monkeypatch, "sent").apply_async(ENTRY) == "sent"
     assert set(beats.work_ages(["scheduler", "queue:maintenance", "queue:default", "watch"])) == {
         "scheduler",
         "queue:maintenance",
         "queue:default",
     }
+
+
+def test_a_job_that_is_still_at_work_is_not_sent_again(redis_clean: object, monkeypatch: pytest.MonkeyPatch):
+    """A worker notes every two seconds what it is doing; what it notes no more has ended, or died with it"""
+    monkeypatch.setattr(
+        state, "active_requests", [SimpleNamespace(name=ENTRY.task), SimpleNamespace(name="x")]
+    )
+    consumer_health.ConsumerWatch()._note_long_jobs()
+    assert scheduler_with(monkeypatch, "sent").apply_async(ENTRY) is None
+    assert scheduler_with(monkeypatch, "sent").apply_async(SimpleNamespace(task="billing.tasks.fold_usage"))
+    blocking().expire(keys.last_work(f"job:{ENTRY.task}"), beats.WORK_MEMORY_SECONDS - 6)
+    assert scheduler_with(monkeypatch, "sent").apply_async(ENTRY) == "sent"
+
+
+def test_a_scheduler_that_reaches_nobody_leaves_unless_the_broker_is_away(
+    redis_clean: object, monkeypatch: pytest.MonkeyPatch, settings, tmp_path: Path
+):
+    """Started anew it has new connections; a broker that is away would not come back by it"""
+    settings.HEARTBEAT_FILE = str(tmp_path / "heartbeat")
+    deaf = scheduler_with(monkeypatch, SchedulingError("broken"))
+    assert deaf.tick() == 1.0
+    Path(settings.HEARTBEAT_FILE).unlink()
+    deaf._sent_at = time.monotonic() - 61
+    with pytest.raises(SystemExit):
+        deaf.tick()
+    assert not Path(settings.HEARTBEAT_FILE).exists()
+    gone = f"redis://127.0.0.1:{free_port()}/0"
+    monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(gone, **how))
+    assert deaf.tick() == 1.0
+    assert Path(settings.HEARTBEAT_FILE).exists()
 
 
 def test_a_tick_that_fails_touches_no_file(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

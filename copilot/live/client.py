@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -20,6 +21,8 @@ from redis.retry import Retry
 RedisDown = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, redis.ReadOnlyError)
 
 CONNECT_SECONDS = 1.0
+# Who only listens sends nothing: without these a server that vanished would be missed for two hours.
+KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 ANSWER_SECONDS = 2.0  # a script takes well under a millisecond; beyond this Redis counts as down
 
 _scripts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncScript]] = WeakKeyDictionary()
@@ -96,6 +99,7 @@ def listening() -> redis.asyncio.Redis:
         socket_connect_timeout=CONNECT_SECONDS,
         socket_timeout=None,
         socket_keepalive=True,
+        socket_keepalive_options=KEEPALIVE,
         health_check_interval=15,
         protocol=2,  # redis-py's handler for RESP3 pushes turns every message into text it then drops
     )

@@ -1,6 +1,6 @@
 """Freeze each server, start workers while one is away, leave maintenance frozen for minutes; then measure how long turns wait.
 
-python -m tests.faults.freezing [--seconds 5 45 120] [--away 240] [--only freeze start maintenance]
+python -m tests.faults.freezing [--seconds 5 45 120] [--away 240] [--soak 240] [--only freeze start maintenance soak]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
 from uuid import UUID
 
 import psutil
@@ -23,7 +24,10 @@ from tests.faults.site import TURNS, Site, running_site
 HEALED_SECONDS = 15.0  # what every crash is promised to take at most
 SERVED_SECONDS = 60.0  # until deaf consumers have left and were started anew
 MAINTENANCE_AWAY_SECONDS = 240.0
+SOAK_SECONDS = 240.0
+MOST_WAITING = 10  # tasks of an installation at rest
 LOOK_SECONDS = 0.1
+OUTAGES = ("freeze", "start", "maintenance", "soak")
 
 
 class NotHealed(AssertionError):
@@ -220,13 +224,39 @@ def maintenance(scene: Scene, seconds: float) -> list[str]:
     return broken
 
 
+def soak(scene: Scene, seconds: float) -> list[str]:
+    """Workers are killed again and again in an installation with a history: the last takeover is as quick as the first."""
+    from diagnostics import broker
+    from tests.test_diag_snapshot import a_month_of_turns
+
+    a_month_of_turns(3000, unfinished=0)
+    took: list[float] = []
+    deepest, over = 0, time.monotonic() + seconds
+    while time.monotonic() < over or len(took) < 6:
+        took.append(takeover_seconds(scene))
+        measure("both workers are back", lambda: len(listening()) == 2, most=60, site=scene.site)
+        deepest = max(deepest, broker.depths().by_queue["maintenance"])
+        time.sleep(5)
+    third = len(took) // 3
+    first, last = median(took[:third]), median(took[-third:])
+    print(
+        f"soak {seconds:.0f} s: {len(took)} takeovers, at first {first:.1f} s, at last {last:.1f} s, "
+        f"longest {max(took):.1f} s; at most {deepest} tasks waited for maintenance",
+        flush=True,
+    )
+    if max(took) > HEALED_SECONDS or last > 2 * first + 2 or deepest > MOST_WAITING:
+        return ["soak"]
+    return []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.freezing")
     parser.add_argument("--seconds", type=float, nargs="+", default=[5, 45, 120])
-    parser.add_argument("--only", nargs="+", choices=("freeze", "start", "maintenance"), default=None)
+    parser.add_argument("--only", nargs="+", choices=OUTAGES, default=OUTAGES)
     parser.add_argument("--away", type=float, default=MAINTENANCE_AWAY_SECONDS)
+    parser.add_argument("--soak", type=float, default=SOAK_SECONDS)
     options = parser.parse_args()
-    wanted = options.only or ["freeze", "start", "maintenance"]
+    wanted = options.only
     with running_site(redis_is_durable=True) as site:
         _enter(site)
         from bench.seed import _lift_limits
@@ -241,6 +271,8 @@ def main() -> int:
                 broken += start(scene)
             if "maintenance" in wanted:
                 broken += maintenance(scene, options.away)
+            if "soak" in wanted:
+                broken += soak(scene, options.soak)
         except NotHealed as problem:
             broken.append(str(problem))
         for one in broken:

@@ -47,7 +47,8 @@ def test_a_hundred_turns_survive_workers_that_are_killed_every_two_seconds():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_frozen_servers_heal_within_fifteen_seconds_and_nothing_piles_up():
-    """Each server for 5, 45 and 120 s; workers that start meanwhile; maintenance away for four minutes"""
-    ran("tests.faults.freezing")
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("outage", ["freeze", "start", "maintenance", "soak"])
+def test_every_outage_heals_within_fifteen_seconds_and_nothing_piles_up(outage):
+    """Servers frozen for 5, 45 and 120 s; workers that start meanwhile; maintenance away; killed again and again"""
+    ran("tests.faults.freezing", "--only", outage)
