@@ -120,3 +120,31 @@ def test_an_agent_is_made_edited_run_and_built_on_its_pages():
     assert Session.objects.get(builds=agent).pk.hex in built["Location"].replace("-", "")
     assert client.post(f"/agents/{agent.pk}/delete/").status_code == 302
     assert client.get(f"/agents/{agent.pk}/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "kept"),
+    [
+        ("any", "", None),
+        ("none", "", []),
+        ("none", "read_file", []),
+        ("listed", "read_file", ["read_file"]),
+        ("any", "read_file", ["read_file"]),
+        ("", "", None),
+    ],
+)
+def test_an_agent_without_tools_stays_without_when_its_page_is_saved(choice, names, kept):
+    client = person(make.ada())
+    version = presets.create(make.ada().pk, presets.Draft(name="Quiet", instructions="Think.", tools=[]))
+    page = f"/agents/{version.agent_id}/"
+    assert '<option value="none" selected>' in client.get(page).content.decode()
+    form = {"name": "Quiet", "instructions": "Think.", "inputs_schema": "{}", "expected_version": "1"}
+    assert client.post(page, form | {"tool_choice": choice, "tools": names}).status_code == 302
+    assert presets.version(make.ada().pk, version.agent_id).tools == kept
+
+
+def test_a_list_of_tools_without_names_is_asked_for():
+    form = {"name": "Quiet", "instructions": "Think.", "tool_choice": "listed", "tools": " "}
+    refused = person(make.ada()).post("/agents/new/", form)
+    assert refused.status_code == 400
+    assert b"name at least one" in refused.content

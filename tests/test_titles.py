@@ -330,3 +330,9 @@ def test_local_titles(text: str, title: str) -> None:
     """A18.3"""
     assert titles.local(text) == title
     assert len(titles.local(text * 20)) <= 60
+
+
+def test_a_turn_without_any_row_has_no_answer() -> None:
+    assert titles._substantive([]) == ""
+    assert titles._substantive([("assistant", "Let me look."), ("tool_call", "{}")]) == ""
+    assert titles._substantive([("assistant", "Done.")]) == "Done."

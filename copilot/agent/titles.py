@@ -106,7 +106,7 @@ def _exchange(turn: Turn, *, first: bool) -> Exchange:
 
 def _substantive(rows: list[tuple[str, str]]) -> str:
     followed_by = [*(kind for kind, _ in rows[1:]), ""]
-    texts = zip(rows, followed_by, strict=True)
+    texts = zip(rows, followed_by, strict=False)  # of no rows nothing follows
     return next((text for (kind, text), after in texts if kind == "assistant" and after != "tool_call"), "")
 
 

@@ -55,8 +55,9 @@ class CookieAuthentication(SessionAuthentication):
         return user, None
 
     def enforce_csrf(self, request: Request) -> None:
+        """By Django's own request: the framework's would read and parse the whole body to look for a form's token."""
         try:
-            super().enforce_csrf(request)
+            super().enforce_csrf(request._request)  # type: ignore[arg-type]
         except PermissionDenied:
             raise Forbidden("The CSRF token is missing or wrong.", code="csrf_failed") from None
 

@@ -127,7 +127,8 @@ def _painted(
         "description": version.description,
         "instructions": version.instructions,
         "tier": version.tier,
-        "tools": "" if version.tools is None else "\n".join(version.tools),
+        "tool_choice": _tool_choice(version.tools),
+        "tools": "\n".join(version.tools or ()),
         "inputs_schema": schemas.written(version.inputs_schema),
     }
     context = {
@@ -155,15 +156,29 @@ def _refused(request: HttpRequest, problem: Refused, *, agent_id: UUID | None) -
     return render(request, "copilot/agent.html", context, status=problem.status)
 
 
+def _tool_choice(tools: list[str] | None) -> str:
+    if tools is None:
+        return "any"
+    return "listed" if tools else "none"
+
+
+def _chosen_tools(request: HttpRequest) -> list[str] | None:
+    """Return None for any tool and an empty list for none; a list that was written narrows “any”."""
+    names, choice = request.POST.get("tools", "").split(), request.POST.get("tool_choice", "")
+    if choice == "none":
+        return []
+    if choice == "listed" and not names:
+        raise InvalidRequest("tools: name at least one, or choose that it uses no tools.")
+    return names or None
+
+
 def _draft(request: HttpRequest) -> presets.Draft:
-    """One tool per line; none at all means any."""
-    tools = request.POST.get("tools", "").split()
     return presets.Draft(
         name=request.POST.get("name", ""),
         description=request.POST.get("description", ""),
         instructions=request.POST.get("instructions", "").replace("\r\n", "\n"),
         tier=request.POST.get("tier", ""),
-        tools=tools or None,
+        tools=_chosen_tools(request),
         inputs_schema=_object(request, "inputs_schema"),
     )
 
