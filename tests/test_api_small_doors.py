@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from drf_spectacular.generators import SchemaGenerator
 
 from copilot import api_keys
+from copilot.api import documents
 from copilot.live import tickets
 from copilot.models import ApiKey, Question
 from tests import make
@@ -180,3 +182,26 @@ def test_the_viewer_needs_no_foreign_asset_and_no_inline_script():
 def test_the_viewer_and_the_document_refuse_in_the_same_form():
     assert code_of(Client().post("/api/schema")) == "method_not_allowed"
     assert code_of(Client().delete("/api/docs")) == "method_not_allowed"
+
+
+@pytest.mark.attack
+def test_the_document_is_made_once_and_no_parameter_changes_it(monkeypatch):
+    first = Client().get("/api/schema")
+    monkeypatch.setattr(SchemaGenerator, "get_schema", lambda *_, **__: pytest.fail("made again"))
+    assert first["Cache-Control"] == "public, max-age=300"
+    for query in ("", "?version=a%0d%0aX-Evil:%201", "?lang=%00", "?lang=" + "a" * 5000, "?format=json"):
+        again = Client().get(f"/api/schema{query}")
+        assert (again.status_code, again.content) == (200, first.content)
+        assert "X-Evil" not in again.headers
+    assert Client().get("/api/schema", headers={"If-None-Match": first["ETag"]}).status_code == 304
+    assert Client().get("/api/schema", headers={"If-None-Match": '"other", \x00'}).status_code == 200
+
+
+@pytest.mark.attack
+def test_the_document_and_its_viewer_are_limited_per_address(monkeypatch):
+    monkeypatch.setattr(documents, "READS_PER_MINUTE", 3)
+    answers = [Client().get("/api/schema", REMOTE_ADDR="192.0.2.77") for _ in range(4)]
+    assert [one.status_code for one in answers] == [200, 200, 200, 429]
+    assert int(answers[-1]["Retry-After"]) > 0
+    assert Client().get("/api/docs", REMOTE_ADDR="192.0.2.77").status_code == 429
+    assert Client().get("/api/schema", REMOTE_ADDR="192.0.2.78").status_code == 200
