@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from urllib.parse import urlsplit
 
 import environ
@@ -40,6 +42,19 @@ def adopt(file: Path) -> None:
             os.environ.setdefault(name, value)
 
 
+def explain_refusals() -> None:
+    """Make every program that meets a bad setting end with its one sentence instead of a traceback."""
+    usual = sys.excepthook
+
+    def explain(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, ImproperlyConfigured):
+            sys.stderr.write(f"Wrong settings: {problem}\n")
+        else:
+            usual(kind, problem, trace)
+
+    sys.excepthook = explain
+
+
 def text(name: str, default: str = "") -> str:
     return os.environ.get(name, default)
 
@@ -51,6 +66,38 @@ def label(name: str, default: str) -> str:
         raise ImproperlyConfigured(
             f"{name} must be 1 to 40 letters, digits, dots, dashes or underscores, not {value!r}"
         )
+    return value
+
+
+def url(name: str, default: str) -> str:
+    """Read the address of a website; without a slash at its end."""
+    value = (text(name) or default).rstrip("/")
+    try:
+        parts = urlsplit(value)
+        well = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        well = False
+    if not well:
+        raise ImproperlyConfigured(
+            f"{name} must be an address such as https://chat.example.com, not {value!r}"
+        )
+    return value
+
+
+def redis_url(name: str, default: str) -> str:
+    """Read the address of a Redis server; refusals do not show it, because it may hold a password."""
+    value = text(name) or default
+    try:
+        parts = urlsplit(value)
+        number = parts.path.strip("/")
+        well = parts.scheme in ("redis", "rediss", "unix") and (parts.port or 1) > 0
+        well = well and (
+            parts.scheme == "unix" or (bool(parts.hostname) and (not number or number.isdecimal()))
+        )
+    except ValueError:
+        well = False
+    if not well:
+        raise ImproperlyConfigured(f"{name} must look like redis://:password@host:6379/0")
     return value
 
 
@@ -197,7 +244,9 @@ def address(name: str, schemes: tuple[str, ...]) -> str:
 def choice(name: str, default: str, allowed: tuple[str, ...]) -> str:
     value = text(name, default)
     if value not in allowed:
-        raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        raise ImproperlyConfigured(
+            f"{name} must be one of {', '.join(word or '(empty)' for word in allowed)}, not {value!r}"
+        )
     return value
 
 

@@ -15,6 +15,8 @@ def main(arguments: list[str]) -> int:
     from django.core.management.base import SystemCheckError
     from django.db import OperationalError, connection
 
+    from config.core import demo_login
+
     try:
         django.setup()
         from django.contrib.auth.models import User
@@ -25,9 +27,11 @@ def main(arguments: list[str]) -> int:
         with connection.cursor() as cursor:
             cursor.execute("SET synchronous_commit TO off")  # in doubt it is done again at the next start
         call_command("migrate", interactive=False, verbosity=0)
-        if settings.DEVELOPMENT:
+        if settings.DEMO_LOGIN:
             call_command("create_demo_user")
-        elif not User.objects.exists():
+        elif demo_login.close():
+            sys.stdout.write("The demo login is switched off.\n")
+        if not User.objects.filter(is_active=True).exists():
             call_command("setup_link")
     except (ImproperlyConfigured, SystemCheckError) as problem:
         sys.stderr.write(f"{problem}\n")

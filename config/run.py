@@ -11,10 +11,15 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TextIO
 
+from django.core.exceptions import ImproperlyConfigured
+
+from config import env
 from config.binaries import ServerProblem
+from config.core import demo_login
 from config.processes import Program, Supervisor, say
 from config.servers import Postgres, Server, Valkey
 
@@ -25,7 +30,7 @@ LOCAL = VAR / "run.env"  # where `manage.py` finds the servers of a running inst
 GRACE_SECONDS = (
     "5"  # on a laptop a running answer may take this long to finish at Ctrl-C; the rest is handed over
 )
-LOGIN = "demo / demo-pilothouse"
+LOGIN = f"{demo_login.USERNAME} / {demo_login.PASSWORD}"
 MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "config")
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")  # Redis tells all that these would
@@ -75,6 +80,7 @@ def main() -> int:
     try:
         with _only_one(), contextlib.ExitStack() as stack:
             host, port = os.environ.get("HOST", "127.0.0.1"), _port()
+            _refuse_public_demo(host)
             _refuse_taken(host, port)
             environment = _environment(port)
             servers = _servers(environment)
@@ -122,6 +128,31 @@ def _port() -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise RunProblem(f"PORT must be a number from 1 to 65535, not {text!r}.")
     return int(text)
+
+
+def _refuse_public_demo(host: str) -> None:
+    """Everybody knows the demo login, and it is a superuser's: only this machine may reach it."""
+    if _has_demo_login() and not _is_loopback(host):
+        raise RunProblem(
+            f"HOST={host} would let everybody on the network log in as {LOGIN}: "
+            f"switch the demo login off with DEMO_LOGIN=false, or leave HOST out."
+        )
+
+
+def _has_demo_login() -> bool:
+    if os.environ.get("PILOTHOUSE_ENVIRONMENT", "development") != "development":
+        return False
+    try:
+        return env.flag("DEMO_LOGIN", True)
+    except ImproperlyConfigured as problem:
+        raise RunProblem(f"{problem}.") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _refuse_taken(host: str, port: int) -> None:
@@ -223,7 +254,7 @@ async def _announce(supervisor: Supervisor, port: int) -> None:
     else:
         return
     say("pilothouse", f"ready: {supervisor.environment['SITE_URL']}")
-    if supervisor.environment["PILOTHOUSE_ENVIRONMENT"] == "development":
+    if _has_demo_login():
         say("pilothouse", f"log in as {LOGIN} (development only)")
     if not any(supervisor.environment.get(name) for name in MODEL_VARIABLES):
         say(

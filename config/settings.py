@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from config import buckets, env, logs, signing, timetable
 
+env.explain_refusals()
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 # --- what kind of installation ------------------------------------------------------------------------
@@ -18,7 +19,17 @@ DEBUG = env.flag("DEBUG", False)
 SECRET_KEY = env.text("SECRET_KEY", "" if ENVIRONMENT == "production" else "insecure-development-key-only")
 if not SECRET_KEY:
     raise ImproperlyConfigured("SECRET_KEY must be set in production")
-SITE_URL = env.text("SITE_URL", "http://127.0.0.1:8000").rstrip("/")
+if ENVIRONMENT == "production" and len(SECRET_KEY) < 50:
+    raise ImproperlyConfigured(
+        "SECRET_KEY is too short for production: set 50 or more random characters, "
+        'for example from: python3 -c "import secrets; print(secrets.token_urlsafe(50))"'
+    )
+if ENVIRONMENT == "production" and DEBUG:
+    raise ImproperlyConfigured("DEBUG shows settings and code to visitors: set DEBUG=false in production")
+DEMO_LOGIN = env.flag("DEMO_LOGIN", DEVELOPMENT)  # a superuser whose password everybody knows
+if DEMO_LOGIN and not DEVELOPMENT:
+    raise ImproperlyConfigured("DEMO_LOGIN is for development only: leave it out")
+SITE_URL = env.url("SITE_URL", "http://127.0.0.1:8000")
 ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]", "testserver"])
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [SITE_URL])
 VERSION = "0.1.0"
@@ -129,7 +140,7 @@ DATABASES = {
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
+REDIS_URL = env.redis_url("REDIS_URL", "redis://127.0.0.1:6379/0")
 REDIS_KEY_PREFIX = env.label("REDIS_KEY_PREFIX", "ph")
 CACHES = {
     "default": {  # what allauth counts attempts in, for all processes together
@@ -150,7 +161,7 @@ CACHES = {
     },
 }
 
-CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", REDIS_URL)
+CELERY_BROKER_URL = env.text("CELERY_BROKER_URL") or REDIS_URL
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = "default"
 # What waits for Stripe or a mail server, or takes long, is elsewhere: maintenance is one thing at a time, recovery too.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.apps import AppConfig
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
 
 class CopilotConfig(AppConfig):
@@ -41,7 +42,10 @@ class CopilotConfig(AppConfig):
 
         for name in filter(str.isupper, dir(settings)):
             redaction.register(redaction.secrets_in(name, getattr(settings, name)))
-        catalogue.configure(catalogue.build_from(settings))
+        try:
+            catalogue.configure(catalogue.build_from(settings))
+        except ValueError as problem:  # the providers know no framework
+            raise ImproperlyConfigured(str(problem)) from problem
         if settings.FOLLOW_CATALOGUE:
             offering.follow()
         caching.configure_from(settings)

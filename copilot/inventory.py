@@ -12,7 +12,7 @@ from django.db.models.functions import Cast, Extract, Now
 
 from copilot.errors import Unavailable
 from copilot.live import beats, survey, wakeups
-from copilot.live.client import RedisDown, blocking
+from copilot.live.client import RedisDown, RedisRefusal, blocking
 from copilot.live.survey import EVENT_BYTES as EVENT_BYTES
 from copilot.live.survey import TOP as TOP
 from copilot.live.survey import Lease as Lease
@@ -52,7 +52,7 @@ def redis_health() -> RedisHealth:
             pipe.info()
             pipe.time()
             info, (seconds, microseconds) = pipe.execute()
-    except RedisDown as problem:
+    except (*RedisDown, RedisRefusal) as problem:
         raise Unavailable(type(problem).__name__) from problem
     return RedisHealth(
         version=str(info["redis_version"]),

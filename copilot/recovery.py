@@ -381,6 +381,11 @@ def rebuild_if_restored() -> bool:
     return verdict in ("restored", "other")
 
 
+def is_redis_shared() -> bool:
+    """Tell whether another installation writes to the same keys."""
+    return database_restores.is_redis_shared()
+
+
 def _rebuild() -> None:
     """As after a flush, but for what no row stands behind. A crash on the way leaves the epochs apart: it is repeated."""
     lease.forget_epoch()

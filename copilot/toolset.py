@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.utils import timezone
 
-from copilot import mcp, memories
+from copilot import mcp, memories, offering
 from copilot.models import McpServer
+from copilot.providers import catalogue
 from copilot.tools import mcp_listing, registry
 from copilot.tools.base import AnyTool
 from copilot.tools.mcp_listing import Place
@@ -31,6 +32,24 @@ class ToolShown:
     def summary(self) -> str:
         """Its first sentence: what follows tells the model how to call it."""
         return re.split(r"(?<=[.!?])\s", self.description.strip(), maxsplit=1)[0].replace("`", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Names of the models that can answer: real ones, and scripts."""
+
+    real: tuple[str, ...]
+    demo: tuple[str, ...]
+
+
+def models() -> Models:
+    """List what a turn of the usual tier would be answered by, from the rows or the environment."""
+    offering.refresh()
+    chain = catalogue.current().tiers.get("standard", ())
+    return Models(
+        real=tuple(entry.name for entry in chain if not entry.demo),
+        demo=tuple(entry.name for entry in chain if entry.demo),
+    )
 
 
 def unavailable() -> dict[str, str]:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from django.core.management import call_command
@@ -17,12 +23,15 @@ from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from kombu import Connection
 
 from config.celery import app
+from config.core import demo_login
 from config.servers import free_port
+from copilot import recovery
 from copilot.live import beats, keys
 from copilot.live import client as live_client
 from copilot.models import WorkerBeat
+from copilot.providers import catalogue
 from diagnostics import tasks as reaper
-from diagnostics.probes import running, servers
+from diagnostics.probes import configuration, running, servers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "extremely-secret-value-1234567890"
@@ -157,12 +166,40 @@ class Broken:
         self.settings.TELEGRAM_BOT_TOKEN = f"12345:{SECRET}"
         self.settings.TELEGRAM_API_URL = f"http://127.0.0.1:{free_port()}"
 
+    def tools_models(self) -> None:
+        self.settings.ALLOW_DEMO_MODEL = False
+        catalogue.configure(catalogue.build_from(self.settings))
+        self.settings.ALLOW_DEMO_MODEL = True
+        self.mend = lambda: catalogue.configure(catalogue.build_from(self.settings))
+
+    def tools_scanner(self) -> None:
+        self.settings.WORKSPACE_SCAN_HOOK = "copilot.workspace.clamav.scan"
+        self.settings.CLAMD_ADDRESS = f"127.0.0.1:{free_port()}"
+
+    def accounts_demo(self) -> None:
+        demo_login.open_login()
+
+    def redis_keys(self) -> None:
+        recovery.rebuild_if_restored()
+        stranger = beats.InstallationCopy(installation_id=str(uuid4()), epoch=1, incarnation="1/1")
+        beats.write_installation(stranger)
+
+    def config_hosts(self) -> None:
+        self.settings.SITE_URL = "https://chat.example.com"
+
+    def config_static(self) -> None:
+        self.settings.ENVIRONMENT = "production"
+        self.settings.SECRET_KEY = SECRET + SECRET
+        self.settings.STATIC_ROOT = "/nowhere"
+
     def config_secret_key(self) -> None:
         self.settings.ENVIRONMENT, self.settings.SECRET_KEY = "production", "weak"
+        self.monkeypatch.setitem(configuration.CHECKS, "config.static", lambda: running.Finding())
 
     def config_debug(self) -> None:
         self.settings.ENVIRONMENT, self.settings.DEBUG = "production", True
         self.settings.SECRET_KEY = SECRET + SECRET
+        self.monkeypatch.setitem(configuration.CHECKS, "config.static", lambda: running.Finding())
 
 
 SETUPS = [name for name in vars(Broken) if not name.startswith("_")]
@@ -268,14 +305,121 @@ def test_wrong_usage_is_refused(arguments):
 
 def test_people_get_one_line_per_check(worker, capsys: pytest.CaptureFixture[str]):
     out = StringIO()
-    call_command("doctor", "--only", "redis", stdout=out)
-    assert out.getvalue().startswith("ok    redis")
+    call_command("doctor", "--only", "broker", stdout=out)
+    assert out.getvalue().startswith("ok    broker")
     assert out.getvalue().count("\n") == 1
 
 
 def test_tools_that_cannot_work_here_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A32.2"""
     monkeypatch.setattr("copilot.tools.registry.unavailable", lambda: {"web_search": "No engine is set."})
-    code, [check] = doctor("--only", "tools")
+    code, [check, *_] = doctor("--only", "tools")
     assert (code, check["status"]) == (0, "ok")
     assert check["detail"] == "not available: web_search: No engine is set"
+
+
+# --- one sentence each, for what looks alike --------------------------------------------------------------
+
+
+def said_of(name: str) -> str:
+    code, checks = doctor("--only", name)
+    assert code == 1
+    return next(f"{check['detail']}. {check['next_step']}" for check in checks if check["status"] == "fail")
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "told"),
+    [
+        ("PASSWORD", "wrong", "refuses the password of user"),
+        ("NAME", "nothere", "has no database nothere"),
+        ("PORT", 1, "nothing listens at 127.0.0.1:"),
+        ("HOST", "no.such.host.invalid", "does not resolve"),
+    ],
+)
+def test_each_mistake_in_the_database_url_has_a_sentence_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, part: str, value: object, told: str
+):
+    monkeypatch.setitem(connection.settings_dict, part, value)
+    said = said_of("postgres")
+    assert told in said
+    assert "DATABASE_URL" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda url: re.sub(r":[^:@/]+@", ":wrong@", url), "refuses the password"),
+        (lambda url: re.sub(r":[0-9]+/", f":{free_port()}/", url), "nothing listens at redis://127.0.0.1:"),
+        (lambda url: re.sub(r"/[0-9]+$", "/99", url), "no database of the number"),
+        (lambda url: url.replace("127.0.0.1", "no.such.host.invalid"), "does not resolve"),
+    ],
+)
+def test_each_mistake_in_the_redis_url_has_a_sentence_of_its_own(
+    settings, change: Callable[[str], str], told: str
+):
+    settings.REDIS_URL = change(settings.REDIS_URL)
+    live_client.blocking.cache_clear()
+    try:
+        said = said_of("redis")
+    finally:
+        live_client.blocking.cache_clear()
+    assert told in said
+    assert "REDIS_URL" in said
+
+
+def test_static_files_that_were_not_collected_again_are_named(settings, tmp_path):
+    settings.ENVIRONMENT, settings.STATIC_ROOT = "production", tmp_path
+    (tmp_path / "staticfiles.json").write_text('{"paths": {}}')
+    assert "are not collected" in configuration.static_files().detail
+    paths = dict.fromkeys(configuration._static_sources(), "there.js")
+    (tmp_path / "staticfiles.json").write_text(json.dumps({"paths": paths}))
+    assert configuration.static_files().detail == f"there.js is missing in {tmp_path}"
+    (tmp_path / "there.js").touch()
+    assert configuration.static_files().status == "ok"
+
+
+def test_a_scanner_that_answers_is_well(settings):
+    settings.WORKSPACE_SCAN_HOOK = "tests.test_doctor.scan_nothing"
+    assert doctor("--only", "tools")[0] == 0
+
+
+def scan_nothing(stream: object, meta: object) -> str:
+    return "clean"
+
+
+DOCTOR = ("manage.py", "doctor")
+WORKER = ("-m", "celery", "-A", "config", "worker")
+WEB = ("-m", "config.web", "--port", "1")
+WITHOUT_MODEL = (
+    "OPENAI_BASE_URL",
+    "http://127.0.0.1:1",
+)  # it needs OPENAI_MODEL: refused by an app, not by the settings
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "value"),
+    [
+        (DOCTOR, "DATABASE_URL", "mysql://x/y"),
+        (DOCTOR, "REDIS_URL", "redis://:sesame@127.0.0.1:port/0"),
+        (DOCTOR, "SITE_URL", "chat.example.com"),
+        (DOCTOR, "SECRET_KEY", "short"),
+        (DOCTOR, "DEMO_LOGIN", "true"),
+        (WORKER, "DEBUG", "true"),
+        (WORKER, *WITHOUT_MODEL),
+        (WEB, "DEBUG", "true"),
+    ],
+)
+def test_a_bad_value_ends_every_program_with_one_sentence(program: tuple[str, ...], name: str, value: str):
+    environment = os.environ | {"PILOTHOUSE_ENVIRONMENT": "production", "SECRET_KEY": SECRET * 2, name: value}
+    done = subprocess.run(
+        [sys.executable, *program],
+        cwd=Path(__file__).parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    [sentence] = done.stderr.strip().splitlines()
+    assert name in sentence
+    assert "sesame" not in sentence

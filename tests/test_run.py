@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.contrib.auth.models import User
 
 from config import run
+from config.core import demo_login
 from config.processes import Program
 from config.servers import free_port
 
@@ -203,3 +205,69 @@ def test_one_process_alone_speaks_to_the_platforms() -> None:
 def queue_of(program: Program) -> list[str]:
     words = program.command
     return words[words.index("-Q") + 1].split(",") if "-Q" in words else []
+
+
+# --- the demo login ------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "chat.example.com"])
+def test_a_run_that_the_network_reaches_is_refused_with_the_demo_login(var: Path, host: str):
+    left_out = ("PILOTHOUSE_ENVIRONMENT", "DEMO_LOGIN")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    done = subprocess.run(
+        [sys.executable, "-m", "config.run"],
+        cwd=ROOT,
+        env=environment | {"PILOTHOUSE_VAR": str(var), "PORT": str(free_port()), "HOST": host},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"HOST={host} would let everybody on the network log in as demo / demo-pilothouse: "
+        "switch the demo login off with DEMO_LOGIN=false, or leave HOST out.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "variables"),
+    [
+        ("127.0.0.1", {}),
+        ("::1", {}),
+        ("localhost", {}),
+        ("0.0.0.0", {"DEMO_LOGIN": "false"}),
+        ("0.0.0.0", {"PILOTHOUSE_ENVIRONMENT": "production"}),
+    ],
+)
+def test_other_runs_are_not_refused(monkeypatch: pytest.MonkeyPatch, host: str, variables: dict[str, str]):
+    monkeypatch.setenv("PILOTHOUSE_ENVIRONMENT", "development")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    run._refuse_public_demo(host)
+
+
+@pytest.mark.django_db
+def test_the_demo_login_is_closed_and_opened_again():
+    demo_login.open_login()
+    assert demo_login.is_open()
+    assert demo_login.close() is True
+    assert not demo_login.is_open()
+    assert not User.objects.filter(
+        is_superuser=True, is_active=True
+    ).exists()  # the setup link can be printed
+    assert demo_login.close() is False
+    demo_login.open_login()
+    assert demo_login.is_open()
+
+
+@pytest.mark.django_db
+def test_a_demo_account_with_a_password_of_its_own_is_left_alone():
+    demo_login.open_login()
+    user = User.objects.get(username=demo_login.USERNAME)
+    user.set_password("something else")
+    user.save()
+    assert demo_login.close() is False
+    demo_login.open_login()
+    user.refresh_from_db()
+    assert user.check_password("something else")

@@ -53,6 +53,22 @@ def test_production_does_not_start_without_a_secret_key():
     assert "SECRET_KEY must be set" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"SECRET_KEY": "k" * 49}, "SECRET_KEY is too short for production"),
+        ({"SECRET_KEY": "insecure-development-key-only"}, "SECRET_KEY is too short for production"),
+        ({"SECRET_KEY": "x" * 60, "DEBUG": "true"}, "set DEBUG=false in production"),
+        ({"SECRET_KEY": "x" * 60, "DEMO_LOGIN": "true"}, "DEMO_LOGIN is for development only"),
+    ],
+)
+def test_production_does_not_start_with_what_only_a_laptop_may_have(given: dict[str, str], told: str):
+    done = manage("check", **given)
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_production_refuses_to_log_what_people_write_d19():
     done = manage("check", SECRET_KEY="x" * 60, LOG_LEVEL="DEBUG")
     assert done.returncode != 0

@@ -19,6 +19,7 @@ from redis.connection import HiredisRespSerializer
 from redis.retry import Retry
 
 RedisDown = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, redis.ReadOnlyError)
+RedisRefusal = redis.ResponseError  # it answers, and does not do it: rights, a wrong number of a database
 
 CONNECT_SECONDS = 1.0
 # Who only listens sends nothing: without these a server that vanished would be missed for two hours.

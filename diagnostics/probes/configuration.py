@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core import checks
+from django.http.request import split_domain_port, validate_host
 
 from diagnostics.probes.running import Finding, Probe
 
@@ -26,8 +31,8 @@ def system_checks() -> Finding:
     if found:
         return Finding(
             status="fail",
-            detail=", ".join(sorted(str(message.id) for message in found)),
-            next_step="Run `python manage.py check`.",
+            detail="; ".join(sorted(str(message.msg).rstrip(".") for message in found))[:1000],
+            next_step="Change the settings it names.",
         )
     return Finding(detail="no contradictions")
 
@@ -46,7 +51,62 @@ def debug() -> Finding:
 def hosts() -> Finding:
     if "*" in settings.ALLOWED_HOSTS:
         return _production_only("ALLOWED_HOSTS allows every host", "List the names this site answers to.")
+    odd = [host for host in settings.ALLOWED_HOSTS if "/" in host or re.search(r":[0-9]+$", host)]
+    if odd:
+        return Finding(
+            status="fail",
+            detail=f"ALLOWED_HOSTS holds {odd[0]!r}, which matches nothing",
+            next_step="List bare names, without https:// and without a port.",
+        )
+    host = urlsplit(settings.SITE_URL).netloc.rpartition("@")[2]
+    name, _ = split_domain_port(host)
+    if not validate_host(name, settings.ALLOWED_HOSTS):
+        return Finding(
+            status="fail",
+            detail=f"ALLOWED_HOSTS does not hold {name}, so every page of SITE_URL answers 400",
+            next_step=f"Add {name} to ALLOWED_HOSTS.",
+        )
     return Finding(detail=f"{len(settings.ALLOWED_HOSTS)} allowed")
+
+
+def static_files() -> Finding:
+    """In production pages name files by their hashes, which are known once the files were collected."""
+    if settings.ENVIRONMENT != "production":
+        return Finding(detail="served as they are (fine outside production)")
+    collect = "Run `python manage.py collectstatic --no-input`."
+    try:
+        paths = json.loads((Path(settings.STATIC_ROOT) / "staticfiles.json").read_bytes())["paths"]
+    except FileNotFoundError:
+        return Finding(
+            status="fail",
+            detail=f"static files are not collected in {settings.STATIC_ROOT}, so pages fail",
+            next_step=collect,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return Finding(
+            status="fail",
+            detail=f"the list of static files in {settings.STATIC_ROOT} cannot be read",
+            next_step=collect,
+        )
+    missing = sorted(_static_sources() - set(paths))
+    if missing:
+        return Finding(
+            status="fail",
+            detail=f"{len(missing)} static files of this release are not collected, first {missing[0]}",
+            next_step=collect,
+        )
+    gone = next((name for name in paths.values() if not (Path(settings.STATIC_ROOT) / name).exists()), None)
+    if gone is not None:
+        return Finding(
+            status="fail", detail=f"{gone} is missing in {settings.STATIC_ROOT}", next_step=collect
+        )
+    return Finding(detail=f"{len(paths)} collected")
+
+
+def _static_sources() -> set[str]:
+    """Our own files; packages bring theirs with the same command."""
+    roots = [Path(root) for root in settings.STATICFILES_DIRS]
+    return {path.relative_to(root).as_posix() for root in roots for path in root.rglob("*") if path.is_file()}
 
 
 def https() -> Finding:
@@ -79,6 +139,7 @@ CHECKS: Mapping[str, Probe] = {
     "config.secret_key": secret_key,
     "config.debug": debug,
     "config.hosts": hosts,
+    "config.static": static_files,
     "config.https": https,
     "config.metrics": metrics,
 }

@@ -16,7 +16,9 @@ from django.conf import settings
 Status = Literal["ok", "warn", "fail", "skip"]
 QUICK_SECONDS = 1.0
 SLOW_SECONDS = 5.0  # for what may be far away
-SLOW = frozenset({"storage", "mail", "workers", "providers", "payments", "platforms", "webhooks", "channels"})
+SLOW = frozenset(
+    {"storage", "mail", "workers", "providers", "payments", "platforms", "webhooks", "channels", "tools"}
+)
 OWN_SECONDS = (
     60.0  # our own code, which asks nobody: only a busy machine makes it slow, and that is no fault of it
 )
@@ -50,6 +52,13 @@ class Result:
 Probe = Callable[[], Finding]
 
 
+def failure_text(problem: BaseException) -> str:
+    """Say what an operating system said; other texts may hold addresses or credentials."""
+    return (
+        str(problem.strerror) if isinstance(problem, OSError) and problem.strerror else type(problem).__name__
+    )
+
+
 def start_draining() -> None:
     """This process is about to leave: from now on it is not ready (A-D15.2)."""
     _draining.set()
@@ -81,7 +90,7 @@ def _started(name: str, probe: Probe) -> Future[Result]:
 def _limit(name: str, longest_seconds: float) -> float:
     """`providers.openai` has the limit of `providers`; the settings' own checks import what they check."""
     group = name.partition(".")[0]
-    if group == "config":
+    if group in ("config", "accounts"):  # a password's hash is slow on purpose
         return OWN_SECONDS
     return min(SLOW_SECONDS if group in SLOW else QUICK_SECONDS, longest_seconds)
 
@@ -137,6 +146,9 @@ def without_echo(results: Sequence[Result]) -> list[Result]:
         "workers": {"postgres", "postgres.writes", "redis"},
         "scheduler": {"postgres", "postgres.writes", "redis"},
         "reaper": {"redis", "workers", "postgres.writes"},
+        "redis.keys": {"postgres", "redis", "migrations"},
+        "accounts.demo": {"postgres", "migrations"},
+        "tools.models": {"postgres", "migrations", "redis"},
         "clock": {"postgres", "redis"},
         "webhooks.stripe": {"payments.stripe"},
         "webhooks.telegram": {"platforms.telegram"},

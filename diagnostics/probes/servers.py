@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -15,12 +16,16 @@ from django.core.files.storage import storages
 from django.core.mail import get_connection
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
+from django.utils.module_loading import import_string
+from psycopg.conninfo import conninfo_to_dict
 
+from config.core import demo_login
 from config.core.database import connection_string
+from copilot import recovery
 from copilot.errors import Unavailable
 from copilot.queries import inventory, reaper_silent_seconds, redis_health, workers_seen
 from diagnostics.broker import QUEUES, UNREACHABLE, depths
-from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe, shown
+from diagnostics.probes.running import SLOW_SECONDS, Finding, Probe, failure_text, shown
 from diagnostics.thresholds import (
     QUEUE_SILENT_SECONDS,
     SCHEDULER_SILENT_SECONDS,
@@ -42,7 +47,11 @@ REAPER_SILENT_SECONDS = 20.0  # ten sweeps; one that has much to do takes severa
 
 
 def postgres() -> Finding:
-    with _database() as database:
+    try:
+        database = _database()
+    except psycopg.OperationalError as problem:
+        return _refused_by_postgres(str(problem))
+    with database:
         row = database.execute(
             """
             select current_setting('server_version'),
@@ -62,6 +71,87 @@ def postgres() -> Finding:
             status="warn", detail=detail, next_step="Find it in pg_stat_activity: it keeps vacuum waiting."
         )
     return Finding(detail=detail)
+
+
+# What libpq and the server say, and what it means; the first that is found in their words.
+_POSTGRES_REFUSALS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"password authentication failed",
+        "Postgres at {where} refuses the password of user {user}",
+        "Correct the password in DATABASE_URL.",
+    ),
+    (
+        r"no password supplied",
+        "Postgres at {where} wants a password, and DATABASE_URL has none",
+        "Put the password into DATABASE_URL.",
+    ),
+    (
+        r'role "[^"]*" does not exist',
+        "Postgres at {where} knows no user {user}",
+        "Correct the user in DATABASE_URL, or create the role.",
+    ),
+    (
+        r'database "[^"]*" does not exist',
+        "Postgres at {where} has no database {dbname}",
+        "Correct the name in DATABASE_URL, or create it with `createdb`.",
+    ),
+    (
+        r"no pg_hba.conf entry",
+        "Postgres at {where} does not let this host in",
+        "Add a line for this host to pg_hba.conf.",
+    ),
+    (
+        r"server does not support SSL|SSL error|certificate|sslrootcert|root\.crt",
+        "Postgres at {where} cannot be reached by TLS as DATABASE_URL asks: {said}",
+        "Correct sslmode and sslrootcert in DATABASE_URL, or the certificate of the server.",
+    ),
+    (
+        r"too many clients|remaining connection slots",
+        "Postgres at {where} has no connection left",
+        "Raise max_connections or use a pooler.",
+    ),
+    (
+        r"starting up|shutting down|in recovery mode",
+        "Postgres at {where} is starting or stopping",
+        "Wait a moment and look again.",
+    ),
+    (
+        r"Connection refused",
+        "nothing listens at {where}",
+        "Start Postgres, or correct host and port in DATABASE_URL.",
+    ),
+    (
+        r"could not translate host name|Name or service not known|failed to resolve|getaddrinfo",
+        "the host name of {where} does not resolve",
+        "Correct the host in DATABASE_URL.",
+    ),
+    (
+        r"timeout|timed out|No route to host|unreachable",
+        "nothing answers at {where}",
+        "Check host and port in DATABASE_URL, the network and the firewall.",
+    ),
+)
+
+
+def _refused_by_postgres(said: str) -> Finding:
+    """Name what is wrong with the address, so that nobody looks for a dead server when a password is wrong."""
+    given = conninfo_to_dict(connection_string())
+    where = f"{given.get('host', 'the local socket')}:{given.get('port', 5432)}"
+    plain = " ".join(said.split())
+    for pattern, what, next_step in _POSTGRES_REFUSALS:
+        if re.search(pattern, plain, re.IGNORECASE):
+            meaning = what.format(
+                where=where,
+                user=given.get("user", ""),
+                dbname=given.get("dbname", ""),
+                said=plain.rpartition("failed: ")[2][:200],
+            )
+            return Finding(status="fail", detail=meaning, next_step=next_step)
+    return Finding(
+        status="fail",
+        detail=f"Postgres at {where} cannot be used: {plain.rpartition('failed: ')[2][:200].rstrip('.')}",
+        next_step="Check DATABASE_URL and the server's log.",
+    )
 
 
 def writes() -> Finding:
@@ -124,11 +214,7 @@ def redis() -> Finding:
     try:
         health = redis_health()
     except Unavailable as problem:
-        return Finding(
-            status="fail",
-            detail=f"{problem} at {shown(settings.REDIS_URL)}",
-            next_step="Is REDIS_URL right, and is the server up?",
-        )
+        return _refused_by_redis(problem.__cause__)
     kept = "append-only" if health.append_only else "snapshots only"
     detail = f"version {health.version}, {health.role}, {health.used_bytes // 2**20} MB used, {kept}"
     if health.eviction_policy != "noeviction":
@@ -146,6 +232,90 @@ def redis() -> Finding:
     return Finding(detail=detail)
 
 
+_REDIS_REFUSALS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"WRONGPASS|invalid (username|password)|AUTH failed",
+        "Redis at {where} refuses the password",
+        "Correct the password in REDIS_URL.",
+    ),
+    (
+        r"NOAUTH|Authentication required",
+        "Redis at {where} wants a password, and REDIS_URL has none",
+        "Put the password into REDIS_URL.",
+    ),
+    (
+        r"NOPERM|no permissions",
+        "Redis at {where} does not give this user the rights it needs",
+        "Let it use all commands, all channels and the keys of REDIS_KEY_PREFIX.",
+    ),
+    (
+        r"DB index|SELECT",
+        "Redis has no database of the number that ends {where}",
+        "Correct the number at the end of REDIS_URL.",
+    ),
+    (r"refused", "nothing listens at {where}", "Start Redis, or correct host and port in REDIS_URL."),
+    (
+        r"Name or service|resolve|getaddrinfo|Error -[235]\b",
+        "the host name of {where} does not resolve",
+        "Correct the host in REDIS_URL.",
+    ),
+    (r"LOADING", "Redis at {where} is loading its data", "Wait a moment and look again."),
+    (
+        r"SSL|certificate",
+        "Redis at {where} cannot be reached by TLS",
+        "Correct rediss:// in REDIS_URL, or the server's certificate.",
+    ),
+    (
+        r"imeout|timed out",
+        "nothing answers at {where}",
+        "Check host and port in REDIS_URL, the network and the firewall.",
+    ),
+)
+
+
+def _refused_by_redis(problem: BaseException | None) -> Finding:
+    where = shown(settings.REDIS_URL)
+    for pattern, what, next_step in _REDIS_REFUSALS:
+        if re.search(pattern, str(problem)):
+            return Finding(status="fail", detail=what.format(where=where), next_step=next_step)
+    return Finding(
+        status="fail",
+        detail=f"Redis at {where} cannot be used: {type(problem).__name__}",
+        next_step="Is REDIS_URL right, and is the server up?",
+    )
+
+
+def redis_keys() -> Finding:
+    """Two installations under one prefix would take each other's leases and limits for their own."""
+    try:
+        shared = recovery.is_redis_shared()
+    finally:
+        connection.close()  # this thread's own
+    if shared:
+        return Finding(
+            status="fail",
+            detail=f"another installation writes keys of the prefix {settings.REDIS_KEY_PREFIX} at {shown(settings.REDIS_URL)}",
+            next_step="Give each installation its own REDIS_KEY_PREFIX, and restart it.",
+        )
+    return Finding(detail=f"ours alone begin with {settings.REDIS_KEY_PREFIX}")
+
+
+def demo_user() -> Finding:
+    try:
+        is_open = demo_login.is_open()
+    finally:
+        connection.close()  # this thread's own
+    if not is_open:
+        return Finding(detail="nobody can use it")
+    if settings.DEVELOPMENT:
+        return Finding(detail="open (fine in development)")
+    return Finding(
+        status="fail",
+        detail="the superuser demo has its public password, so anybody can log in as administrator",
+        next_step="Run `python manage.py changepassword demo`, or delete the user.",
+    )
+
+
 def broker() -> Finding:
     try:
         found = depths()
@@ -154,6 +324,12 @@ def broker() -> Finding:
             status="fail",
             detail=f"{type(problem).__name__} at {shown(settings.CELERY_BROKER_URL)}",
             next_step="Is CELERY_BROKER_URL right, and is the server up?",
+        )
+    except (KeyError, ImportError):
+        return Finding(
+            status="fail",
+            detail=f"Celery knows no broker like {shown(settings.CELERY_BROKER_URL)}",
+            next_step="Set CELERY_BROKER_URL to an address such as redis://host:6379/0, or leave it out.",
         )
     detail = ", ".join(f"{queue} {depth}" for queue, depth in found.by_queue.items())
     late = [queue for queue, depth in found.by_queue.items() if depth > TASKS_WAITING[queue]]
@@ -282,7 +458,15 @@ def clock() -> Finding:
 def storage() -> Finding:
     """Writes, reads and removes one byte."""
     workspace = storages["workspace"]
-    name = workspace.save("doctor/marker", ContentFile(b"1"))
+    try:
+        name = workspace.save("doctor/marker", ContentFile(b"1"))
+    except OSError as problem:
+        where = getattr(workspace, "location", "the bucket")
+        return Finding(
+            status="fail",
+            detail=f"files cannot be stored in {where}: {failure_text(problem)}",
+            next_step="Check WORKSPACE_ROOT or the WORKSPACE_S3_* variables, its owner and the free space.",
+        )
     try:
         with workspace.open(name) as marker:
             intact = marker.read() == b"1"
@@ -296,6 +480,14 @@ def storage() -> Finding:
 
 
 def mail() -> Finding:
+    try:
+        import_string(settings.EMAIL_BACKEND)
+    except ImportError:
+        return Finding(
+            status="fail",
+            detail=f"EMAIL_BACKEND names {settings.EMAIL_BACKEND}, which does not exist",
+            next_step="Use django.core.mail.backends.smtp.EmailBackend.",
+        )
     if "smtp" not in settings.EMAIL_BACKEND:
         return Finding(status="skip", detail="no mail server is configured")
     mailer = get_connection(fail_silently=False, timeout=SLOW_SECONDS)

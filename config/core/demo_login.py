@@ -1,0 +1,40 @@
+"""The demo login: public on purpose, so it exists in development only and is never served to a network."""
+
+from __future__ import annotations
+
+USERNAME = "demo"
+PASSWORD = "demo-pilothouse"  # noqa: S105 - printed by `make run`
+
+
+def is_open() -> bool:
+    """Tell whether anybody who reads our documentation can log in."""
+    from django.contrib.auth.models import User
+
+    user = User.objects.filter(username=USERNAME, is_active=True).first()
+    return user is not None and user.check_password(PASSWORD)
+
+
+def open_login() -> None:
+    """Make the account, or open it again after `close`; one that somebody gave another password stays as it is."""
+    from django.contrib.auth.models import User
+
+    user = User.objects.filter(username=USERNAME).first()
+    if user is None:
+        User.objects.create_superuser(USERNAME, "demo@example.com", PASSWORD)
+    elif not user.is_active and not user.has_usable_password():
+        user.is_active = True
+        user.set_password(PASSWORD)
+        user.save(update_fields=["password", "is_active"])
+
+
+def close() -> bool:
+    """Take the public password away and end its sessions; True if it was still in use."""
+    from django.contrib.auth.models import User
+
+    user = User.objects.filter(username=USERNAME).first()
+    if user is None or not user.check_password(PASSWORD):
+        return False
+    user.is_active = False
+    user.set_unusable_password()
+    user.save(update_fields=["password", "is_active"])
+    return True
