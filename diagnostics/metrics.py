@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hmac
+import logging
 import os
 import re
+import socket
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from django.conf import settings
 from django.db import Error, connection
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -22,11 +30,17 @@ from diagnostics.probes import running, servers
 from diagnostics.shared import Shared
 from diagnostics.work_ages import read_work_ages
 
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # read by the library itself, before the first counter is made
 PROBES_SECONDS = 5.0
 AT_HAND_SECONDS = (
     60.0  # a scrape tells what the one before it found, rather than wait; after a pause it looks itself
 )
+SCRAPES_AT_ONCE = 8
+SCRAPE_SECONDS = 5.0  # for a caller to say what it wants, and to take the answer
+_log = logging.getLogger(__name__)
 _LIVE = re.compile(r"gauge_live\w+_(\d+)\.db")
 
 
@@ -34,10 +48,84 @@ def exposition() -> bytes:
     return generate_latest(_counted()) + generate_latest(_seen)
 
 
-def serve_from_worker() -> None:
-    """A Celery process has no web door: where METRICS_PORT is set, it opens a small one of its own."""
-    if settings.METRICS_PORT:
-        start_http_server(settings.METRICS_PORT, registry=_counted())
+# --- who may look ------------------------------------------------------------------------------------
+
+
+def is_scraped() -> bool:
+    """Whether anybody may look; without a token and a network nobody can."""
+    return bool(settings.METRICS_TOKEN or settings.METRICS_ALLOWED_CIDRS)
+
+
+def bears_token(authorization: str) -> bool:
+    scheme, _, shown = authorization.partition(" ")
+    token = settings.METRICS_TOKEN
+    return bool(token) and scheme == "Bearer" and hmac.compare_digest(shown.encode(), token.encode())
+
+
+def is_allowed_address(address: str) -> bool:
+    try:
+        caller = ip_address(address)
+    except ValueError:
+        return False
+    return any(caller in ip_network(network, strict=False) for network in settings.METRICS_ALLOWED_CIDRS)
+
+
+# --- from a worker -----------------------------------------------------------------------------------
+
+
+def serve_from_worker() -> WSGIServer | None:
+    """Serve a Celery process's figures on METRICS_PORT, to whoever may scrape the web process's."""
+    if not settings.METRICS_PORT:
+        return None
+    if not is_scraped():
+        _log.warning("metrics_not_served: METRICS_PORT needs METRICS_TOKEN or METRICS_ALLOWED_CIDRS")
+        return None
+    server = make_server("", settings.METRICS_PORT, _worker_page, _BoundedServer, _QuickHandler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server
+
+
+def _worker_page(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    authorization, address = environ.get("HTTP_AUTHORIZATION", ""), environ.get("REMOTE_ADDR", "")
+    if not bears_token(authorization) and not is_allowed_address(address):
+        start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")])
+        return [b""]
+    body = generate_latest(_counted())
+    start_response("200 OK", [("Content-Type", CONTENT_TYPE_LATEST), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+class _BoundedServer(ThreadingMixIn, WSGIServer):
+    """Some answers at once; whoever comes beyond them is cut off, so that nobody fills a worker with threads."""
+
+    daemon_threads = True
+    address_family = socket.AF_INET
+    _places = threading.BoundedSemaphore(SCRAPES_AT_ONCE)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A caller that hangs up or says nothing is no error of ours."""
+
+
+class _QuickHandler(WSGIRequestHandler):
+    timeout = SCRAPE_SECONDS
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])
+
+    def log_message(self, *words: object) -> None:
+        """Every scrape would be a line."""
 
 
 # --- counted -----------------------------------------------------------------------------------------

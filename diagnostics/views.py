@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from dataclasses import asdict
-from ipaddress import ip_address, ip_network
 
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -66,7 +64,7 @@ async def readyz(request: HttpRequest) -> JsonResponse:
 
 async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> bool:
     """The holder of the metrics token, or staff; without a cookie nobody is looked up."""
-    if _bears_the_token(request):
+    if metrics.bears_token(request.headers.get("Authorization", "")):
         return True
     if not database_answers or settings.SESSION_COOKIE_NAME not in request.COOKIES:
         return False
@@ -81,22 +79,9 @@ async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> b
 @require_safe
 def scrape(request: HttpRequest) -> HttpResponse:
     """Off until somebody is allowed to look: without a token or a network there is nothing here."""
-    if not settings.METRICS_TOKEN and not settings.METRICS_ALLOWED_CIDRS:
+    if not metrics.is_scraped():
         raise Http404
-    if not _bears_the_token(request) and not _is_allowed_address(request.META.get("REMOTE_ADDR", "")):
+    bears_token = metrics.bears_token(request.headers.get("Authorization", ""))
+    if not bears_token and not metrics.is_allowed_address(request.META.get("REMOTE_ADDR", "")):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
     return HttpResponse(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
-
-
-def _bears_the_token(request: HttpRequest) -> bool:
-    scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
-    token = settings.METRICS_TOKEN
-    return bool(token) and scheme == "Bearer" and hmac.compare_digest(shown.encode(), token.encode())
-
-
-def _is_allowed_address(address: str) -> bool:
-    try:
-        caller = ip_address(address)
-    except ValueError:
-        return False
-    return any(caller in ip_network(network, strict=False) for network in settings.METRICS_ALLOWED_CIDRS)

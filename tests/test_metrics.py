@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+from wsgiref.simple_server import WSGIServer
 
 import pytest
 from django.http import Http404, HttpRequest, HttpResponse
@@ -16,12 +23,13 @@ from django.urls import resolve
 from prometheus_client import REGISTRY
 
 from config.middleware import request_id
+from config.servers import free_port
 from copilot.errors import Conflict
 from copilot.models import Session
 from copilot.workspace import erasure
-from diagnostics import snapshot
+from diagnostics import metrics, snapshot
 from tests import make, moving
-from tests.engine import ended, model_fixture, rig_fixture, start
+from tests.engine import ended, model_fixture, rig_fixture, start, until
 from tests.rounds import rounds
 
 __all__ = ["model_fixture", "rig_fixture"]
@@ -176,3 +184,82 @@ def test_what_moves_out_in_and_away_is_counted():
     erasure.request(make.bob())
     assert [now - then for now, then in zip(values(), before, strict=True)] == [1, 1, 1]
     assert value("pilothouse_imports_total", outcome="already_imported") == refused + 1
+
+
+# --- a worker's own ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker_port(settings) -> Iterator[Callable[[], int | None]]:
+    """Starts what a worker serves, as it is set up by then; its port, or nothing."""
+    opened: list[WSGIServer] = []
+
+    def start_serving() -> int | None:
+        settings.METRICS_PORT = free_port()
+        server = metrics.serve_from_worker()
+        opened.extend([server] if server else [])
+        return settings.METRICS_PORT if server else None
+
+    yield start_serving
+    for server in opened:
+        server.shutdown()
+        server.server_close()
+
+
+def asked(port: int, **headers: str) -> tuple[int, str]:
+    request = Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
+    try:
+        with urlopen(request) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+@pytest.mark.attack
+def test_a_worker_shows_its_figures_to_the_bearer_of_the_token_alone(worker_port, settings):
+    settings.METRICS_TOKEN = TOKEN
+    port = worker_port()
+    for headers in (
+        {},
+        {"Authorization": "Bearer guess"},
+        {"Authorization": TOKEN},
+        {"Authorization": "Bearer \xe9"},
+    ):
+        assert asked(port, **headers) == (401, "")
+    status, told = asked(port, **BEARER)
+    assert status == 200
+    assert "pilothouse_executions_ended_total" in told
+
+
+@pytest.mark.attack
+def test_a_worker_without_a_token_or_a_network_opens_no_port(worker_port, caplog):
+    assert worker_port() is None
+    assert "METRICS_PORT needs METRICS_TOKEN" in caplog.text
+
+
+@pytest.mark.attack
+def test_a_worker_lets_a_network_in_instead(worker_port, settings):
+    settings.METRICS_ALLOWED_CIDRS = ["10.0.0.0/8"]
+    assert asked(worker_port())[0] == 401
+    settings.METRICS_ALLOWED_CIDRS = ["127.0.0.0/8"]
+    assert asked(worker_port())[0] == 200
+
+
+@pytest.mark.attack
+def test_callers_that_say_nothing_do_not_fill_a_worker_with_threads(worker_port, settings, monkeypatch):
+    settings.METRICS_TOKEN = TOKEN
+    monkeypatch.setattr(metrics._QuickHandler, "timeout", 0.5)
+    port = worker_port()
+    before = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for _ in range(5 * metrics.SCRAPES_AT_ONCE)
+        ]
+        for one in silent:  # cut off at once, or after their time
+            one.settimeout(30)
+            assert one.recv(1) == b""
+            assert threading.active_count() <= before + metrics.SCRAPES_AT_ONCE
+        until(lambda: threading.active_count() <= before)
+        assert asked(port, **BEARER)[0] == 200
