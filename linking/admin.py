@@ -184,7 +184,7 @@ class BotKeyAdmin(AnyAdmin):
 
 @admin.register(PlatformLink)
 class PlatformLinkAdmin(ViewOnly):
-    list_display = ["id", "platform", "server_name", "owner", "state", "created_at"]
+    list_display = ["id", "platform", "bot_account", "server_name", "owner", "state", "created_at"]
     list_filter = ["platform", "state"]
     list_select_related = ["owner"]
     search_fields = ["=owner__username", "=owner__email", "=server_id"]
@@ -195,7 +195,7 @@ class PlatformLinkAdmin(ViewOnly):
 
 @admin.register(PlatformUserLink)
 class PlatformUserLinkAdmin(ViewOnly):
-    list_display = ["id", "platform", "display_name", "user", "created_at"]
+    list_display = ["id", "platform", "bot_account", "display_name", "user", "created_at"]
     list_filter = ["platform"]
     list_select_related = ["user"]
     search_fields = ["=user__username", "=user__email", "=platform_user_id"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from django.conf import settings
+from django.utils.translation import gettext as _
 
-from linking.models import Platform
+from linking import platforms
+from linking.models import BotKey, Platform
+from linking.names import clean_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +39,14 @@ def bots_on_offer() -> list[Bot]:
 
 def _bot(platform: Platform, url: str, how: str) -> Bot:
     return Bot(platform=platform.value, name=platform.label, url=url, how=how)
+
+
+def bot_names(accounts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Name the bots behind (platform, bot account) pairs for people, as the installation's staff named them."""
+    wanted = set(accounts)
+    ours = {(adapter.platform, adapter.bot_account) for adapter in platforms.switched_on()}
+    keys = BotKey.objects.filter(bot_account__in={account for _, account in wanted}).order_by("created_at")
+    named = {(key.platform, key.bot_account): key.name for key in keys}
+    return {
+        one: _("our own bot") if one in ours else clean_name(named.get(one, "")) or one[1] for one in wanted
+    }

@@ -36,8 +36,12 @@ def held_of(user_id: int) -> dict[str, object]:
     servers = PlatformLink.objects.filter(owner=user_id).order_by("created_at", "pk")
     people = PlatformUserLink.objects.filter(user=user_id).order_by("created_at", "pk")
     return {
-        "linked_servers": list(servers.values("platform", "server_id", "server_name", "state", "created_at")),
-        "linked_chats": list(people.values("platform", "platform_user_id", "display_name", "created_at")),
+        "linked_servers": list(
+            servers.values("platform", "bot_account", "server_id", "server_name", "state", "created_at")
+        ),
+        "linked_chats": list(
+            people.values("platform", "bot_account", "platform_user_id", "display_name", "created_at")
+        ),
     }
 
 
@@ -46,30 +50,34 @@ def held_of(user_id: int) -> dict[str, object]:
 # and an account that is shut has no links (L9).
 
 
-def server_link(platform: str, server_id: str) -> PlatformLink | None:
-    standing = PlatformLink.objects.filter(platform=platform, server_id=server_id, owner__is_active=True)
-    return standing.first()
+def server_link(platform: str, bot_account: str, server_id: str) -> PlatformLink | None:
+    """Find the link by which this bot acts in a server; links that other bots made are none of its."""
+    standing = PlatformLink.objects.filter(platform=platform, bot_account=bot_account, server_id=server_id)
+    return standing.filter(owner__is_active=True).first()
 
 
-def user_link(platform: str, platform_user_id: str) -> PlatformUserLink | None:
-    standing = PlatformUserLink.objects.filter(platform=platform, platform_user_id=platform_user_id)
+def user_link(platform: str, bot_account: str, platform_user_id: str) -> PlatformUserLink | None:
+    """Find the link by which this bot acts for a person; links that other bots made are none of its."""
+    standing = PlatformUserLink.objects.filter(
+        platform=platform, bot_account=bot_account, platform_user_id=platform_user_id
+    )
     return standing.filter(user__is_active=True).first()
 
 
-def is_linked(kind: str, platform: str, subject_id: str, *, to: int | None = None) -> bool:
+def is_linked(kind: str, platform: str, bot_account: str, subject_id: str, *, to: int | None = None) -> bool:
     """To this user, or to anybody. A server that the bot was removed from waits for a new link."""
     if kind == "server":
-        server = server_link(platform, subject_id)
+        server = server_link(platform, bot_account, subject_id)
         if server is None or server.state == PlatformLink.State.BOT_REMOVED:
             return False
         return to in (None, server.owner_id)
-    person = user_link(platform, subject_id)
+    person = user_link(platform, bot_account, subject_id)
     return person is not None and to in (None, person.user_id)
 
 
-def is_identity_of(user_id: int, platform: str, platform_user_id: str) -> bool:
-    """Whether this chat account is the user's own: who may decide for the payer in a server (L14)."""
-    return is_linked("user", platform, platform_user_id, to=user_id)
+def is_identity_of(user_id: int, platform: str, bot_account: str, platform_user_id: str) -> bool:
+    """Whether this chat account is the user's own with this bot: who may decide for the payer in a server (L14)."""
+    return is_linked("user", platform, bot_account, platform_user_id, to=user_id)
 
 
 def is_open(user_id: int) -> bool:
@@ -101,7 +109,7 @@ def is_confirmed_by(row: LinkToken, user_id: int) -> bool:
     """Whether this user has used the token, and what it made still stands."""
     if row.used_by_id != user_id:
         return False
-    return is_linked(row.kind, row.platform, row.subject_id, to=user_id)
+    return is_linked(row.kind, row.platform, row.bot_account, row.subject_id, to=user_id)
 
 
 def minutes_left(row: LinkToken) -> int:

@@ -55,11 +55,17 @@ def channel(**changes: object) -> dict[str, object]:
     return {**place, "platform_user_id": "bob-1", "display_name": "Bob", "text": "Hello"} | changes
 
 
-def link_ada(platform: str = "telegram", user_id: str = "ada-1") -> PlatformUserLink:
-    return PlatformUserLink.objects.create(platform=platform, platform_user_id=user_id, user=make.ada())
+def link_ada(
+    platform: str = "telegram", user_id: str = "ada-1", bot_account: str = "bot-1"
+) -> PlatformUserLink:
+    return PlatformUserLink.objects.create(
+        platform=platform, bot_account=bot_account, platform_user_id=user_id, user=make.ada()
+    )
 
 
-def link_guild(platform: str = "telegram", **settings: object) -> PlatformLink:
-    made = PlatformLink.objects.create(platform=platform, server_id="guild", owner=make.ada(), **settings)
+def link_guild(platform: str = "telegram", bot_account: str = "bot-1", **settings: object) -> PlatformLink:
+    made = PlatformLink.objects.create(
+        platform=platform, bot_account=bot_account, server_id="guild", owner=make.ada(), **settings
+    )
     made.refresh_from_db()
     return made

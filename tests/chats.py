@@ -40,6 +40,7 @@ def server_link(owner: User | None = None, *, server_id: str = SERVER, **fields:
     made = PlatformLink.objects.create(
         **{
             "platform": "discord",
+            "bot_account": BOT,
             "server_id": server_id,
             "server_name": "The Quay",
             "owner": owner or make.ada(),
@@ -51,10 +52,14 @@ def server_link(owner: User | None = None, *, server_id: str = SERVER, **fields:
 
 
 def user_link(
-    user: User | None = None, *, person: str = PERSON, platform: str = "telegram"
+    user: User | None = None, *, person: str = PERSON, platform: str = "telegram", bot_account: str = BOT
 ) -> PlatformUserLink:
     made = PlatformUserLink.objects.create(
-        platform=platform, platform_user_id=person, display_name="Ada L.", user=user or make.ada()
+        platform=platform,
+        bot_account=bot_account,
+        platform_user_id=person,
+        display_name="Ada L.",
+        user=user or make.ada(),
     )
     made.refresh_from_db()
     return made
@@ -67,7 +72,7 @@ def conversation(
     owner = link.owner if isinstance(link, PlatformLink) else link.user
     return PlatformConversation.objects.create(
         platform=link.platform,
-        bot_account=BOT,
+        bot_account=link.bot_account,
         container_id=container,
         scope="server" if in_server else "dm",
         link=link if in_server else None,

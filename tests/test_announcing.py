@@ -35,7 +35,11 @@ def chat(rig, settings, monkeypatch):
 def connected(chat: ScriptedChat) -> PlatformConversation:
     """Ada has talked to our bot in a direct message."""
     link = PlatformUserLink.objects.create(
-        platform="scripted", platform_user_id=chat.user, user=make.ada(), display_name="Ada"
+        platform="scripted",
+        bot_account=platforms.build("scripted").bot_account,
+        platform_user_id=chat.user,
+        user=make.ada(),
+        display_name="Ada",
     )
     return PlatformConversation.objects.create(
         platform="scripted",

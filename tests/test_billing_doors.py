@@ -135,7 +135,7 @@ def test_bots_and_chat_platforms_refuse(spent, settings, monkeypatch):
     bot = caller()
     for said in (bot.say("k1"), bot.post("turns", channel(), **{"Idempotency-Key": "k2"})):
         assert (said.status_code, code_of(said)) == (429, "limit_reached")
-    link_ada("scripted", "42")
+    link_ada("scripted", "42", bot_account="scripted-bot")
     with chatting(settings, monkeypatch):
         chat = ScriptedChat()
         assert chat.say("Hello").status_code == 200

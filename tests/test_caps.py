@@ -370,7 +370,7 @@ def test_a_server_that_changed_hands_begins_anew():
     )
     links.confirm_server(ada, chats.server_token().token)
     old = conversations.open_for(where, conversations.payer_of(where, "member-1"))
-    links.unlink_server(ada.pk, queries.server_link("discord", chats.SERVER).pk)
+    links.unlink_server(ada.pk, queries.server_link("discord", chats.BOT, chats.SERVER).pk)
     with pytest.raises(NotLinked):
         conversations.payer_of(where, "member-1")
     links.confirm_server(bob, chats.server_token().token)

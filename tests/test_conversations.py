@@ -28,9 +28,13 @@ CHANNEL = Where(
 
 @pytest.fixture
 def linked(transactional_db) -> None:
-    PlatformUserLink.objects.create(platform="telegram", platform_user_id="ada-t", user=make.ada())
-    PlatformUserLink.objects.create(platform="discord", platform_user_id="ada-d", user=make.ada())
-    PlatformLink.objects.create(platform="discord", server_id="guild", owner=make.ada())
+    PlatformUserLink.objects.create(
+        platform="telegram", bot_account="bot", platform_user_id="ada-t", user=make.ada()
+    )
+    PlatformUserLink.objects.create(
+        platform="discord", bot_account="bot", platform_user_id="ada-d", user=make.ada()
+    )
+    PlatformLink.objects.create(platform="discord", bot_account="bot", server_id="guild", owner=make.ada())
 
 
 def at(where: Where, who: str = "ada-d") -> Open:
@@ -69,7 +73,9 @@ def test_new_closes_the_place_and_opens_it_again_for_whoever_comes_together(link
 def test_a_message_that_comes_as_its_server_is_unlinked_leaves_no_open_place(linked, rounds):
     """L8: it is in the conversation that was closed, or hears that nothing is linked; another owner begins anew"""
     for number in range(rounds):
-        link = PlatformLink.objects.create(platform="discord", server_id=f"guild-{number}", owner=make.ada())
+        link = PlatformLink.objects.create(
+            platform="discord", bot_account="bot", server_id=f"guild-{number}", owner=make.ada()
+        )
         place = replace(CHANNEL, server_id=link.server_id, container_id=f"channel-{number}")
         gone, *opened = together(
             partial(links.unlink_server, link.owner_id, link.pk), *[partial(at, place, "bob-d")] * 4
@@ -89,6 +95,7 @@ def test_places_are_told_apart_by_bot_thread_and_container(linked):
         replace(CHANNEL, container_id="random"),
         replace(CHANNEL, bot_account="other"),
     ]
+    PlatformLink.objects.create(platform="discord", bot_account="other", server_id="guild", owner=make.ada())
     assert len({at(place).session_id for place in places}) == 4
     assert at(CHANNEL) == at(CHANNEL, "bob-d")
 
@@ -105,7 +112,7 @@ def test_another_owner_gets_another_session(linked):
     before = at(CHANNEL)
     PlatformConversation.objects.update(closed_at=timezone.now())
     PlatformLink.objects.all().delete()
-    PlatformLink.objects.create(platform="discord", server_id="guild", owner=make.bob())
+    PlatformLink.objects.create(platform="discord", bot_account="bot", server_id="guild", owner=make.bob())
     after = at(CHANNEL)
     assert Session.objects.get(pk=after.session_id).owner == make.bob()
     assert after.session_id != before.session_id

@@ -396,6 +396,7 @@ def test_a_rest_bot_can_be_told_later_only_with_an_endpoint(bot, model, request,
 def test_a_bot_without_the_right_to_answer_is_not_asked(bot, model):
     """A-L16.1: `interactive` is false without turns:control, and the tool that asks is not offered"""
     mute = caller(account="bot-2", scopes=["turns:start", "turns:read"])
+    link_ada(bot_account="bot-2")
     answer = mute.say("k1").json()
     ended(UUID(answer["turn_id"]))
     assert Turn.objects.get(pk=answer["turn_id"]).arrival["reply"]["interactive"] is False

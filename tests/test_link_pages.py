@@ -58,7 +58,7 @@ def test_the_page_says_what_confirming_means_and_is_kept_by_nobody(ada):
     assert "Asked for by Eve" in text_of(server)
     assert 'name="daily_cap"' in text_of(server)
     assert "act as you" in person_page
-    assert "Confirm only if it is yours" in person_page
+    assert "Confirm only if the account is yours and you trust the bot" in person_page
     assert server["Cache-Control"] == "no-store"
     assert server["Referrer-Policy"] == "no-referrer"
     assert server["X-Robots-Tag"] == "noindex"

@@ -75,6 +75,7 @@ def test_a_token_is_shown_and_confirmed_by_its_own_route(ada):
     assert shown == {
         "kind": "server",
         "platform": "discord",
+        "bot_account": chats.BOT,
         "subject_name": "<b>Quay",
         "requester_name": "Eve",
         "expires_at": shown["expires_at"],

@@ -194,7 +194,12 @@ def test_two_tokens_of_one_server_make_one_link(monkeypatch, rounds):
         def as_if_pending(user=bob, token=second):
             row = queries.token_by_digest(links.digest(token))
             with confirming._all_or_nothing():
-                PlatformLink.objects.create(platform=row.platform, server_id=row.subject_id, owner=user)
+                PlatformLink.objects.create(
+                    platform=row.platform,
+                    bot_account=row.bot_account,
+                    server_id=row.subject_id,
+                    owner=user,
+                )
 
         outcomes = together(lambda token=first: links.confirm_server(ada, token), as_if_pending)
         lost = [one for one in outcomes if isinstance(one, Exception)]
@@ -318,9 +323,9 @@ def test_only_the_owner_changes_or_removes_a_link():
 def test_a_server_and_a_chat_account_are_never_found_by_the_other():
     """L9: owning a server grants nothing in direct messages, and the other way round"""
     chats.server_link(server_id="same-id", platform="telegram")
-    assert queries.user_link("telegram", "same-id") is None
+    assert queries.user_link("telegram", chats.BOT, "same-id") is None
     chats.user_link(person="other-id")
-    assert queries.server_link("telegram", "other-id") is None
+    assert queries.server_link("telegram", chats.BOT, "other-id") is None
 
 
 def test_a_shut_account_has_no_links_and_holds_no_place():
@@ -330,8 +335,8 @@ def test_a_shut_account_has_no_links_and_holds_no_place():
     ada = make.ada()
     ada.is_active = False
     ada.save()
-    assert queries.server_link("discord", chats.SERVER) is None
-    assert queries.user_link("telegram", person.platform_user_id) is None
+    assert queries.server_link("discord", chats.BOT, chats.SERVER) is None
+    assert queries.user_link("telegram", chats.BOT, person.platform_user_id) is None
     links.confirm_server(make.bob(), chats.server_token().token)
     assert PlatformLink.objects.get().owner == make.bob()
     place.refresh_from_db()
@@ -364,23 +369,16 @@ def test_a_removed_bot_leaves_a_link_that_says_so():
     assert links.mark_removed(OURS, "unknown") is None
 
 
-@pytest.mark.parametrize("talked", [True, False])
-def test_a_bot_that_was_removed_leaves_anothers_server_alone(talked):
-    """L1, L23: the server is linked by another bot account, which has asked for it or talks there"""
-    if talked:
-        link = chats.server_link()
-        place = chats.conversation(link)
-    else:
-        link = links.confirm_server(make.ada(), chats.server_token().token)
-    own = chats.conversation(link, container="channel-2")
-    PlatformConversation.objects.filter(pk=own.pk).update(bot_account="other-bot")
-    assert links.mark_removed(Bot(platform="discord", bot_account="other-bot"), chats.SERVER) is None
-    link.refresh_from_db()
-    own.refresh_from_db()
-    assert (link.state, own.closed_at is None) == ("active", False)
-    if talked:
-        place.refresh_from_db()
-        assert place.closed_at is None
+def test_a_bot_that_was_removed_leaves_anothers_link_alone():
+    """L1, L23: two bots are linked in one server; one is thrown out"""
+    link, other = chats.server_link(), chats.server_link(make.bob(), bot_account="other-bot")
+    place, theirs = chats.conversation(link), chats.conversation(other, container="channel-2")
+    removed = links.mark_removed(Bot(platform="discord", bot_account="other-bot"), chats.SERVER)
+    assert removed == other
+    for row in (link, other, place, theirs):
+        row.refresh_from_db()
+    assert (link.state, other.state) == ("active", "bot_removed")
+    assert (place.closed_at is None, theirs.closed_at is None) == (True, False)
 
 
 def test_a_server_that_the_bot_was_removed_from_can_be_linked_anew():

@@ -8,7 +8,7 @@ import pytest
 from django.core.cache import caches
 
 from copilot.models import Message, Session, Turn
-from linking import links
+from linking import links, platforms
 from linking.links import TokenRequest
 from linking.models import PlatformLink, PlatformUpdate
 from tests import make
@@ -21,7 +21,8 @@ from tests.platform_fakes import discord, recorded, slack, telegram
 
 
 def claimed(platform: str, server_id: str) -> None:
-    asked = TokenRequest(platform=platform, bot_account="b", subject_id=server_id, subject_name="Boats")
+    account = platforms.build(platform).bot_account
+    asked = TokenRequest(platform=platform, bot_account=account, subject_id=server_id, subject_name="Boats")
     links.confirm_server(make.ada(), links.create_server_token(asked, requester_is_admin=True).token)
 
 
@@ -58,7 +59,7 @@ def test_a_mention_in_a_slack_channel_is_answered_in_its_own_thread(fakes):
 
 def test_a_thread_in_a_direct_chat_of_slack_is_answered_in_the_thread(fakes):
     """L23, L15: always in the thread, although a direct chat is one conversation; a command and a press too"""
-    link_ada("slack", recorded.SLACK_ADA)
+    link_ada("slack", recorded.SLACK_ADA, bot_account=platforms.build("slack").bot_account)
     fake, chat = fakes["slack"], SlackChat(fakes["slack"])
     for number, (text, thread) in enumerate((("hello", ""), ("and here?", "1.5"), ("/status", "1.5")), 2):
         where = {"channel": recorded.SLACK_DM, "channel_type": "im"} | (

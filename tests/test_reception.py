@@ -14,7 +14,7 @@ from copilot import dispatch
 from copilot.errors import OutcomeUnknown
 from copilot.models import Message, Session, Turn, WorkspaceFile
 from copilot.providers.scripted import Text
-from linking import conversations, links, outbound, tasks
+from linking import conversations, links, outbound, platforms, tasks
 from linking.conversations import Bot, Where
 from linking.links import TokenRequest
 from linking.models import LinkToken, PlatformConversation, PlatformLink, PlatformUpdate
@@ -63,9 +63,13 @@ class Server(ScriptedChat):
         return Incoming(update_key=f"s.{number}", place=self.place, what=said)
 
 
-def claimed(platform: str, server_id: str, bot_account: str = "b") -> PlatformLink:
+def claimed(platform: str, server_id: str, bot_account: str = "") -> PlatformLink:
+    """Linked with our own bot, unless told otherwise."""
     asked = TokenRequest(
-        platform=platform, bot_account=bot_account, subject_id=server_id, subject_name="Boats"
+        platform=platform,
+        bot_account=bot_account or platforms.build(platform).bot_account,
+        subject_id=server_id,
+        subject_name="Boats",
     )
     token = links.create_server_token(asked, requester_is_admin=True).token
     return links.confirm_server(make.ada(), token)
@@ -167,7 +171,7 @@ def test_what_an_owner_allowed_in_a_group_is_allowed_in_its_supergroup(chat: Scr
 
 def test_every_bot_of_a_group_goes_with_it_when_it_moves(chat: ScriptedChat):
     """A-L21.2: somebody else's bot in the same group is told of no move, and goes on in its session"""
-    claimed("scripted", "-500")
+    claimed("scripted", "-500", bot_account="theirs")
     where = Where(
         platform="scripted", bot_account="theirs", scope="server", server_id="-500", container_id="-500"
     )
@@ -337,7 +341,8 @@ def test_a_slow_platform_holds_up_nobody_else(rig, model, settings, monkeypatch)
     fake = telegram.Telegram()
     with fake.running(), chatting(settings, monkeypatch, telegram=fake):
         linked("scripted-ada")
-        asked = TokenRequest(platform="telegram", bot_account="b", subject_id=str(recorded.ADA))
+        account = platforms.build("telegram").bot_account
+        asked = TokenRequest(platform="telegram", bot_account=account, subject_id=str(recorded.ADA))
         links.confirm_user(make.ada(), links.create_user_token(asked).token)
         slow, quick = TelegramChat(fake), ScriptedChat()
         fake.failures.extend([4.0, 4.0])  # seconds: the sign of life, and the answer

@@ -59,6 +59,7 @@ def settings_of(given: Caps | Changes) -> ServerSettings:
 class TokenShown:
     kind: str
     platform: str
+    bot_account: str
     subject_name: str
     requester_name: str
     expires_at: str
@@ -68,6 +69,7 @@ class TokenShown:
 class ServerLinkShown:
     id: str
     platform: str
+    bot_account: str  # the one bot that acts by it; empty: unknown, so none does
     server_id: str
     server_name: str
     state: str
@@ -85,6 +87,7 @@ class ServerLinkShown:
 class UserLinkShown:
     id: str
     platform: str
+    bot_account: str  # the one bot that acts by it; empty: unknown, so none does
     platform_user_id: str
     display_name: str
     created_at: str
@@ -111,6 +114,7 @@ def token_shown(row: LinkToken) -> TokenShown:
     return TokenShown(
         kind=row.kind,
         platform=row.platform,
+        bot_account=row.bot_account,
         subject_name=clean_name(row.subject_name),
         requester_name=clean_name(row.requester_name),
         expires_at=_instant(row.expires_at),
@@ -121,6 +125,7 @@ def server_link_shown(link: PlatformLink) -> ServerLinkShown:
     return ServerLinkShown(
         id=str(link.pk),
         platform=link.platform,
+        bot_account=link.bot_account,
         server_id=link.server_id,
         server_name=clean_name(link.server_name),
         state=link.state,
@@ -139,6 +144,7 @@ def user_link_shown(link: PlatformUserLink) -> UserLinkShown:
     return UserLinkShown(
         id=str(link.pk),
         platform=link.platform,
+        bot_account=link.bot_account,
         platform_user_id=link.platform_user_id,
         display_name=clean_name(link.display_name),
         created_at=_instant(link.created_at),

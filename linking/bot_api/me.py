@@ -82,11 +82,13 @@ class UserResolved:
 class BotServersResolveView(BotDoor):
     scope = "links:read"
 
-    @operation("Whether a server is linked, and how", answers={200: ServerResolved}, body=ServerAsked)
+    @operation(
+        "Whether a server is linked with this bot, and how", answers={200: ServerResolved}, body=ServerAsked
+    )
     def post(self, request: Request) -> HttpResponse:
         asked = body_of(request, ServerAsked)
         self.check_platform(asked.platform)
-        link = queries.server_link(self.key.platform, asked.server_id)
+        link = queries.server_link(self.key.platform, self.key.bot_account, asked.server_id)
         if link is None:
             return answer(ServerResolved(linked=False))
         return answer(
@@ -104,9 +106,9 @@ class BotServersResolveView(BotDoor):
 class BotUsersResolveView(BotDoor):
     scope = "links:read"
 
-    @operation("Whether a chat account is linked", answers={200: UserResolved}, body=UserAsked)
+    @operation("Whether a chat account is linked with this bot", answers={200: UserResolved}, body=UserAsked)
     def post(self, request: Request) -> HttpResponse:
         asked = body_of(request, UserAsked)
         self.check_platform(asked.platform)
-        link = queries.user_link(self.key.platform, asked.platform_user_id)
+        link = queries.user_link(self.key.platform, self.key.bot_account, asked.platform_user_id)
         return answer(UserResolved(linked=link is not None, link_id=str(link.pk) if link else None))

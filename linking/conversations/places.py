@@ -75,10 +75,14 @@ class Open:
 
 
 def payer_of(where: Where, platform_user_id: str) -> Payer:
-    """A disabled account's links are as good as none (L9)."""
-    speaker = PlatformUserLink.objects.filter(platform=where.platform, platform_user_id=platform_user_id)
+    """By a link made with this very bot: other bots' links are as good as none, and so are a disabled account's (L9)."""
+    speaker = PlatformUserLink.objects.filter(
+        platform=where.platform, bot_account=where.bot_account, platform_user_id=platform_user_id
+    )
     if where.scope == "server":
-        servers = PlatformLink.objects.filter(platform=where.platform, server_id=where.server_id)
+        servers = PlatformLink.objects.filter(
+            platform=where.platform, bot_account=where.bot_account, server_id=where.server_id
+        )
         speaks = Exists(speaker.filter(user=OuterRef("owner")))
         link = servers.filter(owner__is_active=True).annotate(payer_speaks=speaks).first()
         if link is None:

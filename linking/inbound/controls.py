@@ -63,7 +63,9 @@ def _drop(bot: Bot, turn_id: UUID, user_id: str, run_id: str) -> Stopped | None:
     if not waiting:
         return None
     owner_id = conversation.session.owner_id
-    if user_id != waiting[0].speaker and not queries.is_identity_of(owner_id, bot.platform, user_id):
+    if user_id != waiting[0].speaker and not queries.is_identity_of(
+        owner_id, bot.platform, bot.bot_account, user_id
+    ):
         raise _not_theirs()
     if not dispatch.drop_queue(behind.session_id, None, waiting[0].message_id):
         return None  # a turn has taken it just now
@@ -89,7 +91,7 @@ def stop_chat(session_id: UUID, payer: Payer, user_id: str) -> int:
 def decide(bot: Bot, approval_id: UUID, *, user_id: str, decision: Decision, feedback: str = "") -> Decided:
     """The payer alone decides; the first decision counts, a later one is told the state as it is (A-L14.1)."""
     seen = seeing.turn_of_approval(bot, approval_id)
-    if not queries.is_identity_of(seen.owner_id, bot.platform, user_id):
+    if not queries.is_identity_of(seen.owner_id, bot.platform, bot.bot_account, user_id):
         raise Forbidden("Only the person who pays for this chat decides about it.", code="not_the_payer")
     given = Decide(approval_id=approval_id, decision=decision, feedback=feedback)
     decided = dispatch.decide(seen.owner_id, [given])
@@ -111,7 +113,7 @@ def answer(
 
 def _check_author_or_payer(bot: Bot, seen: TurnStanding, user_id: str) -> None:
     author = seen.reply is not None and seen.reply.speaker == user_id
-    if not author and not queries.is_identity_of(seen.owner_id, bot.platform, user_id):
+    if not author and not queries.is_identity_of(seen.owner_id, bot.platform, bot.bot_account, user_id):
         raise _not_theirs()
 
 

@@ -26,12 +26,13 @@ Kind = Literal["server", "user"]
 
 
 def confirm_server(user: User, token: str, chosen: ServerSettings | None = None) -> PlatformLink:
-    """This server's conversations run as `user` from now on; `chosen` are its first caps (L8)."""
+    """This server's conversations with the bot that asked run as `user` from now on; `chosen` are its first caps (L8)."""
     owning.check_settings(chosen)
     with _all_or_nothing():
         row = _use(user, token, "server")
         link = PlatformLink(
             platform=row.platform,
+            bot_account=row.bot_account,
             server_id=row.subject_id,
             server_name=clean_name(row.subject_name),
             owner=user,
@@ -45,11 +46,12 @@ def confirm_server(user: User, token: str, chosen: ServerSettings | None = None)
 
 
 def confirm_user(user: User, token: str) -> PlatformUserLink:
-    """This chat account acts as `user` in direct messages from now on (L9)."""
+    """This chat account acts as `user` in direct messages to the bot that asked, from now on (L9)."""
     with _all_or_nothing():
         row = _use(user, token, "user")
         link = PlatformUserLink.objects.create(
             platform=row.platform,
+            bot_account=row.bot_account,
             platform_user_id=row.subject_id,
             display_name=clean_name(row.subject_name),
             user=user,
@@ -83,9 +85,10 @@ def _use(user: User, token: str, kind: Kind) -> LinkToken:
         raise LinkFlowMismatch
     if not queries.is_pending(row):
         raise LinkTokenExpired
-    if queries.is_linked(kind, row.platform, row.subject_id):
-        raise LinkAlreadyExists(yours=queries.is_linked(kind, row.platform, row.subject_id, to=user.pk))
-    owning.remove_dead(kind, row.platform, row.subject_id)
+    subject = (kind, row.platform, row.bot_account, row.subject_id)
+    if queries.is_linked(*subject):
+        raise LinkAlreadyExists(yours=queries.is_linked(*subject, to=user.pk))
+    owning.remove_dead(*subject)
     unused = LinkToken.objects.filter(pk=row.pk, used_at=None, superseded_at=None, expires_at__gt=Now())
     if not unused.update(used_at=Now(), used_by=user):
         raise LinkTokenExpired

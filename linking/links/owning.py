@@ -34,6 +34,7 @@ audit = logging.getLogger("linking.audit")
 MOST_MICRODOLLARS = 10**15  # a thousand million dollars; more is a slip of the hand
 MOST_TURNS = 10_000
 TOKENS_KEPT = timedelta(days=30)  # for their status; a link's own row says the rest
+UNKNOWN_BOT = ""  # of links made before they remembered their bot, where nothing says which one it was
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -104,29 +105,17 @@ def unlink_user(user_id: int, link_id: UUID) -> None:
 def mark_removed(bot: Bot, server_id: str) -> PlatformLink | None:
     """A bot was thrown out of a server: its link says so, and nothing runs there any more (L23).
 
-    None where it said so before, for platforms tell of it more than once; and where another bot account is there still,
-    whose link it is, too (L1).
+    None where it said so before, for platforms tell of it more than once. Other bots' links there stay as they are.
     """
     with transaction.atomic():
         rows = PlatformLink.objects.select_for_update().exclude(state=PlatformLink.State.BOT_REMOVED)
-        link = rows.filter(platform=bot.platform, server_id=server_id).first()
+        link = rows.filter(platform=bot.platform, bot_account=bot.bot_account, server_id=server_id).first()
         if link is None:
             return None
-        _stop(conversations.close_of_link(link.pk, bot.bot_account))
-        if _is_anothers(link, bot.bot_account):
-            return None
+        _stop(conversations.close_of_link(link.pk))
         link.state = PlatformLink.State.BOT_REMOVED
         link.save(update_fields=["state"])
     return link
-
-
-def _is_anothers(link: PlatformLink, bot_account: str) -> bool:
-    """Whether another bot account talks in the server, or has asked for its link."""
-    if link.conversations.filter(closed_at=None).exclude(bot_account=bot_account).exists():
-        return True
-    asked = LinkToken.objects.filter(platform=link.platform, kind="server", subject_id=link.server_id)
-    made_it = asked.filter(used_by=link.owner_id, used_at__isnull=False).order_by("-used_at").first()
-    return made_it is not None and made_it.bot_account != bot_account
 
 
 def move_server(platform: str, old_id: str, new_id: str) -> None:
@@ -149,16 +138,22 @@ def _moved(old_id: str, new_id: str) -> Case:
     return Case(When(notify_container=old_id, then=Value(new_id)), default=F("notify_container"))
 
 
-def remove_dead(kind: str, platform: str, subject_id: str) -> None:
-    """A link of an account that is shut (L9), or whose bot was removed, holds nobody's place; in the caller's transaction."""
+def remove_dead(kind: str, platform: str, bot_account: str, subject_id: str) -> None:
+    """Let go of links that are as good as none: of an account that is shut (L9), of a bot that was removed, or of no known bot.
+
+    In the caller's transaction.
+    """
+    of_bot = Q(platform=platform, bot_account__in=(bot_account, UNKNOWN_BOT))
+    unknown = Q(bot_account=UNKNOWN_BOT)
     if kind == "server":
-        servers = PlatformLink.objects.filter(platform=platform, server_id=subject_id)
-        dead = Q(owner__is_active=False) | Q(state=PlatformLink.State.BOT_REMOVED)
+        servers = PlatformLink.objects.filter(of_bot, server_id=subject_id)
+        dead = Q(owner__is_active=False) | Q(state=PlatformLink.State.BOT_REMOVED) | unknown
         for link in servers.filter(dead).select_for_update(of=("self",)):
             _let_go(link)
     else:
-        people = PlatformUserLink.objects.filter(platform=platform, platform_user_id=subject_id)
-        for chat_account in people.filter(user__is_active=False).select_for_update(of=("self",)):
+        people = PlatformUserLink.objects.filter(of_bot, platform_user_id=subject_id)
+        dead = Q(user__is_active=False) | unknown
+        for chat_account in people.filter(dead).select_for_update(of=("self",)):
             _let_go(chat_account)
 
 

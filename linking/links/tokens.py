@@ -94,7 +94,7 @@ def _create(kind: Kind, asked: TokenRequest) -> NewToken:
     token = secrets.token_urlsafe(32)
     with transaction.atomic():
         _hold(kind, asked)
-        if queries.is_linked(kind, asked.platform, asked.subject_id):
+        if queries.is_linked(kind, asked.platform, asked.bot_account, asked.subject_id):
             raise LinkAlreadyExists
         _check_rate(kind, asked)
         _of_subject(kind, asked).filter(used_at=None, superseded_at=None).update(superseded_at=Now())
@@ -125,11 +125,11 @@ def _check(asked: TokenRequest) -> None:
 
 
 def _hold(kind: Kind, asked: TokenRequest) -> None:
-    """One at a time for each subject: of two pending tokens one would have to go."""
+    """One at a time for each bot and subject: of two pending tokens one would have to go."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))",
-            [f"{asked.platform}:{kind}:{asked.subject_id}", LOCK_SEED],
+            [f"{asked.platform}:{asked.bot_account}:{kind}:{asked.subject_id}", LOCK_SEED],
         )
 
 
@@ -145,7 +145,10 @@ def _check_rate(kind: Kind, asked: TokenRequest) -> None:
 
 
 def _of_subject(kind: Kind, asked: TokenRequest) -> QuerySet[LinkToken]:
-    return LinkToken.objects.filter(platform=asked.platform, kind=kind, subject_id=asked.subject_id)
+    """Those that this bot asked for: another bot can neither supersede them nor use up their rate."""
+    return LinkToken.objects.filter(
+        platform=asked.platform, bot_account=asked.bot_account, kind=kind, subject_id=asked.subject_id
+    )
 
 
 def _pending() -> QuerySet[LinkToken]:
@@ -158,7 +161,9 @@ def _with_time_left(rows: QuerySet[LinkToken]):  # type: ignore[no-untyped-def] 
 
 def _state(row: LinkToken, left: timedelta) -> State:
     if row.used_at is not None:
-        standing = queries.is_linked(row.kind, row.platform, row.subject_id, to=row.used_by_id)
+        standing = queries.is_linked(
+            row.kind, row.platform, row.bot_account, row.subject_id, to=row.used_by_id
+        )
         return "linked" if standing else "unlinked"
     if row.superseded_at is not None:
         return "superseded"

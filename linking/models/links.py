@@ -16,8 +16,11 @@ from linking.models.values import known_platform, opaque, platform_field, platfo
 MOST_ALLOWED = 200  # channels, roles, tools: a list that a person can still look through
 
 
+BOT_HELP = "The bot it was made with, the only one that acts by it. Empty: unknown, so none does."
+
+
 class PlatformLink(models.Model):
-    """A server whose conversations run as its owner and at the owner's cost (L8)."""
+    """A server whose conversations with one bot run as the link's owner and at the owner's cost (L8)."""
 
     class State(models.TextChoices):
         ACTIVE = "active"
@@ -26,6 +29,7 @@ class PlatformLink(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     platform = platform_field()
+    bot_account = platform_id_field(blank=True, default="", help_text=BOT_HELP)
     server_id = platform_id_field()
     server_name = models.CharField(max_length=100, blank=True)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="server_links")
@@ -55,8 +59,11 @@ class PlatformLink(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["platform", "server_id"], name="a_server_has_one_owner"),
+            models.UniqueConstraint(
+                fields=["platform", "server_id", "bot_account"], name="a_server_has_one_owner"
+            ),
             known_platform("a_server_link"),
+            opaque("bot_account", or_nothing=True),
             opaque("server_id"),
             models.CheckConstraint(
                 condition=Q(state__in=["active", "paused", "bot_removed"]), name="a_link_has_a_known_state"
@@ -79,10 +86,11 @@ class PlatformLink(models.Model):
 
 
 class PlatformUserLink(models.Model):
-    """A chat account that acts as a user in direct messages, and nowhere else (L9)."""
+    """A chat account that acts as a user in direct messages to one bot, and nowhere else (L9)."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     platform = platform_field()
+    bot_account = platform_id_field(blank=True, default="", help_text=BOT_HELP)
     platform_user_id = platform_id_field()
     display_name = models.CharField(max_length=80, blank=True)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="chat_accounts")
@@ -91,9 +99,10 @@ class PlatformUserLink(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["platform", "platform_user_id"], name="a_chat_account_acts_as_one_user"
+                fields=["platform", "platform_user_id", "bot_account"], name="a_chat_account_acts_as_one_user"
             ),
             known_platform("a_user_link"),
+            opaque("bot_account", or_nothing=True),
             opaque("platform_user_id"),
         ]
         indexes = [models.Index(F("user"), F("created_at").desc(), F("id"), name="user_links_of_a_user")]
@@ -132,7 +141,7 @@ class LinkToken(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["platform", "kind", "subject_id"],
+                fields=["platform", "bot_account", "kind", "subject_id"],
                 condition=Q(used_at=None, superseded_at=None),
                 name="one_pending_token_per_subject",
             ),

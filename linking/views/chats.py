@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from copilot.errors import InvalidRequest, NotFound, Refused
 from linking import caps, links, queries
-from linking.bots import bots_on_offer
+from linking.bots import bot_names, bots_on_offer
 from linking.forms import settings_chosen
 from linking.models import Platform, PlatformLink
 from linking.names import clean_name
@@ -36,12 +36,23 @@ def chats(request: HttpRequest) -> HttpResponse:
         servers = queries.server_links(user_id, cursor=seen["servers"], limit=PAGE)
     except InvalidRequest as problem:
         raise Http404 from problem
+    bots = bot_names(
+        [
+            *((row.platform, row.bot_account) for row in people.items),
+            *((row.platform, row.bot_account) for row in servers.items),
+        ]
+    )
     context = {
         "people": [
-            {"row": row, "platform": Platform(row.platform).label, "name": clean_name(row.display_name)}
+            {
+                "row": row,
+                "platform": Platform(row.platform).label,
+                "name": clean_name(row.display_name),
+                "bot": bots[row.platform, row.bot_account],
+            }
             for row in people.items
         ],
-        "servers": [_shown(link) for link in servers.items],
+        "servers": [_shown(link, bots[link.platform, link.bot_account]) for link in servers.items],
         "more_people": people.next_cursor,
         "more_servers": servers.next_cursor,
         "seen": seen,
@@ -102,9 +113,10 @@ def qr(request: HttpRequest, platform: str) -> HttpResponse:
     raise Http404
 
 
-def _shown(link: PlatformLink) -> dict[str, object]:
+def _shown(link: PlatformLink, bot: str) -> dict[str, object]:
     return {
         "row": link,
+        "bot": bot,
         "platform": Platform(link.platform).label,
         "name": clean_name(link.server_name) or _("without a name"),
         "usage": queries.usage_of(link),

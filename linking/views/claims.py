@@ -18,6 +18,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from copilot.errors import InvalidRequest, NotFound, Refused
 from linking import links, queries
+from linking.bots import bot_names
 from linking.errors import LinkAlreadyExists, LinkTokenExpired
 from linking.forms import CAPS_OFFERED, caps_chosen
 from linking.models import LinkToken, Platform
@@ -57,7 +58,7 @@ def claim(request: HttpRequest, token: str) -> HttpResponse:
         return _page(request, "linking/done.html", row, token)
     if not queries.is_pending(row):
         return _gone(request, status=410)
-    if queries.is_linked(row.kind, row.platform, row.subject_id):
+    if queries.is_linked(row.kind, row.platform, row.bot_account, row.subject_id):
         return _taken(request, row, token)
     return _page(request, "linking/claim.html", row, token)
 
@@ -137,6 +138,7 @@ def _page(
         "token": token,
         "kind": row.kind,
         "platform": Platform(row.platform).label,
+        "bot": bot_names([(row.platform, row.bot_account)])[row.platform, row.bot_account],
         "name": clean_name(row.subject_name) or _("without a name"),
         "requester": clean_name(row.requester_name),
         "minutes": queries.minutes_left(row),
@@ -148,7 +150,7 @@ def _page(
 
 
 def _taken(request: HttpRequest, row: LinkToken, token: str) -> HttpResponse:
-    yours = queries.is_linked(row.kind, row.platform, row.subject_id, to=_user(request).pk)
+    yours = queries.is_linked(row.kind, row.platform, row.bot_account, row.subject_id, to=_user(request).pk)
     return _page(request, "linking/done.html" if yours else "linking/taken.html", row, token, status=409)
 
 

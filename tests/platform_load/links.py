@@ -17,16 +17,22 @@ def main(chats: list[int], server_id: str) -> None:
     from linking import platforms
     from linking.models import PlatformLink, PlatformUserLink
 
+    adapter = platforms.build("telegram")
+    assert adapter is not None
     users = list(User.objects.filter(username__startswith="bench").order_by("-pk")[: len(chats)])
     PlatformUserLink.objects.bulk_create(
-        PlatformUserLink(platform="telegram", platform_user_id=str(chat), user=user)
+        PlatformUserLink(
+            platform="telegram", bot_account=adapter.bot_account, platform_user_id=str(chat), user=user
+        )
         for chat, user in zip(chats, users, strict=True)
     )
     PlatformLink.objects.create(
-        platform="telegram", server_id=server_id, owner=users[-1], member_turns_per_hour=10_000
+        platform="telegram",
+        bot_account=adapter.bot_account,
+        server_id=server_id,
+        owner=users[-1],
+        member_turns_per_hour=10_000,
     )
-    adapter = platforms.build("telegram")
-    assert adapter is not None
     print(platforms.door_of(adapter))
 
 

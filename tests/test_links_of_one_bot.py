@@ -1,0 +1,208 @@
+"""A link is with the bot it was made with: every other bot of the platform is told that nothing is linked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from importlib import import_module
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+
+from copilot.models import Message, Session, Turn
+from linking import links, queries
+from linking.bots import bot_names
+from linking.errors import LinkTokenExpired
+from linking.links import TokenRequest
+from linking.models import LinkToken, PlatformConversation, PlatformLink, PlatformUserLink
+from tests import chats, make
+from tests.bots import caller, channel, link_ada, link_guild
+from tests.engine import Errand, add_tools, ended, until
+from tests.engine import model_fixture as model_fixture
+from tests.engine import rig_fixture as rig_fixture
+from tests.rest import code_of, person
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def other(rig):
+    """Another bot of the platform on which Ada and her server are linked."""
+    link_ada()
+    link_guild()
+    return caller(account="bot-2")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("said", [{}, channel()], ids=["direct message", "server"])
+def test_a_bot_starts_nothing_for_people_who_linked_another_bot(other, said):
+    answer = other.say("k1", **said)
+    assert (answer.status_code, code_of(answer)) == (404, "not_linked")
+    assert not Turn.objects.exists()
+    assert not Message.objects.exists()
+    assert not Session.objects.exists()
+
+
+@pytest.mark.attack
+def test_a_bot_learns_nothing_of_links_with_other_bots(other):
+    server = other.post("servers/resolve", {"server_id": "guild"}).json()
+    user = other.post("users/resolve", {"platform_user_id": "ada-1"}).json()
+    unknown = other.post("users/resolve", {"platform_user_id": "nobody"}).json()
+    assert server["linked"] is False
+    assert user == unknown
+
+
+@pytest.mark.attack
+def test_a_bot_decides_nothing_by_an_identity_that_another_bot_proved(rig, model, monkeypatch):
+    """In a server of its own link: who says to be the payer has linked another bot alone."""
+    from copilot.models import Approval
+    from copilot.providers.scripted import Call
+
+    link_ada()
+    link_guild(bot_account="bot-2")
+    bot = caller(account="bot-2")
+    add_tools(monkeypatch, Errand("web_search", approval="ask"))
+    PlatformLink.objects.update(tools=["web_search"])
+    model.will(Call("web_search", {}))
+    assert bot.say("k1", **channel()).status_code == 201
+    until(lambda: Approval.objects.exists())
+    decided = bot.post(
+        f"approvals/{Approval.objects.get().pk}/decide",
+        {"platform_user_id": "ada-1", "decision": "approve"},
+    )
+    assert (decided.status_code, code_of(decided)) == (403, "not_the_payer")
+
+
+def test_the_bot_a_link_was_made_with_goes_on(rig, model):
+    link_ada()
+    link_guild()
+    bot = caller()
+    for key, said in (("k1", {}), ("k2", channel())):
+        answer = bot.say(key, **said)
+        assert answer.status_code == 201
+        assert ended(answer.json()["turn_id"]).status == "succeeded"
+
+
+def test_a_person_links_and_ends_each_bot_by_itself(rig):
+    for account in ("bot-1", "bot-2"):
+        asked = TokenRequest(platform="telegram", bot_account=account, subject_id="ada-1")
+        links.confirm_user(make.ada(), links.create_user_token(asked).token)
+    first, second = PlatformUserLink.objects.order_by("bot_account")
+    assert (first.bot_account, second.bot_account) == ("bot-1", "bot-2")
+    links.unlink_user(make.ada().pk, first.pk)
+    assert caller().say("k1").status_code == 404
+    assert caller(account="bot-2").say("k1").status_code == 201
+
+
+def test_one_chat_account_may_be_linked_to_another_account_with_another_bot():
+    link_ada()
+    asked = TokenRequest(platform="telegram", bot_account="bot-2", subject_id="ada-1")
+    links.confirm_user(make.bob(), links.create_user_token(asked).token)
+    assert queries.user_link("telegram", "bot-1", "ada-1").user == make.ada()
+    assert queries.user_link("telegram", "bot-2", "ada-1").user == make.bob()
+
+
+@pytest.mark.attack
+def test_a_bot_cannot_void_or_use_up_the_tokens_of_another(settings):
+    settings.LINK_TOKENS_PER_SUBJECT_HOUR = 2
+    mine = chats.user_token()
+    for _ in range(2):
+        links.create_user_token(
+            TokenRequest(platform="telegram", bot_account="bot-2", subject_id=chats.PERSON)
+        )
+    assert links.token_status("telegram", chats.BOT, mine.token).status == "pending"
+    newer = chats.user_token()
+    with pytest.raises(LinkTokenExpired):
+        links.confirm_user(make.ada(), mine.token)  # its own newer one has replaced it
+    links.confirm_user(make.ada(), newer.token)
+
+
+# --- pages -------------------------------------------------------------------------------------------
+
+
+def signed_in(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_the_page_names_the_bot_before_and_after_confirming():
+    chats.bot_key("telegram", name="Boat helper")
+    token = chats.user_token().token
+    page = signed_in(make.ada()).get(f"/link/{token}").content.decode()
+    assert "With the bot “Boat helper”" in page
+    links.confirm_user(make.ada(), token)
+    listed = signed_in(make.ada()).get("/settings/chats/").content.decode()
+    assert "acts as you in direct messages to Boat helper" in listed
+    assert "Each connection is with one bot; no other bot can use it." in listed
+
+
+def test_the_page_asks_for_a_new_link_where_the_bot_is_unknown():
+    chats.user_link(bot_account="")
+    chats.server_link(bot_account="")
+    listed = signed_in(make.ada()).get("/settings/chats/").content.decode()
+    assert listed.count("we do not know which bot this was made with. Send /link to the bot again.") == 2
+
+
+def test_programs_are_told_the_bot_of_a_link():
+    chats.user_link()
+    chats.server_link()
+    for kind in ("user-links", "server-links"):
+        shown = person(make.ada()).get(f"/api/v1/linking/{kind}").json()
+        assert [one["bot_account"] for one in shown["items"]] == [chats.BOT]
+
+
+def test_a_bots_name_is_what_staff_called_its_key():
+    chats.bot_key("telegram", name="Old", bot_account="bot-9")
+    chats.bot_key("telegram", name="New", bot_account="bot-9")
+    named = bot_names([("telegram", "bot-9"), ("slack", "bot-9")])
+    assert named == {("telegram", "bot-9"): "New", ("slack", "bot-9"): "bot-9"}
+
+
+# --- links from before -------------------------------------------------------------------------------
+
+
+def remember() -> None:
+    migration = import_module("linking.migrations.0004_links_of_one_bot")
+    with connection.cursor() as cursor:
+        cursor.execute(migration._REMEMBER)
+
+
+def test_links_from_before_get_the_bot_whose_token_was_confirmed():
+    links.confirm_user(make.ada(), chats.user_token().token)
+    links.confirm_server(make.ada(), chats.server_token().token)
+    PlatformUserLink.objects.update(bot_account="")
+    PlatformLink.objects.update(bot_account="")
+    remember()
+    assert PlatformUserLink.objects.get().bot_account == chats.BOT
+    assert PlatformLink.objects.get().bot_account == chats.BOT
+
+
+def test_links_from_before_without_a_token_get_the_first_bot_that_talked_and_close_the_others():
+    link = chats.user_link()
+    first = chats.conversation(link, container="dm-1")
+    intruder = chats.conversation(link, container="dm-2")
+    PlatformConversation.objects.filter(pk=intruder.pk).update(
+        bot_account="intruder", opened_at=timezone.now() + timedelta(seconds=5)
+    )
+    PlatformUserLink.objects.update(bot_account="")
+    remember()
+    for row in (link, first, intruder):
+        row.refresh_from_db()
+    assert link.bot_account == chats.BOT
+    assert (first.closed_at is None, intruder.closed_at is None) == (True, False)
+
+
+def test_a_link_of_which_nothing_says_the_bot_serves_none_until_it_is_made_anew(rig):
+    link_ada(bot_account="")
+    remember()
+    assert PlatformUserLink.objects.get().bot_account == ""
+    bot = caller()
+    assert code_of(bot.say("k1")) == "not_linked"
+    asked = TokenRequest(platform="telegram", bot_account="bot-1", subject_id="ada-1")
+    links.confirm_user(make.ada(), links.create_user_token(asked).token)
+    assert PlatformUserLink.objects.get().bot_account == "bot-1"
+    assert LinkToken.objects.filter(used_at__isnull=False).count() == 1
+    assert bot.say("k2").status_code == 201
