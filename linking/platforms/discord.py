@@ -161,7 +161,7 @@ class Discord(Adapter):
         """What was promised in public is taken back: until then Discord would show this instead, to everybody."""
         token = to.reply_token.partition(":")[2]
         await self._call("DELETE", "/webhooks/{app}/{hook}/messages/@original", None, hook=token)
-        fields = _fields(message) | {"flags": discord_wire.EPHEMERAL}
+        fields = _fields(message) | {"flags": discord_wire.EPHEMERAL | discord_wire.SUPPRESS_EMBEDS}
         await self._call("POST", "/webhooks/{app}/{hook}", fields, hook=token)
 
     async def answer_press(self, to: Address, pressed: Pressed, text: str) -> None:
@@ -169,7 +169,7 @@ class Discord(Adapter):
         if text:
             fields: dict[str, JSON] = {
                 "content": neutralise(text),
-                "flags": discord_wire.EPHEMERAL,
+                "flags": discord_wire.EPHEMERAL | discord_wire.SUPPRESS_EMBEDS,
                 "allowed_mentions": NOBODY,
             }
             await self._call("POST", "/webhooks/{app}/{hook}", fields, hook=pressed.reply_token)
@@ -287,6 +287,8 @@ def _fields(message: Outgoing) -> dict[str, JSON]:
     return {
         "content": message.body.markup,
         "allowed_mentions": NOBODY,
+        # A preview would fetch whatever address a model was talked into writing, with all that stands in it.
+        "flags": discord_wire.SUPPRESS_EMBEDS,
         "components": _rows(message.buttons),
     }
 

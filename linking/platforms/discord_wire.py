@@ -21,6 +21,7 @@ from linking.platforms.base import (
 PING, COMMAND, COMPONENT = 1, 2, 3
 PONG, DEFER_MESSAGE, DEFER_UPDATE = 1, 5, 6
 EPHEMERAL = 64
+SUPPRESS_EMBEDS = 4
 THREADS = (10, 11, 12)
 TALK = (0, 19)  # kinds of messages that people write: new ones and replies
 MAY_LINK = 0x8 | 0x20  # Administrator, Manage Guild

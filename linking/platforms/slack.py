@@ -141,7 +141,8 @@ class Slack(Adapter):
 
     async def send(self, to: Address, message: Outgoing) -> str:
         fields: dict[str, JSON] = {"channel": to.container_id, "thread_ts": to.thread_id or None}
-        fields |= {"unfurl_links": False}
+        # A preview would fetch whatever address a model was talked into writing, with all that stands in it.
+        fields |= {"unfurl_links": False, "unfurl_media": False}
         lasting = replace(message, passing=False)  # worth a wait: here it is the sign of life
         windows = [(f"channel {to.container_id}", IN_A_CHANNEL)]
         sent = await self._formatted("chat.postMessage", lasting, fields, windows)

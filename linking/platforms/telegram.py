@@ -184,7 +184,7 @@ class Telegram(Adapter):
         return to if new_id is None else Address(scope=to.scope, container_id=new_id)
 
     async def _send(self, to: Address, message: Outgoing) -> str:
-        from telegram import ReplyParameters
+        from telegram import LinkPreviewOptions, ReplyParameters
 
         anchor = (
             ReplyParameters(message_id=int(to.anchor), allow_sending_without_reply=True)
@@ -199,6 +199,8 @@ class Telegram(Adapter):
                 chat_id=to.container_id,
                 text=text,
                 parse_mode=mode,
+                # A preview would fetch whatever address a model was talked into writing, with all that stands in it.
+                link_preview_options=LinkPreviewOptions(is_disabled=True),
                 message_thread_id=thread,
                 reply_parameters=anchor,
                 reply_markup=_keyboard(message.buttons),
@@ -208,6 +210,8 @@ class Telegram(Adapter):
         return await self._formatted(to, message, call)
 
     async def edit(self, to: Address, message_id: str, message: Outgoing) -> None:
+        from telegram import LinkPreviewOptions
+
         if to.container_id in self._moved:
             raise MessageGone("the message stayed in the old group")
         bot = self.bot()
@@ -218,6 +222,7 @@ class Telegram(Adapter):
                 message_id=int(message_id),
                 text=text,
                 parse_mode=mode,
+                link_preview_options=LinkPreviewOptions(is_disabled=True),
                 reply_markup=_keyboard(message.buttons),
             )
             return message_id

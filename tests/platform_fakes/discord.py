@@ -168,7 +168,7 @@ class Discord(Fake):
                 return web.Response(status=204)
             case "POST", [] if token in self.promised:  # it fills the promised reply, for everybody to see
                 self.promised.discard(token)
-                return self._post(channel, fields | {"flags": 0})
+                return self._post(channel, fields | {"flags": int(fields.get("flags", 0)) & ~64})
             case "POST", []:
                 return self._post(channel, fields)
             case _:
@@ -227,6 +227,8 @@ class Discord(Fake):
         if len(str(fields.get("nonce", ""))) > 25 or len(fields.get("components") or []) > 5:
             self.refuse("a nonce or rows of buttons that are too long")
             return answer({"code": 50035, "message": "Invalid Form Body"}, status=400)
+        if "files" not in fields and not int(str(fields.get("flags", 0))) & 4:
+            self.refuse("a message whose links are previewed")
         if fields.get("allowed_mentions") != {"parse": []}:
             self.refuse("a message that may call people")
         for row in fields.get("components") or []:

@@ -83,6 +83,10 @@ class Slack(Fake):
     def _on_chat_postmessage(self, fields: dict[str, Any], only_for: str = "") -> web.Response:
         if (problem := self._problem(fields)) is not None:
             return problem
+        if not only_for and (
+            fields.get("unfurl_links") is not False or fields.get("unfurl_media") is not False
+        ):
+            self.refuse("a message whose links are previewed")
         with self.lock:
             self._number += 1
             made = Sent(

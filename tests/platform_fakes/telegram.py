@@ -138,6 +138,7 @@ class Telegram(Fake):
     def _on_sendmessage(self, fields: dict[str, str]) -> web.Response:
         if (problem := self._problem(fields)) is not None:
             return problem
+        self._check_previews(fields)
         with self.lock:
             self._number += 1
             reply = json.loads(fields.get("reply_parameters", "{}"))
@@ -153,9 +154,14 @@ class Telegram(Fake):
             self.messages[made.id] = made
         return _ok(_message(made))
 
+    def _check_previews(self, fields: dict[str, str]) -> None:
+        if not json.loads(fields.get("link_preview_options", "{}")).get("is_disabled"):
+            self.refuse("a message whose links are previewed")
+
     def _on_editmessagetext(self, fields: dict[str, str]) -> web.Response:
         if (problem := self._problem(fields)) is not None:
             return problem
+        self._check_previews(fields)
         known = self.messages.get(int(fields["message_id"]))
         if known is None:
             return _error(400, "Bad Request: message to edit not found")
