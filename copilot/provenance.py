@@ -148,7 +148,7 @@ def sources_of_file(file: WorkspaceFile, *, session_id: UUID) -> tuple[str, ...]
 
     What an agent wrote elsewhere may repeat whatever was read there.
     """
-    label = source_label(f"the file {file.name}")
+    label = source_label(f'the file "{file.name.replace(chr(34), "")}"')
     match file.source:
         case WorkspaceFile.Source.UPLOAD:
             return ()

@@ -16,13 +16,14 @@ class ListScheduledTasks(Arguments):
 
 
 async def list_scheduled_tasks(arguments: ListScheduledTasks, invocation: Invocation) -> ToolOutput:
-    return ToolOutput(value={"tasks": await in_thread(_listed, invocation.context.user_id)})
+    return await in_thread(_listed, invocation.context.user_id)
 
 
-def _listed(owner_id: int) -> list[JSON]:
+def _listed(owner_id: int) -> ToolOutput:
     rows = list(schedules.of_owner(owner_id))
     runs = schedules.last_runs(rows)
-    return [_task(row, runs.get(row.pk)) for row in rows]
+    sources = dict.fromkeys(source for row in rows for source in row.arrival.get("sources", ()))
+    return ToolOutput(value={"tasks": [_task(row, runs.get(row.pk)) for row in rows]}, sources=tuple(sources))
 
 
 def _task(row: Schedule, run: ScheduleRun | None) -> JSON:

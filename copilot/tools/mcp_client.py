@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -251,11 +249,9 @@ class McpTool(AnyTool):
         return ToolSpecification(name=self.name, description=self.description, parameters=self.parameters)
 
     def pin(self, arguments: Mapping[str, JSON], context: TurnContext) -> dict[str, JSON]:
-        """The very server in this configuration, and the tool as it described itself."""
+        """The very server in this configuration, and its tool: a name here may come to mean another one."""
         server = self.keeper.server
-        described = json.dumps([self.there, self.description, self.parameters], sort_keys=True)
-        digest = hashlib.sha256(described.encode()).hexdigest()
-        return {"server_id": str(server.id), "version": server.version, "tool": digest}
+        return {"server_id": str(server.id), "version": server.version, "tool": self.there}
 
     def bind(self, arguments: Mapping[str, JSON]) -> Bound:
         mcp_listing.check(arguments, self.parameters)

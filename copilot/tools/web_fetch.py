@@ -95,12 +95,14 @@ def _guard(arguments: Mapping[str, JSON], read: UntrustedReadings) -> str:
     """An address can carry out whatever a model puts into it; one that others gave, or of a trusted host, cannot."""
     url = str(arguments.get("url", ""))
     try:
-        trusted = addresses.belongs(URL(url), settings.WEB_FETCH_ALLOWED_HOSTS)
+        asked = URL(url)
+        trusted = addresses.belongs(asked, settings.WEB_FETCH_ALLOWED_HOSTS)
     except ValueError:  # no URL at all, which the tool itself will say
         return ""
     if trusted or read.knows_address(url):
         return ""
-    return f"Allow fetching {url if len(url) <= SHOWN_URL else url[: SHOWN_URL - 1] + '…'}?"
+    shown = str(asked)  # in plain ASCII: letters of other scripts can look like those of a name one knows
+    return f"Allow fetching {shown if len(shown) <= SHOWN_URL else shown[: SHOWN_URL - 1] + '…'}?"
 
 
 def _source(fetched: net.Fetched) -> str:
