@@ -23,7 +23,11 @@ RedisRefusal = redis.ResponseError  # it answers, and does not do it: rights, a 
 
 CONNECT_SECONDS = 1.0
 # Who only listens sends nothing: without these a server that vanished would be missed for two hours.
-KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)  # not every system has all of them
+}
 ANSWER_SECONDS = 2.0  # a script takes well under a millisecond; beyond this Redis counts as down
 
 _scripts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncScript]] = WeakKeyDictionary()

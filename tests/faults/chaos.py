@@ -8,7 +8,8 @@ import signal
 import time
 from collections import Counter
 
-from tests.faults.site import TURNS, WEB, Site
+from config.servers import Server
+from tests.faults.site import TURNS, WEB, Site, frozen
 
 
 class Chaos:
@@ -46,6 +47,8 @@ class Chaos:
             (1, "maintenance killed", self._kill_maintenance),
             (2, "Redis killed", lambda: self.site.kill_server(self.site.valkey)),
             (2, "Postgres killed", lambda: self.site.kill_server(self.site.postgres)),
+            (1, "Redis frozen", lambda: self._freeze_server(self.site.valkey)),
+            (1, "Postgres frozen", lambda: self._freeze_server(self.site.postgres)),
         ]
         name, act = self._chance.choices(
             [(name, act) for _, name, act in acts], [weight for weight, _, _ in acts]
@@ -64,6 +67,11 @@ class Chaos:
             self._frozen[name] = time.monotonic() + self._chance.uniform(
                 self._longest_freeze / 2, self._longest_freeze
             )
+
+    def _freeze_server(self, server: Server) -> None:
+        if server.running:
+            with frozen(server):
+                time.sleep(self._chance.uniform(2.0, self._longest_freeze / 2))
 
     def _dismiss_worker(self) -> None:
         name = self._chance.choice(TURNS)

@@ -10,16 +10,13 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
 from uuid import UUID
 
-import psutil
-
-from config.servers import Server
 from tests.faults.__main__ import _enter
 from tests.faults.scene import LONG, SHORT, Scene
-from tests.faults.site import TURNS, Site, running_site
+from tests.faults.site import TURNS, Site, frozen, running_site
 
 HEALED_SECONDS = 15.0  # what every crash is promised to take at most
 SERVED_SECONDS = 60.0  # until deaf consumers have left and were started anew
@@ -45,22 +42,6 @@ def measure(what: str, condition: Callable[[], object], *, most: float, site: Si
             raise NotHealed(f"{what}: not within {most:.0f} s")
         site.revive()
         time.sleep(LOOK_SECONDS)
-
-
-@contextlib.contextmanager
-def frozen(server: Server) -> Iterator[None]:
-    assert server.process is not None
-    head = psutil.Process(server.process.pid)
-    family = [head, *head.children(recursive=True)]
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGCONT)
 
 
 # --- what is measured -----------------------------------------------------------------------------------

@@ -89,6 +89,23 @@ class Site(Installation):
 
 
 @contextlib.contextmanager
+def frozen(server: Server) -> Iterator[None]:
+    """SIGSTOP to a server and every process it made, then SIGCONT."""
+    assert server.process is not None
+    head = psutil.Process(server.process.pid)
+    family = [head, *head.children(recursive=True)]
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
 def running_site(*, redis_is_durable: bool) -> Iterator[Site]:
     """Everything it started is gone at the end, with its data unless it shall be looked at."""
     with directory_of("faults") as directory:
