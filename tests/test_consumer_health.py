@@ -223,9 +223,10 @@ def test_a_worker_that_starts_while_postgres_is_away_takes_turns_once_it_is_back
     monkeypatch.setattr(engine, "_engine", None)
     monkeypatch.setattr(engine, "START_AGAIN_SECONDS", 0.05)
     started: list[engine.Engine] = []
+    waited: list[int] = []  # a container's check is told that it is not stuck
 
     def begin() -> None:
-        started.append(engine.start_when_possible(["turns"]))
+        started.append(engine.start_when_possible(["turns"], waits=lambda: waited.append(1)))
         connection.close()
 
     with monkeypatch.context() as away:
@@ -234,6 +235,7 @@ def test_a_worker_that_starts_while_postgres_is_away_takes_turns_once_it_is_back
         thread.start()
         until(lambda: caplog.text.count("engine_start_delayed") > 1, 20)
         assert started == []
+        assert waited
     thread.join(timeout=30)
     [running] = started
     try:
