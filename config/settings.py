@@ -263,10 +263,17 @@ if SIGNUP == "domains" and ENVIRONMENT == "production" and ACCOUNT_EMAIL_VERIFIC
 ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = SIGNUP == "open"  # otherwise the mail would invite people to a closed page
 ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
 ACCOUNT_PREVENT_ENUMERATION = True
+ACCOUNT_REAUTHENTICATION_REQUIRED = (
+    True  # for e-mail addresses; copilot.accounts.recent_login for our own pages
+)
+ACCOUNT_REAUTHENTICATION_TIMEOUT = env.integer("RECENT_LOGIN_SECONDS", 900, least=60)
 ACCOUNT_ADAPTER = "copilot.returning.ReturningAdapter"  # who comes back in time keeps the account (S17)
 ACCOUNT_FORMS = {
     "reset_password": "copilot.returning.ReturningResetForm",
     "signup": "copilot.accounts.sign_up.SignUpForm",
+    "change_password": "copilot.accounts.passwords.ChangeForm",
+    "set_password": "copilot.accounts.passwords.SetForm",
+    "reset_password_from_key": "copilot.accounts.passwords.ResetForm",
 }
 SOCIALACCOUNT_ADAPTER = "copilot.accounts.sign_up.SocialAdapter"
 _vouchers = signing.vouchers()

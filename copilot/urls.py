@@ -80,6 +80,7 @@ urlpatterns = [
     path("settings/sessions/<int:session_id>/end/", security.end_session, name="session_end"),
     path("settings/devices/<uuid:device_id>/forget/", security.forget_device, name="device_forget"),
     path("settings/keys/", keys.keys, name="api_keys"),
+    path("settings/keys/revoke-all/", keys.revoke_all_keys, name="api_keys_revoke_all"),
     path("settings/keys/<uuid:key_id>/revoke/", keys.revoke_key, name="api_key_revoke"),
     path("settings/shares/", shared_links.shared_links, name="shared_links"),
     path("settings/shares/<uuid:share_id>/change/", shared_links.change_share, name="share_change"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 from typing import TypedDict, Unpack
 
 from django.contrib.auth.models import User
 from django.db import connection
+from django.test import Client
 from django.utils import timezone
 
 from copilot.models import Message, Session, Turn
@@ -35,6 +37,18 @@ def bob() -> User:
 
 def grace() -> User:
     return user("grace", is_staff=True)
+
+
+def sign_in(client: Client, who: User, *, at: float | None = None) -> Client:
+    """As allauth leaves a session after a sign-in at that moment (now), without going through the form."""
+    client.force_login(who, backend="django.contrib.auth.backends.ModelBackend")
+    kept = client.session
+    kept["account_authentication_methods"] = [
+        {"method": "password", "at": time.time() if at is None else at, "username": who.username}
+    ]
+    kept["account_authentication_methods_user"] = str(who.pk)
+    kept.save()
+    return client
 
 
 def session(owner: User | None = None, *, title: str = "") -> Session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,19 +26,23 @@ NOT_FOUND = b'{"error":{"code":"not_found","message":"Not found."}}'
 NOBODYS = "00000000-0000-4000-8000-000000000000"  # a well-formed id that names nothing
 
 
-def person(user: User, *, csrf: bool = False) -> Client:
+def person(user: User, *, csrf: bool = False, at: float | None = None) -> Client:
     """A browser with a session cookie."""
     client = Client(enforce_csrf_checks=csrf)
-    client.cookies[settings.SESSION_COOKIE_NAME] = signed_in(user)
+    client.cookies[settings.SESSION_COOKIE_NAME] = signed_in(user, at=at)
     return client
 
 
-def signed_in(user: User) -> str:
+def signed_in(user: User, *, at: float | None = None) -> str:
     """The cookie of a session as a login a moment ago left it: the way there has tests of its own, and a dozen statements more."""
     session = SessionStore()
     session[SESSION_KEY] = str(user.pk)
     session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
     session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    session["account_authentication_methods"] = [
+        {"method": "password", "at": time.time() if at is None else at}
+    ]
+    session["account_authentication_methods_user"] = str(user.pk)
     session.save()
     update_last_login(User, user)
     return str(session.session_key)

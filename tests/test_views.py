@@ -24,8 +24,7 @@ SCRIPTS = Path(__file__).parent.parent / "static" / "js"
 
 @pytest.fixture
 def ada(client: Client) -> Client:
-    client.force_login(make.ada())
-    return client
+    return make.sign_in(client, make.ada())
 
 
 def embedded(html: str) -> dict[str, object]:

@@ -8,13 +8,16 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 from pydantic import Field
 from rest_framework.request import Request
 
 from billing.rest import answer, operation
 from copilot import queries
+from copilot.accounts.recent_login import check_recent_login, is_recent
 from copilot.api.doors import Door, instant_if
 from copilot.api.errors import UnsupportedMediaType
 from copilot.api.files import Anything
@@ -110,6 +113,8 @@ class ExportsView(Door):
 
     @operation("Export everything the account holds; once a day", answers={202: ExportShown})
     def post(self, request: Request) -> HttpResponse:
+        if request.auth is None:
+            check_recent_login(request._request)
         return answer(shown(exports.request_everything(self.caller_id)), 202)
 
     @operation("List exports that were made in the background, newest first", answers={200: ExportsPage})
@@ -128,6 +133,12 @@ class ExportDownloadView(Door):
 
     @operation("Download an export", answers={(200, "application/octet-stream"): bytes})
     def get(self, request: Request, export_id: UUID) -> HttpResponseBase:
+        """The archive of a whole account takes a recent login; browsers that follow a link are led to it."""
+        job = exports.get(self.caller_id, export_id)
+        if job.session_id is None and request.auth is None and not is_recent(request._request):
+            if "text/html" in request.headers.get("Accept", ""):
+                return redirect_to_login(request.path, reverse("account_reauthenticate"))
+            check_recent_login(request._request)
         return downloads.respond(request._request, exports.ready(self.caller_id, export_id))
 
 

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 
 from billing.rest import answer, nothing, operation
 from copilot import api_keys, queries
+from copilot.accounts.recent_login import check_recent_login
 from copilot.api.doors import Door, instant_if
 from copilot.api.parsing import Body, Clean, body_of
 from copilot.models import ApiKey
@@ -57,6 +58,7 @@ class KeysView(Door):
 
     @operation("Make a key; it is shown once", answers={201: KeyMade}, body=NewKeyBody)
     def post(self, request: Request) -> HttpResponse:
+        check_recent_login(request._request)
         asked = body_of(request, NewKeyBody)
         made = api_keys.create(
             self.caller, name=asked.name, scopes=tuple(asked.scopes), expires_at=asked.expires_at

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from allauth.account.adapter import get_adapter
 from django.conf import settings
 from django.contrib import messages
@@ -13,7 +11,6 @@ from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -21,13 +18,13 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from copilot import words
 from copilot.accounts import invitations
+from copilot.accounts.recent_login import is_recent, recent_login_required
 from copilot.errors import Conflict, InvalidRequest, Refused, TooMany
 from copilot.live import counters
 from copilot.views.acting import user_of
 from copilot.workspace import erasure, exports, imports
 from copilot.workspace.incoming import InvalidDocument
 
-FRESH = timedelta(minutes=10)  # a login so recent stands for a password, where there is none
 TRIES, TRIES_SECONDS = 5, 15 * 60
 
 
@@ -72,6 +69,7 @@ def _shown(request: HttpRequest, *, status: int = 200, **context: object) -> Htt
 
 @login_required
 @require_POST
+@recent_login_required
 def export_everything(request: HttpRequest) -> HttpResponse:
     exports.request_everything(user_of(request).pk)
     return redirect("account_data")
@@ -124,7 +122,7 @@ def _asked(request: HttpRequest, user: User, *, status: int = 200) -> HttpRespon
     context = {
         "phrase": _phrase(user),
         "has_password": user.has_usable_password(),
-        "is_fresh": _is_fresh(user),
+        "is_fresh": is_recent(request),
         "days": settings.ERASURE_GRACE_DAYS,
     }
     return render(request, "copilot/account_delete.html", context, status=status)
@@ -135,7 +133,7 @@ def _deleted(request: HttpRequest, user: User) -> HttpResponse:
     if request.POST.get("phrase", "").strip() != _phrase(user):
         raise InvalidRequest(_("Type the name of the account exactly as it is shown."))
     password = request.POST.get("password", "")
-    _prove(user, password)
+    _prove(request, user, password)
     job = erasure.request(user, password=password if user.has_usable_password() else "")
     logout(request)
     context = {"due_at": job.due_at, "days": settings.ERASURE_GRACE_DAYS}
@@ -146,17 +144,13 @@ def _phrase(user: User) -> str:
     return user.email or user.get_username()
 
 
-def _is_fresh(user: User) -> bool:
-    return user.last_login is not None and timezone.now() - user.last_login < FRESH
-
-
-def _prove(user: User, password: str) -> None:
-    """The password, or where there is none, a login of just now; guessing is braked."""
+def _prove(request: HttpRequest, user: User, password: str) -> None:
+    """The password, or where there is none, a recent login of this session; guessing is braked."""
     wait = counters.hit("erasure", str(user.pk), limit=TRIES, seconds=TRIES_SECONDS)
     if wait is not None:
         raise TooMany(_("Too many attempts. Please wait a while."), retry_after_seconds=wait)
     if user.has_usable_password():
         if not user.check_password(password):
             raise InvalidRequest(_("That is not your password."))
-    elif not _is_fresh(user):
+    elif not is_recent(request):
         raise InvalidRequest(_("Sign out and in again first, to show that it is you."))

@@ -7,12 +7,14 @@ from uuid import UUID
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from copilot import api_keys, words
+from copilot.accounts.recent_login import recent_login_required
 from copilot.errors import Refused
 from copilot.views.acting import done, offset_of, user_of
 
@@ -22,6 +24,7 @@ PAGE = 25
 @login_required
 @never_cache
 @require_http_methods(["GET", "POST"])
+@recent_login_required
 def keys(request: HttpRequest) -> HttpResponse:
     """List and make; the secret is on this one page and never again."""
     user = user_of(request)
@@ -59,6 +62,15 @@ def _scopes() -> list[tuple[str, str]]:
         "staff": _("read diagnostics and everybody's billing"),
     }
     return [(scope, said[scope]) for scope in api_keys.SCOPES]
+
+
+@login_required
+@require_POST
+def revoke_all_keys(request: HttpRequest) -> HttpResponse:
+    count = api_keys.revoke_all(user_of(request).pk)
+    said = ngettext("{count} key revoked.", "{count} keys revoked.", count)
+    messages.success(request, said.format(count=count))
+    return redirect("api_keys")
 
 
 @login_required

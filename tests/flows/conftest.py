@@ -256,8 +256,7 @@ def _person(name: str) -> str:
 
     from tests import make
 
-    client = Client()
-    client.force_login(make.user(name), backend="django.contrib.auth.backends.ModelBackend")
+    client = make.sign_in(Client(), make.user(name))
     return client.cookies["sessionid"].value
 
 

@@ -1,0 +1,61 @@
+"""Ask for a recent login before acts that a stolen session must not do: keys, e-mail, exports, deletion."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
+from allauth.account.authentication import get_authentication_records
+from allauth.account.internal.flows.reauthentication import get_reauthentication_flows
+from allauth.core.exceptions import ReauthenticationRequired
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+
+from copilot.errors import Forbidden
+
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+def is_recent(request: HttpRequest) -> bool:
+    """Whether this very session proved who it is lately, by signing in or by confirming it."""
+    if not isinstance(request.user, User):
+        return False
+    records = get_authentication_records(request, request.user)
+    latest = max((float(record.get("at") or 0) for record in records), default=0.0)
+    return time.time() - latest < settings.ACCOUNT_REAUTHENTICATION_TIMEOUT
+
+
+def recent_login_required(view: View[P]) -> View[P]:
+    """Confirm first who acts, then go on with the same request; looking needs no confirmation."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        if request.method in SAFE_METHODS or is_recent(request):
+            return view(request, *args, **kwargs)
+        if isinstance(request.user, User) and not get_reauthentication_flows(request.user):
+            # An account elsewhere is their only way in: they confirm by signing in there again.
+            logout(request)
+            messages.info(request, _("Sign in again to continue."))
+            return redirect_to_login(request.path)
+        raise ReauthenticationRequired  # allauth's middleware keeps the request and asks
+
+    return guarded
+
+
+def check_recent_login(request: HttpRequest) -> None:
+    """The same for calls of the API by cookie; raises Forbidden."""
+    if not is_recent(request):
+        raise Forbidden(
+            "Your login is too old for this.",
+            code="recent_login_required",
+            hint="Sign in again, or confirm your password at /accounts/reauthenticate/, then repeat it.",
+        )
