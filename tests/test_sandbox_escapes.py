@@ -13,6 +13,7 @@ import io
 import json
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import socket
@@ -152,6 +153,20 @@ def test_from_inside_nobody_can(got: dict[str, object], attack: str) -> None:
     assert got[attack] is None
 
 
+@pytest.mark.skipif(not AS_ROOT, reason="only root becomes somebody else; others ran the attacks so above")
+def test_from_inside_nobody_can_either_when_the_worker_is_not_root(place: Path, outside: Outside) -> None:
+    """Then programs have the worker's own account, and only namespaces and the filter are between them"""
+    folder = Path(tempfile.mkdtemp(dir=place))
+    os.chown(folder, 54321, 54321)
+    about = outside.described() | {"uid": 54321}
+    command = shlex.join(["/usr/bin/python3", "-c", ATTACKS, json.dumps(about)])
+    worker = start_worker(folder, command, "as another")
+    said, _ = worker.communicate(timeout=60)
+    got = json.loads(said)["got"]
+    assert {name: what for name, what in got.items() if what is not None} == {}
+    assert len(got) == len(sandbox_attacks.ATTACKS)
+
+
 def test_what_lies_outside_is_untouched(got: dict[str, object], outside: Outside) -> None:
     assert outside.victim.poll() is None
     assert not outside.was_called()
@@ -260,6 +275,20 @@ async def test_files_are_read_after_the_last_process_has_gone(
     assert seen == [[]]
 
 
+async def test_programs_end_though_the_first_process_forgot_to_die_with_its_parent(
+    context: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should a program find another way to make it forget: it is killed by its descriptor"""
+    walls = sandbox._walls
+    monkeypatch.setattr(
+        sandbox, "_walls", lambda channels: [word for word in walls(channels) if word != "--die-with-parent"]
+    )
+    mark = f"500.{uuid4().int % 10**9}"
+    for ending in ("echo left", f"sleep {mark}"):  # by itself, and out of time
+        await bash(context, f"(trap '' TERM HUP; setsid sleep {mark} &); {ending}", timeout=1)
+        assert not running(mark)
+
+
 async def test_nothing_is_read_while_a_process_cannot_be_ended(
     context: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +360,34 @@ async def test_a_program_does_not_begin_before_it_is_held(
     fields = json.loads(outcome.content)
     assert "begun" not in fields["stdout"]
     assert fields["files"] == []
+
+
+def test_a_worker_that_is_the_first_process_of_a_container_buries_what_it_killed(
+    working: None, place: Path
+) -> None:
+    """Nobody else would, and after some thousand calls no number would be left for a process"""
+    libc = ctypes.CDLL(None)
+    adopt_orphans = 36
+    assert libc.prctl(adopt_orphans, 1, 0, 0, 0) == 0
+    try:
+        run_alone(Path(tempfile.mkdtemp(dir=place)), "/bin/bash", "-c", "(setsid sleep 500 &); exit 3")
+        own = [
+            line.split()
+            for line in subprocess.check_output(["ps", "-eo", "ppid,stat,comm"], text=True).splitlines()
+        ]
+        assert [one for one in own if one[0] == str(os.getpid()) and one[1].startswith("Z")] == []
+    finally:
+        libc.prctl(adopt_orphans, 0, 0, 0, 0)
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="only root's folders are closed to the account of programs")
+def test_a_folder_that_programs_cannot_reach_is_said(
+    working: None, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = Path(tempfile.mkdtemp(dir=place))
+    closed.chmod(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(closed))
+    assert "Permission denied" in sandbox._tried()
 
 
 def test_only_the_first_process_of_our_own_child_is_held() -> None:

@@ -18,6 +18,7 @@ import select
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -114,9 +115,10 @@ def _probed(program: str, uid: int) -> str:
 def _tried() -> str:
     """Run nothing, as every program is run, and see whether it can be held and measured."""
     try:
-        with _Channels() as channels:
+        with _Channels() as channels, tempfile.TemporaryDirectory(prefix="pilothouse-probe-") as folder:
+            prepare(Path(folder))
             started = subprocess.Popen(  # noqa: S603 - our own words only
-                [*_walls(channels), *_limits(channels), "/usr/bin/true"],
+                [*_command(channels, Path(folder), ""), "/usr/bin/true"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
