@@ -10,10 +10,12 @@ from django.contrib import admin
 from django.urls import include, path
 
 from billing.webhooks import stripe_webhook
+from config.core.staff_rights import require_right_for_actions
 from copilot.views import security
 from linking import webhooks
 
 admin.autodiscover()
+require_right_for_actions(admin.site)
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]  # by the same door as everybody: with a second factor
 
 # The sign-up page alone may load a captcha's script and frame.

@@ -114,7 +114,7 @@ class McpServerAdmin(ServerAdmin):
         for server in queryset:
             mcp.remove(None, server.pk)
 
-    @admin.action(description="Test the connection")
+    @admin.action(description="Test the connection", permissions=["change"])
     def test_connection(self, request: HttpRequest, queryset: QuerySet[McpServer]) -> None:
         for server in queryset:
             try:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from config.core.staff_rights import mask_email
 from copilot.errors import InvalidRequest, NotFound, Unavailable
 from copilot.queries import executions, inventory
 from diagnostics import conditions, counting
@@ -263,7 +264,7 @@ def _shown(row: executions.Described, seen: _Seen) -> Execution:
         schedule_id=str(row.schedule_id) if row.schedule_id else None,
         agent_name=row.agent_name,
         user_id=row.user_id,
-        user_email=row.user_email if seen.see_email else masked(row.user_email),
+        user_email=row.user_email if seen.see_email else mask_email(row.user_email),
         origin=row.origin,
         status=row.status,
         created_at=row.created_at,
@@ -359,10 +360,5 @@ def _without_turn(session: executions.SessionOwner, *, see_email: bool) -> Execu
     return Execution(
         session_id=str(session.session_id),
         user_id=session.user_id,
-        user_email=session.email if see_email else masked(session.email),
+        user_email=session.email if see_email else mask_email(session.email),
     )
-
-
-def masked(email: str) -> str:
-    name, at, host = email.partition("@")
-    return f"{name[:1]}***{at}{host}" if email else ""

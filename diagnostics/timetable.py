@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 
 from django_celery_beat.models import PeriodicTask
 
+from config.core.staff_rights import mask_email
 from copilot.schedules import timetable
-from diagnostics.lists import MOST_COUNTED, masked
+from diagnostics.lists import MOST_COUNTED
 from diagnostics.reading import one_moment
 from diagnostics.shared import Shared
 
@@ -116,7 +117,7 @@ def _shown(row: timetable.Described, *, see_email: bool) -> ScheduleShown:
         agent_name=row.agent_name,
         agent_version=row.agent_version,
         user_id=row.user_id,
-        user_email=row.user_email if see_email else masked(row.user_email),
+        user_email=row.user_email if see_email else mask_email(row.user_email),
         cron=row.cron,
         timezone=row.timezone,
         next_run=row.next_run,

@@ -6,12 +6,14 @@ import asyncio
 import time
 from dataclasses import asdict
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from config.core.staff_rights import can_perform
 from diagnostics import metrics
 from diagnostics.probes import running, servers
 
@@ -63,13 +65,13 @@ async def readyz(request: HttpRequest) -> JsonResponse:
 
 
 async def _may_see_details(request: HttpRequest, *, database_answers: bool) -> bool:
-    """The holder of the metrics token, or staff; without a cookie nobody is looked up."""
+    """The holder of the metrics token, or staff who may see diagnostics; without a cookie nobody is looked up."""
     if metrics.bears_token(request.headers.get("Authorization", "")):
         return True
     if not database_answers or settings.SESSION_COOKIE_NAME not in request.COOKIES:
         return False
     user = await request.auser()
-    return user.is_active and user.is_staff
+    return await sync_to_async(can_perform)(user, "diagnostics.read")
 
 
 # --- metrics -----------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 
 import msgspec
 from rest_framework.exceptions import PermissionDenied
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
 from billing.rest import PersonsDoor
 from config.core.staff_access import explain_problem, second_factor_problem
+from config.core.staff_rights import StaffAct, can_perform, is_login_recent
 
 
 class Door(PersonsDoor):
@@ -21,8 +23,9 @@ class Door(PersonsDoor):
 
 
 class StaffDoor(Door):
-    """For staff alone; a key needs the scope besides, and only reads (A20.6)."""
+    """For staff with the rights of `act`; a key needs the scope besides, and only reads (A20.6). Whoever changes something signed in today."""
 
+    act: ClassVar[StaffAct]
     write_scopes = ("staff",)
     keys_may_write = False
 
@@ -31,11 +34,15 @@ class StaffDoor(Door):
 
     def initial(self, request: Request, *args: object, **kwargs: object) -> None:
         super().initial(request, *args, **kwargs)
-        if not self.caller.is_staff:
-            raise PermissionDenied
+        if not can_perform(self.caller, self.act):
+            raise PermissionDenied("This is for staff with the right to it.")
         by_cookie = request._request if request.auth is None else None
         if problem := second_factor_problem(self.caller, by_cookie):
             raise PermissionDenied(explain_problem(problem), code="second_factor_required")
+        if request.method not in SAFE_METHODS and not is_login_recent(self.caller, request._request.session):
+            raise PermissionDenied(
+                "Your login is too old for this. Sign in again, then repeat it.", code="login_too_old"
+            )
 
 
 def array_of(shape: type) -> dict[str, Any]:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-from datetime import timedelta
 from typing import ClassVar, TypeVar
 
 import msgspec
 from django.contrib.auth.models import User
-from django.contrib.sessions.backends.base import SessionBase
 from django.http import HttpRequest
-from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
 from billing.rest import PersonsDoor, named
 from config.core.staff_access import explain_problem, second_factor_problem
+from config.core.staff_rights import SEE_EMAIL, StaffAct, can_perform, is_login_recent
 from copilot.errors import Forbidden, InvalidRequest
 from diagnostics.audit import Actor
 
 M = TypeVar("M", bound=BaseModel)
-VIEW, REPAIR, SEE_EMAIL = "diagnostics.view", "diagnostics.repair", "diagnostics.see_email"
-SEE_AUDIT = "diagnostics.see_audit"
-LOGIN_LIFE = timedelta(hours=12)  # of whoever changes something
 
 
 class Door(PersonsDoor):
@@ -41,8 +36,8 @@ class Door(PersonsDoor):
 
     def check_permissions(self, request: Request) -> None:
         super().check_permissions(request)
-        needed = [VIEW] if request.method in SAFE_METHODS else [VIEW, REPAIR]
-        if not (self.caller.is_staff and self.caller.has_perms(needed)):
+        act: StaffAct = "diagnostics.read" if request.method in SAFE_METHODS else "diagnostics.repair"
+        if not can_perform(self.caller, act):
             raise Forbidden("This is for staff with the right to it.")
         by_cookie = request._request if request.auth is None else None
         if problem := second_factor_problem(self.caller, by_cookie):
@@ -66,27 +61,13 @@ class RepairDoor(Door):
 
     def check_permissions(self, request: Request) -> None:
         super().check_permissions(request)
-        if logged_in_at(self.caller, request._request.session) < oldest_login():
+        if not is_login_recent(self.caller, request._request.session):
             raise Forbidden(
                 "Your login is too old for this.", code="login_too_old", hint="Sign in again, then repeat it."
             )
 
     def actor(self) -> Actor:
         return actor_of(self.caller, self.request._request.META.get("REMOTE_ADDR", ""))
-
-
-def logged_in_at(user: User, session: SessionBase) -> float:
-    """Of this session, as allauth wrote it down; else the account's last login."""
-    records = session.get("account_authentication_methods", [])
-    moments = [float(record.get("at", 0)) for record in records if isinstance(record, dict)]
-    if moments:
-        return max(moments)
-    return user.last_login.timestamp() if user.last_login is not None else 0.0
-
-
-def oldest_login() -> float:
-    """Whoever signed in before may look, and change nothing."""
-    return timezone.now().timestamp() - LOGIN_LIFE.total_seconds()
 
 
 def actor_of(user: User, address: str) -> Actor:

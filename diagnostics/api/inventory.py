@@ -11,8 +11,9 @@ from pydantic import Field
 from rest_framework.request import Request
 
 from billing.rest import answer, operation
+from config.core.staff_rights import SEE_AUDIT
 from diagnostics import findings, inventory, lists, samples, snapshot, timeline, timetable
-from diagnostics.api.doors import SEE_AUDIT, Door, Query, query_of
+from diagnostics.api.doors import Door, Query, query_of
 from diagnostics.probes import providers, running, servers
 from diagnostics.work_ages import last_tick_at
 from linking import queries as linking

@@ -11,7 +11,6 @@ from django.views.decorators.http import require_POST
 from copilot.errors import Refused
 from copilot.queries import executions
 from diagnostics import conditions, lists, repairs
-from diagnostics.api.doors import REPAIR
 from diagnostics.dashboard.staffing import actor, sees_email, show, staff_only, url_of
 from diagnostics.dashboard.tabs import ACTIONS, BY_SLUG, Action, Tab
 from diagnostics.models import RepairPreview
@@ -22,14 +21,14 @@ COUNTED_ABOVE = 20  # more than this many, and whoever confirms types how many
 LOOKED = "looked at before acting"  # the reason of the dry run that a dialog shows
 
 
-@staff_only(REPAIR)
+@staff_only("diagnostics.repair")
 @require_POST
 def confirm(request: HttpRequest) -> HttpResponse:
     action, ids, tab = _asked(request)
     return _ask(request, action, ids, tab)
 
 
-@staff_only(REPAIR)
+@staff_only("diagnostics.repair")
 @require_POST
 def apply(request: HttpRequest) -> HttpResponse:
     action, ids, tab = _asked(request)

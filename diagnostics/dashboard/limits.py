@@ -12,11 +12,12 @@ from django.views.decorators.http import require_POST
 from billing import queries as billing
 from billing import usage
 from billing.errors import UnknownUser
+from config.core.staff_rights import can_perform, mask_email
 from diagnostics import audit
 from diagnostics.audit import Entry, Outcome
-from diagnostics.dashboard.staffing import RESET, actor, person, sees_email, show, staff_only, url_of
+from diagnostics.dashboard.staffing import actor, person, sees_email, show, staff_only, url_of
 from diagnostics.dashboard.tabs import BY_SLUG, Tab
-from diagnostics.lists import is_id, masked
+from diagnostics.lists import is_id
 
 Context = dict[str, object]
 SHORTEST_REASON, LONGEST_REASON = 3, 500
@@ -25,7 +26,10 @@ SHORTEST_REASON, LONGEST_REASON = 3, 500
 def look(request: HttpRequest, tab: Tab) -> Context:
     """By id or by e-mail, one of them; without either the tab only asks whose."""
     user, email = (request.GET.get(name, "").strip() for name in ("user", "email"))
-    asked: Context = {"asked": {"user": user, "email": email}, "may_reset": person(request).has_perm(RESET)}
+    asked: Context = {
+        "asked": {"user": user, "email": email},
+        "may_reset": can_perform(person(request), "limits.reset"),
+    }
     if not request.GET:
         return asked
     if bool(user) == bool(email):
@@ -45,7 +49,7 @@ def found(request: HttpRequest, user_id: int) -> Context:
     limits, view = billing.staff_limits(user_id), billing.usage(user_id)
     holds = billing.open_holds(user_id)
     return {
-        "limits": limits if sees_email(request) else replace(limits, email=masked(limits.email)),
+        "limits": limits if sees_email(request) else replace(limits, email=mask_email(limits.email)),
         "may_see_users": person(request).has_perm("auth.view_user"),
         "windows": [
             {
@@ -69,13 +73,13 @@ def found(request: HttpRequest, user_id: int) -> Context:
 # --- forgiving ---------------------------------------------------------------------------------------
 
 
-@staff_only(RESET)
+@staff_only("limits.reset")
 @require_POST
 def confirm_reset(request: HttpRequest) -> HttpResponse:
     return _ask(request, _whose(request))
 
 
-@staff_only(RESET)
+@staff_only("limits.reset")
 @require_POST
 def apply_reset(request: HttpRequest) -> HttpResponse:
     user_id, weekly = _whose(request), _weekly(request)

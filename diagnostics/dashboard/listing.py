@@ -11,9 +11,9 @@ from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from pydantic import ValidationError
 
+from config.core.staff_rights import SEE_AUDIT
 from copilot.errors import InvalidRequest
 from diagnostics import lists, snapshot, timeline, timetable
-from diagnostics.api.doors import SEE_AUDIT
 from diagnostics.api.executions import WantedPage
 from diagnostics.dashboard.staffing import person, sees_email
 from diagnostics.dashboard.tabs import ACTIONS, Part, Tab

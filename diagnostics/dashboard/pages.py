@@ -18,7 +18,6 @@ from django.views.decorators.http import require_safe
 from config.core.audit import record_audit_event
 from copilot.errors import InvalidRequest, NotFound, Unavailable
 from diagnostics import audit_delivery, findings, metrics, snapshot, timeline
-from diagnostics.api.doors import SEE_AUDIT
 from diagnostics.api.executions import cell
 from diagnostics.dashboard import limits, listing, overview, processes
 from diagnostics.dashboard.staffing import person, sees_email, show, staff_only, url_of
@@ -106,7 +105,7 @@ def execution(request: HttpRequest, execution_id: UUID) -> HttpResponse:
     return show(request, STORY, "_story.html", context)
 
 
-@staff_only(SEE_AUDIT)
+@staff_only("audit.export")
 @require_safe
 def audit_file(request: HttpRequest) -> HttpResponse:
     """The filtered audit log as CSV; taking it is recorded itself."""

@@ -19,19 +19,19 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 
+from config.core.staff_rights import SEE_EMAIL, StaffAct, can_perform, is_login_recent
 from copilot.errors import TooMany
 from diagnostics import snapshot
-from diagnostics.api.doors import REPAIR, SEE_EMAIL, VIEW, actor_of, check_rate, logged_in_at, oldest_login
+from diagnostics.api.doors import actor_of, check_rate
 from diagnostics.audit import Actor
 from diagnostics.dashboard.tabs import TABS, Tab
 from diagnostics.findings import Summary
 
-RESET = "diagnostics.reset_usage"
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
-def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
+def staff_only(act: StaffAct = "diagnostics.read") -> Callable[[View[P]], View[P]]:
     """Strangers are asked to log in, others told no, both before any work; whoever acts has logged in today.
 
     Pages count with the calls of programs: nobody looks or acts oftener by opening another door.
@@ -41,14 +41,10 @@ def staff_only(permission: str = VIEW) -> Callable[[View[P]], View[P]]:
         def guard(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path(), reverse("admin:login"))
-            if not (
-                request.user.is_active
-                and request.user.is_staff
-                and request.user.has_perms([VIEW, permission])
-            ):
+            if not can_perform(person(request), act):
                 raise PermissionDenied
             check_rate(request)
-            if request.method == "POST" and logged_in_at(person(request), request.session) < oldest_login():
+            if request.method == "POST" and not is_login_recent(person(request), request.session):
                 return redirect_to_login(request.get_full_path(), reverse("admin:login"))
             return view(request, *args, **kwargs)
 
@@ -88,7 +84,7 @@ def sees_email(request: HttpRequest) -> bool:
 
 
 def may_repair(request: HttpRequest) -> bool:
-    return person(request).has_perm(REPAIR)
+    return can_perform(person(request), "diagnostics.repair")
 
 
 # --- showing -----------------------------------------------------------------------------------------
