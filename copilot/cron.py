@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice, pairwise
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from config.core.zones import find_zone
 from copilot.errors import InvalidRequest
 
 SMALLEST_MINUTES = 15
@@ -73,9 +74,9 @@ def _smallest_gap(sim: CronSim) -> int:
 
 
 def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as problem:  # a path; a directory
+    zone = find_zone(name)
+    if zone is None:
         raise InvalidRequest(
             "There is no such time zone; use a name like Europe/Berlin.", code="invalid_timezone"
-        ) from problem
+        )
+    return zone

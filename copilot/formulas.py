@@ -22,6 +22,7 @@ _PAIRS = re.compile(
     r"\$\$((?:(?!\$\$)[\s\S])+)\$\$" rf"|\\\[({_SQUARE_INNER}+)\\\]" rf"|\\\(({_ROUND_INNER}+)\\\)"
 )
 _DOLLARS = re.compile(r"\$(?!\s)((?:\\[^\n]|[^$\\\n])+)(?<!\s)\$(?![\w$])", re.ASCII)
+_JOINED = re.compile(r"[\w$]", re.ASCII)  # what a formula does not follow
 _MONEY = re.compile(r"\d(?=[\s\S]*\s)[^\\^_=+<>{}]*")  # "$5 and $" is no formula; "$5 + x$" and "$5$" are
 
 
@@ -88,7 +89,7 @@ def _inline(state: StateInline, silent: bool) -> bool:
 def _dollars(state: StateInline) -> re.Match[str] | None:
     """Not after a letter or a digit, as in US$, and not between two prices."""
     before = state.src[state.pos - 1 : state.pos]
-    if re.match(r"[\w$]", before, re.ASCII):
+    if _JOINED.match(before):
         return None
     found = _DOLLARS.match(state.src, state.pos, state.posMax)
     return None if found and _MONEY.fullmatch(found.group(1)) else found

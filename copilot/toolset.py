@@ -16,6 +16,7 @@ from copilot.tools import mcp_listing, registry
 from copilot.tools.base import AnyTool
 from copilot.tools.mcp_listing import Place
 
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 MEMORY_OFF = "Memory is switched off in your settings."
 
 
@@ -31,7 +32,7 @@ class ToolShown:
     @property
     def summary(self) -> str:
         """Its first sentence: what follows tells the model how to call it."""
-        return re.split(r"(?<=[.!?])\s", self.description.strip(), maxsplit=1)[0].replace("`", "")
+        return _SENTENCE_END.split(self.description.strip(), maxsplit=1)[0].replace("`", "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,3 +100,33 @@ async def test_other_protocols_pass():
     await door({"type": "websocket", "client": None, "headers": headers}, None, None)
     assert [one["type"] for one in seen] == ["lifespan", "websocket"]
     assert seen[1]["headers"] == [(b"cookie", b"a=b")]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("more", "said", "status"),
+    [
+        ({}, {"x": "a" * 33_000}, 431),
+        ({}, {f"x-{number}": "a" * 100 for number in range(400)}, 431),
+        ({}, {"cookie": 'a="' + "\\" * 401 + '"'}, 431),
+        ({"query_string": b"a" * 17_000}, {}, 414),
+        ({"raw_path": b"/" + b"a" * 17_000}, {}, 414),
+        ({"query_string": b"a" * 8_000}, {"cookie": 'a="' + "\\054" * 400 + '"', "x": "a" * 20_000}, 200),
+    ],
+)
+async def test_a_head_that_costs_too_much_is_refused_before_anything_reads_it(more, said, status):
+    reached = []
+
+    async def counted(scope, receive, send):
+        reached.append(scope)
+        await inner(scope, receive, send)
+
+    assert (await ask(Arrivals(counted, proxies=""), said=said, **more))[0] == status
+    assert bool(reached) is (status == 200)
+
+
+@pytest.mark.attack
+async def test_a_socket_with_such_a_head_is_closed_unopened():
+    scope = {"type": "websocket", "path": "/ws", "query_string": b"", "client": (STRANGER, 1)}
+    asked = ApplicationCommunicator(Arrivals(inner, proxies=""), scope | {"headers": [(b"x", b"a" * 33_000)]})
+    assert (await asked.receive_output(20))["type"] == "websocket.close"

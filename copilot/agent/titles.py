@@ -24,12 +24,13 @@ SECONDS = 15.0
 TEMPERATURE = 0.2
 TOKENS, MORE_TOKENS = 512, 1_024
 MOST_CHARACTERS = 80
+LOCAL_READ = 4_000  # of a message; its first words are in there
 LOCAL_WORDS, LOCAL_CHARACTERS, OTHER_SCRIPT_CHARACTERS = 4, 60, 24
 WORDINGS = ("title.md", "title_again.md")
 
-_THOUGHTS = re.compile(r"<(think|thinking|reasoning)\b[^>]*>.*?(</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+_THOUGHTS = re.compile(r"<(think|thinking|reasoning)\b[^<>]*>.*?(</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _PREFIX = re.compile(r"^\s*(?:(?:chat|conversation)\s+)?title\s*[::-]\s*", re.IGNORECASE)
-_MARKDOWN = re.compile(r"[*`~]+|^[\s>#_-]+|[\s_]+$|(?<!\w)_|_(?!\w)")
+_MARKDOWN = re.compile(r"[*`~]+|^[\s>#_-]+|(?<![\s_])[\s_]++$|(?<!\w)_|_(?!\w)")
 _QUOTES = "\"'“”„‘’«»‹›"
 _TAG = re.compile(r"<\s*/?\s*[a-z!]", re.IGNORECASE)
 _META = re.compile(
@@ -41,7 +42,7 @@ _ACKNOWLEDGEMENT = re.compile(
     r"^(ok|okay|k|done|all set|all done|sure|yes|no|got it|understood|noted|thanks|thank you|great|fine)$",
     re.IGNORECASE,
 )
-_SENTENCE = re.compile(r"[.!?…。!?]+(?=\s|$)|[。!?]|\n")
+_SENTENCE = re.compile(r"(?<![.!?…。!?])[.!?…。!?]++(?=\s|$)|[。!?]|\n")
 _WORD = re.compile(r"\w[\w'’+#./-]*")
 _STOP_WORDS = frozenset(
     """
@@ -174,7 +175,7 @@ def usable(title: str) -> bool:
 
 def local(text: str) -> str:
     """The first words that say something, without any model; nothing when none do (A18.3)."""
-    sentence = next((part.strip() for part in _SENTENCE.split(text) if part.strip()), "")
+    sentence = next((part.strip() for part in _SENTENCE.split(text[:LOCAL_READ]) if part.strip()), "")
     if _is_other_script(sentence):
         return sentence[:OTHER_SCRIPT_CHARACTERS].strip()
     words = [word.rstrip(".'’/-") for word in _WORD.findall(sentence)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
+from config.core.zones import find_zone
 from copilot.tools.base import Arguments, Invocation, Tool, ToolFailed, ToolOutput, prose
 
 
@@ -23,16 +24,10 @@ async def current_time(arguments: CurrentTime, invocation: Invocation) -> ToolOu
 
 
 def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (
-        ZoneInfoNotFoundError,
-        ValueError,
-        OSError,
-    ) as problem:  # ValueError: a path; OSError: a directory
-        raise ToolFailed(
-            "invalid_timezone", "There is no such time zone; use a name like Europe/Berlin."
-        ) from problem
+    zone = find_zone(name)
+    if zone is None:
+        raise ToolFailed("invalid_timezone", "There is no such time zone; use a name like Europe/Berlin.")
+    return zone
 
 
 TOOL = Tool(

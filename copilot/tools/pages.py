@@ -12,7 +12,7 @@ from copilot.tools.entities import unescape
 Style = Literal["text", "markdown"]
 
 # Neither part can run past the next "<", and nothing is tried twice: every page costs time in proportion to its size.
-_TAG = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9:-]*)((?:[^<>"']|"[^"<]*"|'[^'<]*')*+)>""")
+_TAG = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9:-]*+)((?:[^<>"']|"[^"<]*"|'[^'<]*')*+)>""")
 _MARKUP = re.compile(r"<[!?/A-Za-z]")
 _ATTRIBUTE = re.compile(r"""(?:^|\s)(href|alt)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
 _SPACES = re.compile(r"[ \t\n\r\f\v\u00a0]+")

@@ -7,13 +7,13 @@ import codecs
 import re
 from collections.abc import Callable, Mapping
 from typing import Literal, assert_never
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.conf import settings
 from pydantic import Field
 from yarl import URL
 
+from config.core.urls import split_url
 from copilot import addresses, artifacts
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
@@ -167,7 +167,7 @@ async def _stored(fetched: net.Fetched, mime: str, invocation: Invocation) -> To
     file = await in_thread(
         files.store,
         context.user_id,
-        name=urlsplit(fetched.url).path.rstrip("/") or "download",
+        name=(address.path.rstrip("/") if (address := split_url(fetched.url)) else "") or "download",
         content=fetched.body,
         source="agent",
         session_id=UUID(context.session_id),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import unquote
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 import msgspec
 from django.conf import settings
@@ -18,6 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from billing import queries as billing
+from config.core.zones import find_zone
 from copilot import dispatch, queries, searching, sessions, slashes, transcript, words
 from copilot.commands import LIMITS, parse_send
 from copilot.errors import Refused
@@ -266,7 +267,4 @@ def _tries() -> list[dict[str, str]]:
 
 def _zone(request: HttpRequest) -> ZoneInfo:
     """The viewer's time zone as their browser told us last time; anything odd is UTC."""
-    try:
-        return ZoneInfo(unquote(request.COOKIES.get("zone", ""))[:64] or "UTC")
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return UTC
+    return find_zone(unquote(request.COOKIES.get("zone", "")[:200])) or UTC

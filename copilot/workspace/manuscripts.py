@@ -30,7 +30,10 @@ HEADING = re.compile(r"(User|Assistant|Summary)( \(.*\))? · \d{4}-\d{2}-\d{2} \
 _PROBE = "The end of this text"
 _SUSPECT = re.compile(r"```|~~~|<|·|^[ >\-+*\d.)]*\[|\t", re.MULTILINE)  # else nothing can stay open
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~])")
-_markdown = MarkdownIt("commonmark")
+_TICKS = re.compile(r"`+")
+_LOOKED_AT = 100_000  # characters; a longer text is fenced without a look
+# Blocks alone: what is inside a line ends no message, and its expressions for raw HTML take quadratic time.
+_markdown = MarkdownIt("commonmark").disable("inline")
 
 
 def written(head: Head, said: Iterable[Message], files: Mapping[str, File]) -> Iterator[bytes]:
@@ -89,14 +92,16 @@ def _attachments(files: Iterable[File]) -> str:
 
 def fenced(text: str, language: str = "") -> str:
     """As code, between fences longer than any run of backticks inside."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    longest = max((len(run) for run in _TICKS.findall(text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def contained(text: str) -> str:
     """The text as it is; one that would swallow the next heading, or forge one, stands between fences."""
-    return text if not _SUSPECT.search(text) or _stands_alone(text) else fenced(text, "markdown")
+    if not _SUSPECT.search(text):
+        return text
+    return text if len(text) <= _LOOKED_AT and _stands_alone(text) else fenced(text, "markdown")
 
 
 def _stands_alone(text: str) -> bool:

@@ -7,10 +7,10 @@ import hmac
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
+from config.core.urls import split_url
 from linking.platforms import slack_wire
 from linking.platforms.base import (
     FORM_TYPE,
@@ -222,7 +222,9 @@ class Slack(Adapter):
             raise Away(f"Slack did not answer: {type(problem).__name__}") from None
 
     def _is_slacks(self, address: str) -> bool:
-        given, own = urlsplit(address), urlsplit(self._api_url)
+        given, own = split_url(address), split_url(self._api_url)
+        if given is None or own is None:
+            return False
         if (given.scheme, given.netloc) == (own.scheme, own.netloc):
             return True
         host = given.hostname or ""

@@ -24,8 +24,8 @@ from linking.platforms.base import (
 
 TALK = ("", "file_share", "thread_broadcast")  # kinds of messages that people write
 COMMANDS = ("help", "link", "unlink", "new", "stop", "status", "settings")
-_MENTION = re.compile(r"<@([A-Z0-9]+)(?:\|[^>]*)?>")
-_LINK = re.compile(r"<((?:https?|mailto):[^|>]+)(?:\|([^>]*))?>")
+_MENTION = re.compile(r"<@([A-Z0-9]+)(?:\|[^<>]*)?>")
+_LINK = re.compile(r"<((?:https?|mailto):[^|<>]+)(?:\|([^<>]*))?>")
 
 
 class _File(msgspec.Struct):

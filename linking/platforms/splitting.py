@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from linking.platforms.lengths import last_cut
 
 Measure = Callable[[str], int]  # of a part as it would be sent, after escaping
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
+_FENCE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)
 _PAUSES = (
     re.compile(r"\n[ \t]*\n+"),
     re.compile(r"\n"),

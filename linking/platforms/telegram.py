@@ -47,7 +47,7 @@ OVERALL = Limit(calls=30, seconds=1.0, kept=10)
 IN_A_CHAT = Limit(calls=3, seconds=3.0, kept=1)  # about one a second
 IN_A_GROUP = Limit(calls=20, seconds=60.0, kept=8)
 NOTE_CHARACTERS = 200  # what Telegram shows to who pressed a button
-_TAGS = re.compile(r"<[^>]+>")
+_TAGS = re.compile(r"<[^<>]+>")
 
 
 def _quoted(text: str) -> str:
