@@ -58,6 +58,10 @@ class Installation:
             "PYTHONWARNINGS": "ignore",
             "NO_COLOR": "1",
             "METRICS_ALLOWED_CIDRS": "127.0.0.0/8",
+            # One machine and a few accounts stand for a crowd.
+            "SOCKETS_PER_ACCOUNT": "100000",
+            "STREAMS_PER_ACCOUNT": "100000",
+            "CONNECTIONS_PER_ADDRESS": "1000000",
         }
         self.run("config.prepare")
 

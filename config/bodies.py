@@ -1,8 +1,17 @@
-"""Refuses request bodies over the cap while they arrive, before Django keeps them on disk (S4, E3)."""
+"""Bound request bodies while they arrive, before Django keeps them: length, speed, who sends them, and all of them together.
+
+Django reads a whole body, into memory or onto the disk, before it asks who sends it. Here nobody sends more than a short
+body without saying who they are, nobody sends so slowly that a connection is held for nothing, and what all requests of a
+process have sent so far is bounded: in all, per account and per address.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,19 +29,23 @@ from django.conf import settings
 
 UPLOADS = "/api/v1/files"
 IMPORTS = ("/api/v1/sessions/import", "/settings/account/import")
-MEGABYTE = 2**20
+# Requests that prove themselves by a signature over the body, or by a bot's key: no account sends them.
+SIGNED = ("/hooks/", "/api/v1/billing/stripe/webhook", "/api/bot/v1/")
+KILOBYTE, MEGABYTE = 2**10, 2**20
 FORM_BYTES = MEGABYTE  # what a form puts around a file
+SHORT_BYTES = 64 * KILOBYTE  # what a stranger may send: forms and messages of a usual length
+SIGNED_BYTES = MEGABYTE
 
-
-SENTENCES = {
-    "unauthenticated": (401, "Valid credentials are needed."),
-    "quota_exceeded": (409, "The workspace is full."),
-}
+GRACE_SECONDS = 20.0  # for a body of any length to begin; from then on it has to keep its pace
+DISK_LOOK_BYTES = 16 * MEGABYTE  # between two looks at how much of the disk is free
+RETRY_AFTER_SECONDS = 10
 
 
 class Room(Protocol):
-    """What somebody may send at once."""
+    """What somebody may send at once; without a `sender` nobody is known."""
 
+    @property
+    def sender(self) -> str: ...
     @property
     def limit_bytes(self) -> int: ...
     @property
@@ -42,57 +55,55 @@ class Room(Protocol):
 
 
 @dataclass(frozen=True)
+class Refusal:
+    status: int
+    code: str
+    message: str
+    figures: Mapping[str, object] = field(default_factory=dict)
+    retry_after_seconds: int | None = None
+
+    def body(self) -> bytes:
+        error: dict[str, object] = {"code": self.code, "message": self.message, **self.figures}
+        if self.retry_after_seconds is not None:
+            error["retry_after_seconds"] = self.retry_after_seconds
+        return json.dumps({"error": error}).encode()
+
+
+UNAUTHENTICATED = Refusal(401, "unauthenticated", "Valid credentials are needed.")
+TOO_SLOW = Refusal(408, "body_too_slow", "The request body came too slowly.")
+BUSY = Refusal(
+    503,
+    "too_many_uploads",
+    "Too much is being uploaded right now. Please try again soon.",
+    retry_after_seconds=RETRY_AFTER_SECONDS,
+)
+TOO_MANY = Refusal(
+    429,
+    "too_many_uploads",
+    "Too much is being uploaded at once. Wait for your other uploads to finish.",
+    retry_after_seconds=RETRY_AFTER_SECONDS,
+)
+
+
+@dataclass(frozen=True)
 class Cap:
-    """How long a body may be here, and what is said of a longer one."""
+    """How long a body may be here, and the code that a longer one is refused with."""
 
     limit_bytes: int
     code: str = "too_large"
     figures: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def status(self) -> int:
-        return SENTENCES.get(self.code, (413, ""))[0]
-
-    def body(self) -> bytes:
-        _, message = SENTENCES.get(
-            self.code, (413, f"The request body may have {self.limit_bytes // MEGABYTE} MB.")
+    def refusal(self) -> Refusal:
+        if self.code == "unauthenticated":
+            return UNAUTHENTICATED
+        figures = {"limit_bytes": self.limit_bytes, **self.figures}
+        if self.code == "quota_exceeded":
+            return Refusal(409, self.code, "The workspace is full.", figures)
+        unit, name = (MEGABYTE, "MB") if self.limit_bytes >= MEGABYTE else (KILOBYTE, "KB")
+        return Refusal(
+            413, self.code, f"The request body may have {self.limit_bytes // unit} {name}.", figures
         )
-        error = {"code": self.code, "message": message, "limit_bytes": self.limit_bytes, **self.figures}
-        return json.dumps({"error": error}).encode()
-
-
-class CappedBodies:
-    """An ASGI application whose requests are as long as they may be; long uploads by who sends them."""
-
-    def __init__(self, application: ASGI3Application, room_for: Callable[[Mapping[str, Any]], Room]) -> None:
-        self._application = application
-        self._room_for = sync_to_async(room_for)
-
-    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        assert scope["type"] == "http"
-        cap = await self._cap(scope)
-        if _claimed_bytes(scope) > cap.limit_bytes:
-            await _refuse(cap, send)
-            return
-        body = _Counted(receive, cap)
-        await self._application(scope, body.receive, send)
-        if body.is_too_long():
-            await _refuse(cap, send)
-
-    async def _cap(self, scope: HTTPScope) -> Cap:
-        """A short upload costs no look at its sender: it never reaches the disk before Django knows who it is."""
-        cap = cap_of(scope["path"])
-        claimed = _claimed_bytes(scope)
-        short = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        if not _is_upload(scope) or 0 < claimed <= short or claimed > cap.limit_bytes:
-            return cap
-        room = await self._room_for(scope)
-        limit = min(cap.limit_bytes, max(room.limit_bytes + FORM_BYTES, short))
-        return Cap(limit, code=room.code, figures=room.figures)
-
-
-def _is_upload(scope: HTTPScope) -> bool:
-    return scope["method"] == "POST" and scope["path"].rstrip("/") == UPLOADS
 
 
 def cap_of(path: str) -> Cap:
@@ -100,43 +111,196 @@ def cap_of(path: str) -> Cap:
         return Cap(settings.UPLOAD_BODY_MAX_BYTES, code="file_too_large")
     if path.rstrip("/") in IMPORTS:
         return Cap(settings.IMPORT_ZIP_MAX + FORM_BYTES, code="file_too_large")
+    if path.startswith(SIGNED):
+        return Cap(SIGNED_BYTES)
     return Cap(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
 
 
-def _claimed_bytes(scope: HTTPScope) -> int:
+class BodyBudget:
+    """Bytes of the bodies that this process holds, until their requests are over."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()  # by account or address
+        self.known_bytes = 0
+        self.unknown_bytes = 0
+
+    def refusal_of(self, sender: str, address: str, size: int) -> Refusal | None:
+        """Say why so many more bytes cannot be taken from an account, or, without one, from an address."""
+        if sender:
+            if self._held[sender] + size > settings.BODIES_PER_ACCOUNT_BYTES:
+                return TOO_MANY
+            return BUSY if self.known_bytes + size > settings.BODIES_BYTES else None
+        if self._held[address] + size > settings.BODIES_OF_STRANGERS_BYTES // 4:
+            return TOO_MANY
+        return BUSY if self.unknown_bytes + size > settings.BODIES_OF_STRANGERS_BYTES else None
+
+    def change(self, sender: str, address: str, size: int) -> None:
+        name = sender or address
+        self._held[name] += size
+        if self._held[name] <= 0:
+            del self._held[name]
+        if sender:
+            self.known_bytes += size
+        else:
+            self.unknown_bytes += size
+
+
+BUDGET = BodyBudget()
+
+
+class CappedBodies:
+    """An ASGI application whose request bodies are bounded; long ones by who sends them."""
+
+    def __init__(self, application: ASGI3Application, room_for: Callable[[Mapping[str, Any]], Room]) -> None:
+        self._application = application
+        self._room_for = sync_to_async(room_for)
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
+        headers = dict(scope["headers"])
+        if b"content-length" not in headers and b"transfer-encoding" not in headers:
+            await self._application(scope, receive, send)  # by the rules of HTTP it has no body
+            return
+        body = _Body(scope, receive, self._room_for, _claimed_bytes(headers))
+        try:
+            refusal = await body.refused_before_it_comes()
+            if refusal is None:
+                await self._application(scope, body.receive, send)
+                refusal = body.refusal
+            if refusal is not None:
+                await _refuse(refusal, send)
+        finally:
+            body.let_go()
+
+
+def _claimed_bytes(headers: Mapping[bytes, bytes]) -> int:
     """What the request says of itself; 0 for one that comes in pieces, which are counted."""
-    claimed = dict(scope["headers"]).get(b"content-length", b"")
-    return int(claimed) if claimed.isdigit() else 0
+    claimed = headers.get(b"content-length", b"")
+    return int(claimed) if claimed.isdigit() and len(claimed) < 20 else 0
 
 
-class _Counted:
-    """A body while it arrives. Over its cap it looks as if the client had gone: Django throws away what it has,
-    and answers nothing."""
+class _Body:
+    """A body while it arrives. Refused, it looks as if the client had gone: Django throws away what it has, and answers
+    nothing."""
 
-    def __init__(self, receive: ASGIReceiveCallable, cap: Cap) -> None:
+    def __init__(
+        self,
+        scope: HTTPScope,
+        receive: ASGIReceiveCallable,
+        room_for: Callable[[HTTPScope], Any],
+        claimed_bytes: int,
+    ) -> None:
+        self.refusal: Refusal | None = None
+        self._scope = scope
         self._receive = receive
-        self._cap = cap
-        self._arrived = 0
+        self._room_for = room_for
+        self._claimed_bytes = claimed_bytes
+        self._cap = cap_of(scope["path"])
+        self._is_signed = scope["path"].startswith(SIGNED)
+        client = scope.get("client")
+        self._address = f"address:{client[0]}" if client else "address:"
+        self._sender = ""
+        self._arrived_bytes = 0
+        self._is_whole = False
+        self._began_at = asyncio.get_running_loop().time()
+        self._look_at_bytes = DISK_LOOK_BYTES
 
-    def is_too_long(self) -> bool:
-        return self._arrived > self._cap.limit_bytes
+    async def refused_before_it_comes(self) -> Refusal | None:
+        """By what it says of its length. A short body costs no look at its sender."""
+        if self._claimed_bytes > self._cap.limit_bytes:
+            return self._cap.refusal
+        if self._claimed_bytes > SHORT_BYTES and not self._is_signed:
+            await self._find_sender()
+            if self._claimed_bytes > self._cap.limit_bytes:
+                return self._cap.refusal
+            if self._claimed_bytes > DISK_LOOK_BYTES and not _has_disk_for(self._claimed_bytes):
+                return BUSY
+        return BUDGET.refusal_of(self._sender, self._address, self._claimed_bytes)
 
     async def receive(self) -> ASGIReceiveEvent:
-        if self.is_too_long():
-            return {"type": "http.disconnect"}
-        event = await self._receive()
-        if event["type"] == "http.request":
-            self._arrived += len(event.get("body", b""))
-        return {"type": "http.disconnect"} if self.is_too_long() else event
+        if self._is_whole:
+            return await self._receive()
+        if self.refusal is None:
+            try:
+                async with asyncio.timeout_at(self._deadline()):
+                    event = await self._receive()
+            except TimeoutError:
+                self.refusal = TOO_SLOW
+            else:
+                if event["type"] != "http.request":
+                    return event
+                self.refusal = await self._refusal_of(len(event.get("body", b"")))
+                if self.refusal is None:
+                    self._note_whole(event.get("more_body", False))
+                    return event
+        return {"type": "http.disconnect"}
+
+    def _note_whole(self, more_body: bool) -> None:
+        """A short body that has come is no longer counted: its request may last as long as a stream."""
+        self._is_whole = not more_body
+        if self._is_whole and self._arrived_bytes <= SHORT_BYTES:
+            self.let_go()
+
+    def let_go(self) -> None:
+        BUDGET.change(self._sender, self._address, -self._arrived_bytes)
+        self._arrived_bytes = 0
+
+    def _deadline(self) -> float:
+        return self._began_at + GRACE_SECONDS + self._arrived_bytes / settings.BODY_BYTES_PER_SECOND
+
+    async def _refusal_of(self, size: int) -> Refusal | None:
+        """Count what has come; whoever sends more than a short body is asked who it is, whatever the request said."""
+        arrived = self._arrived_bytes + size
+        if arrived > SHORT_BYTES and not self._sender and not self._is_signed:
+            await self._find_sender()
+        if arrived > self._cap.limit_bytes:
+            return self._cap.refusal
+        if arrived > self._look_at_bytes:
+            self._look_at_bytes += DISK_LOOK_BYTES
+            if not _has_disk_for(DISK_LOOK_BYTES):
+                return BUSY
+        refusal = BUDGET.refusal_of(self._sender, self._address, size)
+        if refusal is None:
+            BUDGET.change(self._sender, self._address, size)
+            self._arrived_bytes = arrived
+        return refusal
+
+    async def _find_sender(self) -> None:
+        room: Room = await self._room_for(self._scope)
+        if not room.sender:
+            self._cap = Cap(SHORT_BYTES, code="unauthenticated")
+            return
+        BUDGET.change("", self._address, -self._arrived_bytes)
+        self._sender = room.sender
+        BUDGET.change(self._sender, self._address, self._arrived_bytes)
+        if _is_upload(self._scope):
+            limit = min(
+                self._cap.limit_bytes,
+                max(room.limit_bytes + FORM_BYTES, settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
+            )
+            self._cap = Cap(limit, code=room.code, figures=room.figures)
 
 
-async def _refuse(cap: Cap, send: ASGISendCallable) -> None:
+def _is_upload(scope: HTTPScope) -> bool:
+    return scope["method"] == "POST" and scope["path"].rstrip("/") == UPLOADS
+
+
+def _has_disk_for(size: int) -> bool:
+    """Whether the disk that bodies are kept on has room for this one and some to spare; other processes write there too."""
+    return shutil.disk_usage(tempfile.gettempdir()).free > settings.BODIES_LEAVE_FREE_BYTES + size
+
+
+async def _refuse(refusal: Refusal, send: ASGISendCallable) -> None:
     """The connection ends with it: the rest of the body is nobody's."""
-    body = cap.body()
+    body = refusal.body()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": cap.status, "headers": headers, "trailers": False})
+    if refusal.retry_after_seconds is not None:
+        headers.append((b"retry-after", str(refusal.retry_after_seconds).encode()))
+    await send(
+        {"type": "http.response.start", "status": refusal.status, "headers": headers, "trailers": False}
+    )
     await send({"type": "http.response.body", "body": body, "more_body": False})

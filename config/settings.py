@@ -349,6 +349,13 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 UPLOAD_BODY_MAX_BYTES = (
     env.integer("UPLOAD_BODY_MAX_MB", 1025, least=1) * 2**20
 )  # the largest file, and its frame
+FILE_UPLOAD_MAX_MEMORY_SIZE = 256 * 1024  # a longer body waits on the disk, not in memory
+BODY_BYTES_PER_SECOND = env.size("BODY_LEAST_RATE", 4 * 1024)  # a slower one is given up
+# Of all bodies that a web process holds at once: in all, of one account, and of people nobody knows (a fourth per address).
+BODIES_BYTES = env.size("BODIES_MAX", 4 * 2**30)
+BODIES_PER_ACCOUNT_BYTES = env.size("BODIES_PER_ACCOUNT_MAX", max(UPLOAD_BODY_MAX_BYTES, 2**30))
+BODIES_OF_STRANGERS_BYTES = env.size("BODIES_OF_STRANGERS_MAX", 64 * 2**20, least=2**20)
+BODIES_LEAVE_FREE_BYTES = env.size("BODIES_LEAVE_FREE", 256 * 2**20)
 ARTIFACT_RENDER_MAX = env.size("ARTIFACT_RENDER_MAX", 10 * 2**20)  # what our script shows
 ARTIFACT_SCRIPT_HOSTS = env.words("ARTIFACT_SCRIPT_HOSTS", [])  # https origins that artifacts may load from
 
@@ -447,6 +454,11 @@ EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", 24 * 3600, least=60)
 DATABASE_THREADS = env.integer("DATABASE_THREADS", 8, least=1)
 WEB_THREADS = env.integer("WEB_THREADS", 32, least=1)  # synchronous views at once, each with a connection
 WEB_DOOR_THREADS = env.integer("WEB_DOOR_THREADS", 32, least=1)  # the same for /hooks/; they share one
+# Open connections over all web processes (IPv6: of a /64), and what one of them may leave unread.
+SOCKETS_PER_ACCOUNT = env.integer("SOCKETS_PER_ACCOUNT", 50, least=1)
+STREAMS_PER_ACCOUNT = env.integer("STREAMS_PER_ACCOUNT", 100, least=1)
+CONNECTIONS_PER_ADDRESS = env.integer("CONNECTIONS_PER_ADDRESS", 1_000, least=1)
+SOCKET_QUEUE_BYTES = env.size("SOCKET_QUEUE_MAX", 2**20, least=64 * 2**10)
 # Called with a turn's id after commit, when it has started, asked (or paused) or ended; a hook may name which of these
 # it waits for. Not for turns of our own doors.
 TURN_HOOKS = env.words(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import signal
 import socket
@@ -13,10 +14,12 @@ from types import FrameType
 import uvicorn
 
 from config import env
+from config.protocols import ConnectionWatch, HttpProtocol, WebSocketProtocol
 from diagnostics.probes import running
 
 LARGEST_FRAME = 1024 * 1024  # above T11's 256 KB, so that the consumer can answer before it closes
 SHUTDOWN_SECONDS = 5
+WATCH_TICKS = 10  # of uvicorn's tenths of a second
 PING_SECONDS = 30.0  # below the minute after which proxies and phones forget a silent connection
 
 
@@ -27,6 +30,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.drain_seconds = drain_seconds
         self.leaves_at: float | None = None
+        self._watch = ConnectionWatch()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -44,6 +48,8 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
+        if counter % WATCH_TICKS == 0:
+            self._watch.cut_stalled(self.server_state.connections, asyncio.get_running_loop().time())
         drained = self.leaves_at is not None and time.monotonic() >= self.leaves_at
         return drained or await super().on_tick(counter)
 
@@ -59,8 +65,8 @@ def main(arguments: list[str]) -> None:
             host=options.host,
             port=options.port,
             loop="uvloop",
-            http="httptools",
-            ws="websockets-sansio",  # 8 KB less per socket than the older protocol
+            http=HttpProtocol,
+            ws=WebSocketProtocol,  # 8 KB less per socket than the older protocol
             ws_max_size=LARGEST_FRAME,
             ws_ping_interval=PING_SECONDS,
             ws_ping_timeout=PING_SECONDS,

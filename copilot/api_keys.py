@@ -77,12 +77,6 @@ def verify(token: str) -> ApiKey | None:
     return row
 
 
-def still_stands(key_id: UUID) -> bool:
-    """Whether a key accepted earlier would be accepted now; asked by long streams (L10)."""
-    row = ApiKey.objects.filter(pk=key_id, user__is_active=True).first()
-    return row is not None and _stands(row)
-
-
 def of_user(user_id: int) -> list[ApiKey]:
     """Keys that were not revoked, newest first; expired ones stay in sight."""
     return list(_standing(user_id).order_by("-created_at", "id"))

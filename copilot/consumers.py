@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from sys import getsizeof
 from typing import assert_never
 from uuid import UUID, uuid4
 
 import structlog
 from asgiref.typing import ASGIReceiveCallable, Scope
 from channels.consumer import AsyncConsumer
+from django.conf import settings
 from django.db import DatabaseError
 
 from config.core.client_address import bound_address
-from copilot import commands, dispatch, events, frames, knocks, metrics, queries, traces
+from copilot import commands, connections, dispatch, events, frames, knocks, metrics, queries, traces
 from copilot.bridge import in_thread
 from copilot.commands import LIMITS, Command
-from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, Unavailable
+from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, TooMany, Unavailable
 from copilot.frames import Reply
 from copilot.live import stream
 from copilot.live.client import RedisDown
@@ -27,7 +29,9 @@ from copilot.overhearing import Ear
 
 log = logging.getLogger(__name__)
 
-STRANGER, ABUSE, TOO_BIG = 4401, 4008, 1009  # close codes
+# Close codes. After TOO_SLOW a client comes back and reads on from its cursor; after TOO_MANY it waits for a person.
+STRANGER, ABUSE, TOO_BIG, TOO_SLOW, TOO_MANY = 4401, 4008, 1009, 4009, 4429
+AWAY = 1013
 MAX_SUBSCRIPTIONS = 50
 
 Send = Callable[[dict[str, object]], Awaitable[None]]
@@ -37,67 +41,113 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
     """One socket. Commands run in order; a task of its own writes, so a slow client stalls nobody.
 
     Thousands are open and silent: one keeps what it needs to wait, and no task, event or queue beyond that (P5).
+    What waits to be written is bounded. While much of it is answers, no further command is taken; when events fill it,
+    the socket is closed, and the client reads on from its cursor.
     """
 
     visitor: knocks.Visitor
+    _connection: connections.Connection | None = None
+    _is_closing = False
+    _queued_bytes = 0
+    _snapshot_bytes = 0  # of a page that waits to be written: it may be longer than the bound
+    _joining: tuple[str, ...] = ()  # sessions that are being read from a cursor
+    _room: asyncio.Future[None] | None = None  # awaited by the next command
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: Send) -> None:
         """Channels' own way keeps a task for each source of news, and sweeps database connections at every frame."""
         self.scope, self.base_send = scope, send
-        while True:
-            event = await receive()
-            if event["type"] == "websocket.connect":
-                await self.connected()
-            elif event["type"] == "websocket.receive":
-                await self.received(event.get("text") or event.get("bytes") or "")
-            elif event["type"] == "websocket.disconnect":
-                self.disconnected()
-                return
+        self._out: list[str] = []
+        self._subscriptions: dict[str, Subscription] = {}
+        self._lost: list[str] = []
+        self._ears: list[Ear] = []  # for questions aside
+        self._calls: list[float] = []
+        self._writer: asyncio.Task[None] | None = None  # while there is something to write
+        try:
+            while True:
+                event = await receive()
+                if event["type"] == "websocket.connect":
+                    await self.connected()
+                elif event["type"] == "websocket.receive":
+                    await self.received(event.get("text") or event.get("bytes") or "")
+                elif event["type"] == "websocket.disconnect":
+                    return
+        except OSError:
+            return  # the client went while it was written to
+        finally:
+            self.disconnected()
 
     # --- opening and closing ---------------------------------------------------------------------
 
     async def connected(self) -> None:
-        self._is_open = False
-        self._expelled = False
-        self._out: list[str] = []
-        self._subscriptions: dict[str, Subscription] = {}
-        self._lost: set[str] = set()
-        self._ears: set[Ear] = set()  # for questions aside
-        self._calls: list[float] = []
-        self._writer: asyncio.Task[None] | None = None  # while there is something to write
         try:
-            visitor = await in_thread(knocks.identify, knocks.Knock.of(self.scope))
+            entered = await in_thread(_enter, self.scope)
         except (DatabaseError, *RedisDown):
-            await self.send({"type": "websocket.close", "code": 1013})
+            await self.send({"type": "websocket.close", "code": AWAY})
             return
-        if visitor is None:
-            await self.send({"type": "websocket.accept"})
-            await self.send(
-                {"type": "websocket.close", "code": STRANGER, "reason": "authentication required"}
-            )
+        except TooMany as refusal:
+            await self._refuse(TOO_MANY, refusal.code)
             return
-        self.visitor = visitor
-        self._is_open = True
-        TAIL.admit(visitor.user_id, self)
+        if entered is None:
+            await self._refuse(STRANGER, "authentication required")
+            return
+        self.visitor, self._connection = entered
+        forget_headers(self.scope)
         metrics.websocket_connections.inc()
         await self.send({"type": "websocket.accept"})
+        self._connection.watch(self.revoked)
+
+    async def _refuse(self, code: int, reason: str) -> None:
+        """Accept first: a browser tells its page nothing of a handshake that failed."""
+        self._is_closing = True
+        await self.send({"type": "websocket.accept"})
+        await self.send({"type": "websocket.close", "code": code, "reason": reason})
 
     def disconnected(self) -> None:
-        for subscription in self._subscriptions.values():
-            TAIL.leave(subscription)
-        for ear in tuple(self._ears):
-            ear.leave()
-        if self._is_open:
+        self._is_closing = True
+        self._leave_all()
+        if self._connection is not None:
             metrics.websocket_connections.dec()
-            TAIL.leave_user(self.visitor.user_id, self)
-            TAIL.see_out(self.visitor.user_id, self)
+            self._connection.close()
         if self._writer is not None:
             self._writer.cancel()
+
+    def revoked(self) -> None:
+        """The login or key it was opened with is no longer accepted."""
+        self._end(STRANGER, "credentials revoked")
+
+    def _leave_all(self) -> None:
+        for subscription in self._subscriptions.values():
+            TAIL.leave(subscription)
+        self._subscriptions.clear()
+        for ear in tuple(self._ears):
+            ear.leave()
+        if self._connection is not None:
+            TAIL.leave_user(self.visitor.user_id, self)
+
+    def _end(self, code: int, reason: str) -> None:
+        """Close from where nothing can be awaited, leaving unwritten what waits."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._writer is not None:
+            self._writer.cancel()
+        self._out, self._lost, self._queued_bytes = [], [], 0
+        self._leave_all()
+        self._make_room()
+        self._writer = asyncio.create_task(self._hang_up(code, reason), name="socket")
+
+    async def _hang_up(self, code: int, reason: str) -> None:
+        try:
+            await self.base_send({"type": "websocket.close", "code": code, "reason": reason})
+        except OSError:
+            return  # gone before
 
     # --- in --------------------------------------------------------------------------------------
 
     async def received(self, frame: str | bytes) -> None:
-        if not self._is_open:
+        if self._queued_bytes > settings.SOCKET_QUEUE_BYTES // 2:
+            await self._wait_for_room()
+        if self._is_closing:
             return
         if len(frame) > LIMITS.frame_bytes:
             await self._close(TOO_BIG, "frame_too_large", f"A frame may have {LIMITS.frame_bytes:,} bytes.")
@@ -114,6 +164,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         return full
 
     async def _close(self, code: int, name: str, message: str) -> None:
+        self._is_closing = True
         await self.send(
             {"type": "websocket.send", "text": frames.error(None, InvalidRequest(message, code=name))}
         )
@@ -134,7 +185,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         ref: object = None
         try:
             data = frames.decoded(frame)
-            ref = data.get("ref") if isinstance(data, dict) else None
+            ref = commands.ref_of(data)
             command = commands.parse_command(data)
             span.note(command=command.kind)
             reply = await self._perform(command)
@@ -156,7 +207,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             case commands.Subscribe():
                 return await self._subscribe(_session(command.session_id), command.cursor)
             case commands.Unsubscribe():
-                self._lost.discard(command.session_id)
+                self._lost = [one for one in self._lost if one != command.session_id]
                 self._unsubscribe(command.session_id)
                 return {}
             case commands.SubscribeSidebar():
@@ -260,9 +311,13 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         return frames.fields(aside)
 
     async def _overhear(self, side_id: str, cursor: str) -> None:
-        ear = Ear(self._push, self._ears.discard)
-        self._ears.add(ear)
+        ear = Ear(self._push, self._forget_ear)
+        self._ears.append(ear)
         await ear.listen(side_id, cursor)
+
+    def _forget_ear(self, ear: Ear) -> None:
+        if ear in self._ears:
+            self._ears.remove(ear)
 
     async def _change_queue(
         self, command: commands.EditQueued | commands.RemoveQueued | commands.MoveQueued | commands.SendNow
@@ -302,25 +357,40 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         await in_thread(queries.session_of, self.visitor.user_id, session_id)
         self._unsubscribe(name)
         if cursor is None:
-            await self._follow_from_snapshot(name, reset=False)
+            await self._follow_from_snapshot(name, self._say, reset=False)
             return {"session_id": name}
         try:
-            self._attach(await TAIL.follow(name, cursor, self))
+            await self._join(name, cursor)
         except CursorLost:
-            await self._follow_from_snapshot(name, reset=True)
+            await self._follow_from_snapshot(name, self._say, reset=True)
         return {"session_id": name}
 
-    async def _follow_from_snapshot(self, name: str, *, reset: bool) -> None:
-        while True:
+    async def _follow_from_snapshot(
+        self, name: str, say: Callable[[str], Awaitable[None]], *, reset: bool
+    ) -> None:
+        while not self._is_closing:
             snapshot, cursor = await in_thread(queries.snapshot, UUID(name), reset=reset)
             payload = events.encode(snapshot, session_id=name).decode()
-            self._push(events.place(payload, cursor))
+            await say(events.place(payload, cursor))
             try:
-                self._attach(await TAIL.follow(name, cursor, self))
+                await self._join(name, cursor)
             except CursorLost:
                 reset = True  # the log was lost or trimmed between the two: once more
                 continue
             return
+
+    async def _join(self, name: str, cursor: str) -> None:
+        self._joining = (*self._joining, name)
+        try:
+            subscription = await TAIL.follow(name, cursor, self)
+        finally:
+            joining = list(self._joining)
+            joining.remove(name)
+            self._joining = tuple(joining)
+        if self._is_closing:
+            TAIL.leave(subscription)
+        else:
+            self._attach(subscription)
 
     def _attach(self, subscription: Subscription) -> None:
         """One per session: a command and a fresh start after an overflow may cross each other."""
@@ -335,55 +405,126 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             TAIL.leave(subscription)
 
     def deliver(self, session_id: str, entries: Sequence[Entry]) -> None:
+        if self._is_closing:
+            return
         if len(self._out) + len(entries) > QUEUE_EVENTS:
             self.lost(session_id)
             return
-        self._out.extend(entry.text() for entry in entries)
+        texts = [entry.text() for entry in entries]
+        size = sum(map(getsizeof, texts))
+        if self._is_full_with(size):
+            if session_id in self._joining:
+                self.lost(session_id)  # more than the queue holds lies behind its cursor: a page is shorter
+            else:
+                self._end(TOO_SLOW, "too_slow")
+            return
+        self._out += texts
+        self._queued_bytes += size
         self._write_soon()
 
     def lost(self, session_id: str) -> None:
+        if self._is_closing:
+            return
         self._unsubscribe(session_id)
-        self._lost.add(session_id)
+        if session_id not in self._lost:
+            self._lost.append(session_id)
         self._write_soon()
 
     def changed(self, session_id: str, entries: Sequence[Entry]) -> None:
         if session_id not in self._subscriptions:
             self.deliver(session_id, entries)
 
-    def expelled(self) -> None:
-        self._expelled = True
-        self._write_soon()
-
     # --- out -------------------------------------------------------------------------------------
 
+    def _is_full_with(self, size: int) -> bool:
+        """One that is alone in the queue may be of any length: it has to be sent sometime."""
+        bound = settings.SOCKET_QUEUE_BYTES + self._snapshot_bytes
+        return self._queued_bytes > 0 and self._queued_bytes + size > bound
+
     def _push(self, text: str) -> None:
+        if self._is_closing:
+            return
+        size = getsizeof(text)
+        if self._is_full_with(size):
+            self._end(TOO_SLOW, "too_slow")
+            return
         self._out.append(text)
+        self._queued_bytes += size
         self._write_soon()
+
+    async def _say(self, text: str) -> None:
+        """Queue a page, however long, and wait until most of it is written: one at a time waits."""
+        self._snapshot_bytes = getsizeof(text)
+        self._push(text)
+        if self._queued_bytes > settings.SOCKET_QUEUE_BYTES // 2:
+            await self._wait_for_room()
+        self._snapshot_bytes = 0
+
+    async def _send_now(self, text: str) -> None:
+        """For the writer itself, which would wait for its own queue."""
+        await self.base_send({"type": "websocket.send", "text": text})
+
+    async def _wait_for_room(self) -> None:
+        """Until half of the queue is written, or nobody is there to read it."""
+        if not self._is_closing:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def _make_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
 
     def _write_soon(self) -> None:
         if self._writer is None:
             self._writer = asyncio.create_task(self._write(), name="socket")
 
     async def _write(self) -> None:
-        """All there is; one that breaks, or has closed the socket, is the last."""
-        while (self._out or self._lost) and not self._expelled:
-            texts, self._out = self._out, []
-            for text in texts:
-                await self.base_send({"type": "websocket.send", "text": text})
-            while self._lost:
-                await self._start_over(self._lost.pop())
-        if self._expelled:
-            await self.send({"type": "websocket.close", "code": STRANGER, "reason": "account closed"})
-        else:
+        """All there is; one that breaks is the last."""
+        try:
+            while self._out or self._lost:
+                texts, self._out = self._out, []
+                texts.reverse()
+                while texts:
+                    text = texts.pop()
+                    await self.base_send({"type": "websocket.send", "text": text})
+                    self._queued_bytes -= getsizeof(text)
+                    if self._room is not None and self._queued_bytes <= settings.SOCKET_QUEUE_BYTES // 2:
+                        self._make_room()
+                while self._lost:
+                    await self._start_over(self._lost.pop(0))
             self._writer = None
+        except OSError:
+            pass  # the client is gone
+        finally:
+            if self._writer is asyncio.current_task():
+                self._is_closing = True
+                self._make_room()
 
     async def _start_over(self, session_id: str) -> None:
         try:
-            await self._follow_from_snapshot(session_id, reset=True)
+            await self._follow_from_snapshot(session_id, self._send_now, reset=True)
         except (DatabaseError, Unavailable, *RedisDown):
             log.warning("a snapshot could not be taken; trying again")
             await asyncio.sleep(1)
-            self._lost.add(session_id)
+            self._lost.append(session_id)
+
+
+def forget_headers(scope: Mapping[str, object]) -> None:
+    """Empty the list itself: every layer around the consumer holds it for as long as the socket is open."""
+    headers = scope.get("headers")
+    if isinstance(headers, list):
+        headers.clear()
+
+
+def _enter(scope: Mapping[str, object]) -> tuple[knocks.Visitor, connections.Connection] | None:
+    """Authenticate a handshake and count its socket: one trip to the threads, one to Redis."""
+    visitor = knocks.identify(knocks.Knock.of(scope))
+    if visitor is None:
+        return None
+    client = scope.get("client")
+    address = str(client[0]) if isinstance(client, (tuple, list)) and client else ""
+    return visitor, connections.open_connection("sockets", visitor.credential, address)
 
 
 def _session(text: str) -> UUID:

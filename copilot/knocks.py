@@ -14,6 +14,7 @@ from django.utils.crypto import constant_time_compare
 
 from config.core.urls import host_and_port
 from copilot import api_keys
+from copilot.connections import Credential, revoked_among
 from copilot.live import tickets
 from copilot.permissions import Permissions, permissions_for_scopes
 
@@ -37,12 +38,12 @@ class Knock:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Visitor:
     user_id: int
-    name: str
     origin: str  # the channel: web or api
     scopes: frozenset[str] | None  # None: a person, who may do everything of theirs
+    credential: Credential
 
     @property
     def permissions(self) -> Permissions:
@@ -50,14 +51,13 @@ class Visitor:
         return permissions_for_scopes(self.scopes)
 
 
-def identify(knock: Knock) -> Visitor | None:
-    """The visitor, or None for a stranger."""
+def identify(knock: Knock, *, by_ticket: bool = True) -> Visitor | None:
+    """Return who opens a socket or sends a body; None for a stranger."""
     authorization = knock.headers.get("authorization", "")
     if authorization:
         return _by_key(authorization)
-    if ticket := parse_qs(knock.query).get("ticket", [""])[0]:
-        redeemed = tickets.redeem(ticket)
-        return _by_ticket(redeemed) if redeemed is not None else None
+    if by_ticket and (ticket := parse_qs(knock.query).get("ticket", [""])[0]):
+        return _by_ticket(ticket)
     return _by_cookie(knock)
 
 
@@ -66,7 +66,8 @@ def _by_key(authorization: str) -> Visitor | None:
     key = api_keys.verify(secret.strip()) if scheme.lower() == "bearer" else None
     if key is None or not key.user.is_active:
         return None
-    return Visitor(key.user_id, key.user.get_username(), "api", frozenset(key.scopes))
+    credential = Credential(key.user_id, key_id=key.pk)
+    return Visitor(key.user_id, "api", frozenset(key.scopes), credential)
 
 
 def _by_cookie(knock: Knock) -> Visitor | None:
@@ -85,13 +86,19 @@ def _by_cookie(knock: Knock) -> Visitor | None:
         session.get(HASH_SESSION_KEY, ""), user.get_session_auth_hash()
     ):
         return None
-    return Visitor(user.pk, user.get_username(), "web", None)
+    return Visitor(user.pk, "web", None, Credential.of_login(user, cookie.value))
 
 
-def _by_ticket(ticket: tickets.Redeemed) -> Visitor | None:
-    """A ticket opens no more than whoever got it could: a key's scopes go with it."""
+def _by_ticket(text: str) -> Visitor | None:
+    """A ticket is worth no more than what it was bought with: it has a key's scopes, and is refused once that is."""
+    ticket = tickets.redeem(text)
+    if ticket is None:
+        return None
+    credential = Credential.of_proof(ticket.proof, ticket.user_id)
     user = get_user_model().objects.filter(pk=ticket.user_id, is_active=True).first()
-    return Visitor(user.pk, user.get_username(), "web", ticket.scopes) if user else None
+    if user is None or revoked_among([credential]):
+        return None
+    return Visitor(user.pk, "web", ticket.scopes, credential)
 
 
 def _origin_fits(knock: Knock) -> bool:

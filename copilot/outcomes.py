@@ -29,7 +29,7 @@ from copilot.events import (
 from copilot.live.tail import Feed, Overflowed, Tail
 from copilot.models import Message, ModelCall, Turn
 from copilot.notices import NOTICES
-from copilot.readers import listening
+from copilot.readers import Revocable, listening
 
 Status = Literal["succeeded", "failed", "cancelled", "running", "queued", "waiting"]
 MAX_WAIT_SECONDS = 300
@@ -84,10 +84,11 @@ async def wait(
     run_id: str | None = None,
     timeout_seconds: float,
     tail: Tail | None = None,
+    connection: Revocable | None = None,
 ) -> Outcome:
     """The outcome of a turn, or of the message `run_id`, as soon as it is final or when the time is up."""
     turn = await in_thread(queries.turn_of, user_id, turn_id)
-    async with listening(turn.session_id, None, tail=tail) as feed:
+    async with listening(turn.session_id, None, tail=tail, connection=connection) as feed:
         return await _follow(feed, _Place(turn.session_id, turn_id, run_id), timeout_seconds)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Protocol
 from uuid import UUID
 
 from copilot.bridge import in_thread as in_thread
@@ -17,19 +18,33 @@ from copilot.live.tail import TAIL, Tail
 from copilot.live.tail import CursorLost as CursorLost
 from copilot.live.tail import Feed as Feed
 from copilot.live.tail import Overflowed as Overflowed
+from copilot.live.tail import Revoked as Revoked
 from copilot.live.tail import here as here
 
 OUTAGES: tuple[type[Exception], ...] = (Unavailable, *RedisDown)  # what a reader meets when the log is away
 
 
+class Revocable(Protocol):
+    """An open connection that may lose the right to read."""
+
+    def watch(self, on_revoked: Callable[[], None]) -> None: ...
+
+
 @asynccontextmanager
-async def listening(session_id: UUID, cursor: str | None, *, tail: Tail | None = None) -> AsyncIterator[Feed]:
-    """News after the cursor, or from now on; not being able to listen is an error of its own."""
+async def listening(
+    session_id: UUID, cursor: str | None, *, tail: Tail | None = None, connection: Revocable | None = None
+) -> AsyncIterator[Feed]:
+    """News after the cursor, or from now on; not being able to listen is an error of its own.
+
+    The feed of a `connection` raises Revoked once the connection's login or key is revoked.
+    """
     async with AsyncExitStack() as stack:
         try:
             feed = await stack.enter_async_context((tail or TAIL).listen(str(session_id), cursor))
         except (TimeoutError, *RedisDown):
             raise Unavailable from None
+        if connection is not None:
+            connection.watch(feed.revoke)
         yield feed
 
 

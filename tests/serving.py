@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,11 +11,20 @@ from typing import Literal
 
 import uvicorn
 
+from config.protocols import ConnectionWatch, HttpProtocol, WebSocketProtocol
 from copilot.live.client import on_loop
 from tests.engine import until
 
 
 class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.watch = ConnectionWatch()
+
+    async def on_tick(self, counter: int) -> bool:
+        self.watch.cut_stalled(self.server_state.connections, asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
         await on_loop().aclose()
@@ -26,8 +36,10 @@ def served(*, sockets: bool = False) -> Iterator[str]:
     from config.asgi import application
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        ws: Literal["none", "websockets-sansio"] = "websockets-sansio" if sockets else "none"
-        config = uvicorn.Config(application, loop="asyncio", lifespan="off", log_config=None, ws=ws)
+        ws: type[asyncio.Protocol] | Literal["none"] = WebSocketProtocol if sockets else "none"
+        config = uvicorn.Config(
+            application, loop="asyncio", lifespan="off", log_config=None, http=HttpProtocol, ws=ws
+        )
         server = Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

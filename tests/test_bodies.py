@@ -9,8 +9,9 @@ import tempfile
 import pytest
 from asgiref.sync import sync_to_async
 
+from config import bodies
 from config.asgi import application
-from config.bodies import cap_of
+from config.bodies import BUDGET, SHORT_BYTES, cap_of
 from copilot import api_keys
 from copilot.models import StorageUse
 from tests import make
@@ -27,6 +28,8 @@ class Endless:
         self.left = pieces
         self.read = 0
         self.answers = []
+        if not any(name == b"content-length" for name, _ in headers):
+            headers = [(b"transfer-encoding", b"chunked"), *headers]
         self.scope = {
             "type": "http",
             "method": "POST",
@@ -77,18 +80,18 @@ async def test_a_body_that_says_it_is_too_long_is_not_read(path, no_disk):
     assert (b"connection", b"close") in client.answers[0]["headers"]
 
 
-async def test_a_body_in_pieces_is_cut_at_the_cap(no_disk):
+async def test_a_body_in_pieces_is_cut_at_the_cap(ada):
     """A-S4.2: chunked, without a length"""
-    client = await Endless(MESSAGES).call()
+    client = await Endless(MESSAGES, headers=[ada[1]]).call()
     limit = cap_of(MESSAGES).limit_bytes
     assert (client.status, client.error["limit_bytes"]) == (413, limit)
     assert client.read == limit // MEGABYTE + 1
     assert len(client.answers) == 2
 
 
-async def test_a_length_that_understates_the_body_changes_nothing(no_disk):
+async def test_a_length_that_understates_the_body_changes_nothing(ada):
     """A-S4.2"""
-    client = await Endless(MESSAGES, headers=[(b"content-length", b"5")]).call()
+    client = await Endless(MESSAGES, headers=[(b"content-length", b"5"), ada[1]]).call()
     assert client.status == 413
 
 
@@ -151,3 +154,160 @@ async def test_an_upload_that_cannot_fit_is_refused_before_it_is_read(
             "quota_files": 1000,
         }
         assert told.items() <= client.error.items()
+
+
+# --- who sends it, how fast, and how much of it at once ------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_over():
+    yield
+    assert (BUDGET.known_bytes, BUDGET.unknown_bytes, dict(BUDGET._held)) == (0, 0, {})
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("path", [*bodies.IMPORTS, UPLOADS, MESSAGES, "/accounts/login/"])
+async def test_nobody_sends_a_long_body_without_saying_who(transactional_db, no_disk, path):
+    claim = (b"content-length", str(MEGABYTE).encode())
+    said = await Endless(path, headers=[claim]).call()
+    assert (said.status, said.error["code"], said.read) == (401, "unauthenticated", 0)
+    pieces = await Endless(path).call()
+    assert (pieces.status, pieces.error["code"], pieces.read) == (401, "unauthenticated", 1)
+
+
+@pytest.mark.attack
+async def test_a_ticket_for_a_socket_says_nothing_of_a_body(ada, no_disk):
+    from copilot.live import tickets
+
+    ticket = await sync_to_async(tickets.issue)(ada[0].pk)
+    client = Endless(UPLOADS, headers=[(b"content-length", str(MEGABYTE).encode())])
+    client.scope["query_string"] = f"ticket={ticket}".encode()
+    assert (await client.call()).status == 401
+    assert await sync_to_async(tickets.redeem)(ticket) is not None
+
+
+@pytest.mark.attack
+async def test_a_signed_body_may_be_as_long_as_platforms_make_them(transactional_db):
+    client = await Endless("/hooks/telegram/nobody/").call()
+    assert (client.status, client.error["code"], client.read) == (413, "too_large", 2)
+
+
+class Trickle(Endless):
+    """A client that sends a byte, and then nothing."""
+
+    async def receive(self):
+        self.read += 1
+        if self.read > 1:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+
+@pytest.mark.attack
+async def test_a_body_that_comes_too_slowly_is_given_up(monkeypatch, no_disk):
+    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.05)
+    client = await Trickle("/accounts/login/", headers=[(b"content-length", b"60000")]).call()
+    assert (client.status, client.error["code"]) == (408, "body_too_slow")
+
+
+class Paced(Endless):
+    """A client that sends its pieces a while apart."""
+
+    def __init__(self, *args, size, seconds, **options):
+        super().__init__(*args, **options)
+        self.size, self.seconds = size, seconds
+
+    async def receive(self):
+        event = await super().receive()
+        await asyncio.sleep(self.seconds)
+        return event | {"body": b"x" * self.size}
+
+
+async def test_what_counts_is_the_rate_not_the_time(monkeypatch, settings):
+    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.05)
+    settings.BODY_BYTES_PER_SECOND = 10_000
+    quick = await Paced("/nowhere", size=1_000, seconds=0.02, pieces=20).call()
+    assert quick.status == 404
+
+
+@pytest.mark.attack
+async def test_an_account_has_so_much_on_its_way_at_once(ada, settings):
+    settings.BODIES_PER_ACCOUNT_BYTES = 3 * MEGABYTE
+    waits, leaves = asyncio.Event(), asyncio.Event()
+
+    class Waiting(Endless):
+        async def receive(self):
+            if self.read == 2:
+                waits.set()
+                await leaves.wait()
+                return {"type": "http.disconnect"}
+            return await super().receive()
+
+    first = asyncio.create_task(Waiting(UPLOADS, headers=[ada[1]]).call())
+    await waits.wait()
+    second = await Endless(UPLOADS, headers=[ada[1]]).call()
+    assert (second.status, second.error["code"], second.read) == (429, "too_many_uploads", 2)
+    assert dict(second.answers[0]["headers"])[b"retry-after"] == b"10"
+    claim = (b"content-length", str(2 * MEGABYTE).encode())
+    assert ((await Endless(UPLOADS, headers=[ada[1], claim]).call()).status, BUDGET.known_bytes) == (
+        429,
+        2 * MEGABYTE,
+    )
+    settings.BODIES_PER_ACCOUNT_BYTES, settings.BODIES_BYTES = 100 * MEGABYTE, 3 * MEGABYTE
+    third = await Endless(UPLOADS, headers=[ada[1]]).call()
+    assert (third.status, third.error["code"]) == (503, "too_many_uploads")
+    leaves.set()
+    await first
+
+
+@pytest.mark.attack
+async def test_strangers_have_so_much_on_their_way_at_once(settings):
+    settings.BODIES_OF_STRANGERS_BYTES = 8 * SHORT_BYTES
+    leaves, waiting = asyncio.Event(), []
+
+    class Waiting(Endless):
+        async def receive(self):
+            self.read += 1
+            if self.read > 1:
+                self.begun.set()
+                await leaves.wait()
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": b"x" * SHORT_BYTES, "more_body": True}
+
+    async def begin(number):
+        client = Waiting("/nowhere")
+        client.begun = asyncio.Event()
+        client.scope["client"] = (f"192.0.2.{number}", 1)
+        waiting.append(asyncio.create_task(client.call()))
+        begun = asyncio.create_task(client.begun.wait())
+        await asyncio.wait({waiting[-1], begun}, return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+        return client
+
+    for number in (1, 1, 2, 2, 3, 3, 4, 4):
+        assert not (await begin(number)).answers
+    assert ((await begin(1)).status, (await begin(5)).status) == (429, 503)
+    leaves.set()
+    await asyncio.gather(*waiting)
+
+
+@pytest.mark.attack
+async def test_a_disk_that_is_nearly_full_takes_no_more(ada, settings):
+    settings.BODIES_LEAVE_FREE_BYTES = 2**60
+    claim = (b"content-length", str(30 * MEGABYTE).encode())
+    client = await Endless(UPLOADS, headers=[ada[1], claim]).call()
+    assert (client.status, client.error["code"], client.read) == (503, "too_many_uploads", 0)
+    pieces = await Endless(UPLOADS, headers=[ada[1]]).call()
+    assert (pieces.status, pieces.read) == (503, 17)
+
+
+async def test_a_request_without_a_body_is_passed_on_as_it_is(transactional_db):
+    class Asking(Endless):
+        async def receive(self):
+            self.read += 1
+            if self.read > 1:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+    client = Asking("/nowhere")
+    client.scope |= {"method": "GET", "headers": [(b"host", b"testserver")]}
+    assert (await client.call()).status == 404

@@ -48,10 +48,10 @@ def test_whatever_is_wrong_with_a_key_is_one_and_the_same():
         assert links.verify_key(wrong, HOME) is None
     expired = chats.bot_key(expires_at=timezone.now() - timedelta(seconds=1))
     assert links.verify_key(expired.key, HOME) is None
-    assert not links.key_stands(expired.row.pk)
+    assert not links.standing_keys([expired.row.pk])
     links.revoke_key(made.row.pk)
     assert links.verify_key(made.key, HOME) is None
-    assert not links.key_stands(made.row.pk)
+    assert not links.standing_keys([made.row.pk])
     with pytest.raises(LinkNotFound):
         links.revoke_key(made.row.pk)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import openai
 import pytest
@@ -128,7 +127,7 @@ def test_a_caller_who_hangs_up_stops_what_nobody_else_could_read(ada, client, mo
 
 async def test_a_caller_who_hangs_up_at_any_moment_leaves_nothing_behind(ada, rig):
     """E4.2: while it begins, while it runs, while it is tidied up"""
-    caller = doors.Caller(ada.pk, uuid4(), frozenset({"read", "chat"}))
+    caller = doors.Caller(ada.pk, frozenset({"read", "chat"}))
     order = Order(asked=Asked(text="Hello"), tier="", mode="", prefix="chatcmpl-")
 
     async def call():

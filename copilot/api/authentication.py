@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 
 from copilot import api_keys
 from copilot.api.errors import Unauthenticated
+from copilot.connections import Credential
 from copilot.errors import Forbidden, TooMany
 from copilot.live import counters
 from copilot.models import ApiKey
@@ -60,6 +61,14 @@ class CookieAuthentication(SessionAuthentication):
             super().enforce_csrf(request._request)  # type: ignore[arg-type]
         except PermissionDenied:
             raise Forbidden("The CSRF token is missing or wrong.", code="csrf_failed") from None
+
+
+def credential_of(request: Request) -> Credential:
+    """Name what the caller was let in by, so that what stays open can end with it."""
+    if isinstance(request.auth, ApiKey):
+        return Credential(request.auth.user_id, key_id=request.auth.pk)
+    assert isinstance(request.user, User)
+    return Credential.of_login(request.user, request._request.session.session_key or "")
 
 
 def _refuse_inactive(user_id: object) -> None:

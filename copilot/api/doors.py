@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from datetime import datetime
 
 from django.contrib.auth.models import User
@@ -17,12 +18,21 @@ from rest_framework.views import APIView
 
 from copilot import queries
 from copilot.api import errors
-from copilot.api.authentication import CookieAuthentication, HasScope, KeyAuthentication, PerCaller, Scoped
+from copilot.api.authentication import (
+    CookieAuthentication,
+    HasScope,
+    KeyAuthentication,
+    PerCaller,
+    Scoped,
+    credential_of,
+)
 from copilot.api.schema import Schema
 from copilot.bridge import in_thread
+from copilot.connections import Connection, open_connection
 from copilot.errors import NotFound
 from copilot.models import ApiKey
 from copilot.permissions import Permissions, permissions_for_scopes
+from copilot.readers import Revoked
 
 
 class ByAccept(DefaultContentNegotiation):
@@ -78,6 +88,7 @@ class AsyncDoor(Door):
     """A view that waits: the same checks, on a thread; then a coroutine that holds none."""
 
     http_method_names = ["get"]
+    connection: Connection  # counted among the account's streams, and ended with the caller's login or key
 
     async def dispatch(  # type: ignore[override]
         self, request: HttpRequest, *args: object, **kwargs: object
@@ -85,13 +96,28 @@ class AsyncDoor(Door):
         self.args, self.kwargs, self.headers = args, kwargs, self.default_response_headers
         self.request = self.initialize_request(request, *args, **kwargs)
         try:
-            await in_thread(self.initial, self.request, *args, **kwargs)
-            if request.method != "GET":
-                self.http_method_not_allowed(self.request)
-            response = await self.get(self.request, **kwargs)
+            self.connection = await in_thread(self._enter, *args, **kwargs)
+            response = await self._get(**kwargs)
+        except Revoked:
+            response = self.handle_exception(errors.Unauthenticated())
         except errors.NAMED as problem:
             response = self.handle_exception(problem)
         return self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type]
+
+    def _enter(self, *args: object, **kwargs: object) -> Connection:
+        self.initial(self.request, *args, **kwargs)
+        if self.request.method != "GET":
+            self.http_method_not_allowed(self.request)
+        address = str(self.request.META.get("REMOTE_ADDR", ""))
+        return open_connection("streams", credential_of(self.request), address)
+
+    async def _get(self, **kwargs: object) -> HttpResponseBase:
+        with ExitStack() as stack:
+            stack.callback(self.connection.close)
+            response = await self.get(self.request, **kwargs)
+            self.connection.close_with(response)
+            stack.pop_all()
+        return response
 
     async def get(self, request: Request, **kwargs: object) -> HttpResponseBase:
         raise NotImplementedError

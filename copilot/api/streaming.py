@@ -15,19 +15,20 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from billing.rest import operation
-from copilot import api_keys, events, queries
+from copilot import events, queries
 from copilot.api.doors import AsyncDoor
 from copilot.api.errors import OUTAGES
 from copilot.api.parsing import Query, query_of
 from copilot.api.schema import LAST_EVENT_ID
 from copilot.bridge import in_thread
+from copilot.connections import Connection
 from copilot.errors import NotFound
 from copilot.live.stream import Entry, check_cursor
 from copilot.live.tail import CursorLost, Feed, Overflowed
-from copilot.models import ApiKey
-from copilot.readers import listening
+from copilot.readers import Revoked, listening
 
-KEEP_ALIVE_SECONDS = 15.0  # proxies cut silent connections; it is also when rights are looked at again (L10)
+KEEP_ALIVE_SECONDS = 15.0  # proxies cut silent connections; it is also when the session is looked at again
+CLOSED = b"event: closed\ndata: {}\n\n"
 RETRY_MILLISECONDS = 1000  # what a browser's EventSource waits before it comes back
 
 
@@ -44,18 +45,19 @@ class EventStream(BaseRenderer):
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads which session; asked again while the stream is open."""
+    """Who reads which session, over which connection."""
 
     user_id: int
-    key_id: UUID | None
     session_id: UUID
+    connection: Connection
 
     def may_go_on(self) -> bool:
+        """Whether the session is still there; whether the caller may still read is the connection's business."""
         try:
             queries.session_of(self.user_id, self.session_id)
         except NotFound:
             return False
-        return self.key_id is None or api_keys.still_stands(self.key_id)
+        return True
 
 
 class StreamView(AsyncDoor):
@@ -73,8 +75,7 @@ class StreamView(AsyncDoor):
         cursor = request.headers.get("Last-Event-ID") or query_of(request, StreamQuery).cursor
         if cursor is not None:
             check_cursor(cursor)
-        key_id = request.auth.id if isinstance(request.auth, ApiKey) else None
-        reader = Reader(self.caller_id, key_id, session_id)
+        reader = Reader(self.caller_id, session_id, self.connection)
         await in_thread(queries.session_of, reader.user_id, session_id)
         frames = _frames(reader, cursor)
         first = await anext(frames)  # whatever refuses the stream does so before its first byte
@@ -100,13 +101,17 @@ async def _frames(reader: Reader, cursor: str | None) -> AsyncGenerator[bytes, N
     taken = await _snapshot(reader) if cursor is None else None
     while True:
         try:
-            async with listening(reader.session_id, taken.cursor if taken else cursor) as feed:
+            start = taken.cursor if taken else cursor
+            async with listening(reader.session_id, start, connection=reader.connection) as feed:
                 yield greeting + (frame_of(taken) if taken else b"")
                 async for frame in _live(feed, reader):
                     yield frame
                 return
         except (CursorLost, Overflowed):
             greeting, taken = b"", await _snapshot(reader, reset=True)
+        except Revoked:
+            yield CLOSED
+            return
 
 
 async def _snapshot(reader: Reader, *, reset: bool = False) -> Entry:
@@ -128,7 +133,7 @@ async def _live(feed: Feed, reader: Reader) -> AsyncIterator[bytes]:
             yield b": keep-alive\n\n"
         if clock() >= look_at:
             if not await in_thread(reader.may_go_on):
-                yield b"event: closed\ndata: {}\n\n"
+                yield CLOSED
                 return
             look_at = clock() + KEEP_ALIVE_SECONDS
 

@@ -8,6 +8,7 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from billing.rest import answer, operation
+from copilot.api.authentication import credential_of
 from copilot.api.doors import Door
 from copilot.api.parsing import Body, body_of
 from copilot.live import tickets
@@ -29,5 +30,5 @@ class TicketsView(Door):
     @operation("Get a ticket for one socket", answers={201: Ticket}, body=Nothing)
     def post(self, request: Request) -> HttpResponse:
         body_of(request, Nothing)
-        ticket = tickets.issue(self.caller_id, self.caller_scopes)
+        ticket = tickets.issue(self.caller_id, self.caller_scopes, credential_of(request).proof)
         return answer(Ticket(ticket=ticket, expires_in_seconds=tickets.TICKET_SECONDS), 201)

@@ -57,7 +57,11 @@ class WaitView(AsyncDoor):
     async def get(self, request: Request, turn_id: UUID) -> HttpResponse:  # type: ignore[override]
         asked = query_of(request, WaitQuery)
         outcome = await outcomes.wait(
-            self.caller_id, turn_id, run_id=checked_run_id(asked.run_id), timeout_seconds=asked.timeout
+            self.caller_id,
+            turn_id,
+            run_id=checked_run_id(asked.run_id),
+            timeout_seconds=asked.timeout,
+            connection=self.connection,
         )
         return answer(outcome)
 

@@ -22,6 +22,7 @@ FILES_PER_REQUEST = 20
 class Room:
     """How long a body of files may be, and what a longer one is told."""
 
+    sender: str  # empty: nobody is known
     limit_bytes: int
     code: Literal["unauthenticated", "quota_exceeded", "file_too_large"]
     figures: Mapping[str, object] = field(default_factory=dict)  # of a workspace that is full
@@ -32,14 +33,16 @@ def room_for(scope: Mapping[str, Any]) -> Room:
 
     What is left of the quota may be passed by one file: its neighbours are stored all the same.
     """
-    visitor = knocks.identify(knocks.Knock.of(scope))
+    visitor = knocks.identify(knocks.Knock.of(scope), by_ticket=False)
     if visitor is None:
-        return Room(0, "unauthenticated")
+        return Room("", 0, "unauthenticated")
+    sender = f"user:{visitor.user_id}"
     use = quotas.usage(visitor.user_id)
     left = use.quota.total_bytes - use.used_bytes
     if left <= 0 or use.used_files >= use.quota.files:
-        return Room(0, "quota_exceeded", quotas.figures(use))
-    return Room(min(FILES_PER_REQUEST * use.quota.file_bytes, left + use.quota.file_bytes), "file_too_large")
+        return Room(sender, 0, "quota_exceeded", quotas.figures(use))
+    limit = min(FILES_PER_REQUEST * use.quota.file_bytes, left + use.quota.file_bytes)
+    return Room(sender, limit, "file_too_large")
 
 
 @dataclass(frozen=True)

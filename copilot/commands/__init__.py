@@ -45,6 +45,7 @@ from copilot.commands.socket import (
     UndoTurn,
     Unsubscribe,
     parse_command,
+    ref_of,
 )
 
 __all__ = [
@@ -96,4 +97,5 @@ __all__ = [
     "parse_command",
     "parse_resend",
     "parse_send",
+    "ref_of",
 ]

@@ -29,10 +29,12 @@ def parse(model: type[M], data: JSON) -> M:
 
 
 def _explain(problem: ValidationError) -> str:
-    """At most three problems, without the values that caused them."""
+    """At most three problems, without the values that caused them; names of fields and kinds may be as long as a body."""
     found = problem.errors(include_url=False, include_context=False, include_input=False)
     places = [".".join(str(part) for part in error["loc"] if part != "command") for error in found[:3]]
-    said = [f"{place or 'body'}: {error['msg']}" for place, error in zip(places, found, strict=False)]
+    said = [
+        f"{place[:100] or 'body'}: {error['msg'][:400]}" for place, error in zip(places, found, strict=False)
+    ]
     return "; ".join(said)
 
 

@@ -12,9 +12,18 @@ from copilot.commands.parsing import Strict, parse
 from copilot.errors import InvalidRequest
 from copilot.events import JSON
 
+REF_CHARACTERS = 128  # it is repeated in the answer
+REF_NUMBER = 2**63
+
+Ref = (
+    Annotated[str, Field(max_length=REF_CHARACTERS)]
+    | Annotated[int, Field(ge=-REF_NUMBER, lt=REF_NUMBER)]
+    | None
+)
+
 
 class _Command(Strict):
-    ref: str | int | None = None
+    ref: Ref = None
 
 
 class Subscribe(_Command):
@@ -183,3 +192,11 @@ def parse_command(data: JSON) -> Command:
     if not isinstance(data, dict):
         raise InvalidRequest("A command is a JSON object.")
     return parse(Frame, {"command": data}).command
+
+
+def ref_of(data: JSON) -> str | int | None:
+    """Return the name under which a client wants its answer, if it is one that may be repeated to it."""
+    ref = data.get("ref") if isinstance(data, dict) else None
+    if isinstance(ref, str):
+        return ref if len(ref) <= REF_CHARACTERS else None
+    return ref if isinstance(ref, int) and -REF_NUMBER <= ref < REF_NUMBER else None

@@ -73,8 +73,8 @@ async def resume(request: HttpRequest, caller: Caller, name: str) -> HttpRespons
     return await _in_form(_frames(run, parts, begun))
 
 
-chat = door(POST=send)
-stream = door(GET=resume)
+chat = door(POST=send, is_stream=True)
+stream = door(GET=resume, is_stream=True)
 
 
 async def _in_form(frames: AsyncGenerator[bytes, None]) -> HttpResponseBase:

@@ -85,7 +85,13 @@ async def complete(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     if body.stream:
         return await streamed(_frames(caller, order, body))
     async with running(caller, order) as run:
-        outcome = await wait(caller.user_id, run.turn_id, run_id=run.run_id, timeout_seconds=WAIT_SECONDS)
+        outcome = await wait(
+            caller.user_id,
+            run.turn_id,
+            run_id=run.run_id,
+            timeout_seconds=WAIT_SECONDS,
+            connection=caller.connection,
+        )
         reason = await in_thread(_finish_reason, run, outcome)
     message = {"role": "assistant", "content": outcome.text + waiting_note(outcome), "refusal": None}
     choice: dict[str, object] = {
@@ -98,7 +104,7 @@ async def complete(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     return answer(head.said("chat.completion", [choice], usage=figures.of_chat(outcome.usage)))
 
 
-completions = door(POST=complete)
+completions = door(POST=complete, is_stream=True)
 
 
 def _order(caller: Caller, body: Body) -> Order:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import wraps
 from typing import TypeVar
-from uuid import UUID
 
 import msgspec
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
@@ -19,8 +18,10 @@ from copilot import api_keys
 from copilot.bridge import in_thread
 from copilot.commands import parse
 from copilot.compat.errors import NAMED, MethodNotAllowed, Unauthenticated, envelope, refusal_for, respond
+from copilot.connections import Connection, Credential, open_connection
 from copilot.errors import Forbidden, InvalidRequest, NotFound, Refused, TooMany
 from copilot.live import counters
+from copilot.readers import Revoked
 
 CALLS_PER_MINUTE = 600  # the same count as REST's: one key, one allowance (L10)
 
@@ -28,8 +29,8 @@ CALLS_PER_MINUTE = 600  # the same count as REST's: one key, one allowance (L10)
 @dataclass(frozen=True)
 class Caller:
     user_id: int
-    key_id: UUID
     scopes: frozenset[str]
+    connection: Connection | None = None  # of a door whose answers take as long as a turn
 
 
 Handler = Callable[..., Coroutine[object, object, HttpResponseBase]]
@@ -44,23 +45,42 @@ class Lenient(BaseModel):
 M = TypeVar("M", bound=BaseModel)
 
 
-def door(**methods: Handler) -> Handler:
-    """A view that answers these methods for a known caller: `door(GET=…, POST=…)`."""
+def door(*, is_stream: bool = False, **methods: Handler) -> Handler:
+    """A view that answers these methods for a known caller: `door(GET=…, POST=…)`.
+
+    The answers of a stream take as long as a turn: each counts among the account's streams, and ends with the key.
+    """
 
     async def view(request: HttpRequest, **kwargs: object) -> HttpResponseBase:
         try:
-            caller = await in_thread(_admit, request.headers.get("Authorization", ""), request.method or "")
             handler = methods.get(request.method or "")
+            caller = await in_thread(_admit, request, is_stream=is_stream and handler is not None)
             if handler is None:
                 raise MethodNotAllowed("This method is not allowed here.")
-            return await handler(request, caller, **kwargs)
+            return await _answered(handler, request, caller, **kwargs)
+        except Revoked:
+            return respond(Unauthenticated())
         except NAMED as problem:
             return respond(refusal_for(problem))
 
     return csrf_exempt(wraps(next(iter(methods.values())))(view))
 
 
-def _admit(authorization: str, method: str) -> Caller:
+async def _answered(
+    handler: Handler, request: HttpRequest, caller: Caller, **kwargs: object
+) -> HttpResponseBase:
+    if caller.connection is None:
+        return await handler(request, caller, **kwargs)
+    with ExitStack() as stack:
+        stack.callback(caller.connection.close)
+        response = await handler(request, caller, **kwargs)
+        caller.connection.close_with(response)
+        stack.pop_all()
+    return response
+
+
+def _admit(request: HttpRequest, *, is_stream: bool) -> Caller:
+    authorization, method = request.headers.get("Authorization", ""), request.method or ""
     scheme, _, token = authorization.partition(" ")
     key = api_keys.verify(token.strip()) if scheme.lower() == "bearer" else None
     if key is None:
@@ -73,7 +93,12 @@ def _admit(authorization: str, method: str) -> Caller:
     wait = counters.hit("api", f"key:{key.prefix}", limit=CALLS_PER_MINUTE, seconds=60)
     if wait is not None:
         raise TooMany("Too many requests. Please slow down.", retry_after_seconds=wait)
-    return Caller(key.user_id, key.pk, frozenset(key.scopes))
+    scopes = frozenset(key.scopes)
+    if not is_stream:
+        return Caller(key.user_id, scopes)
+    credential = Credential(key.user_id, key_id=key.pk)
+    address = str(request.META.get("REMOTE_ADDR", ""))
+    return Caller(key.user_id, scopes, open_connection("streams", credential, address))
 
 
 def body_of(request: HttpRequest, model: type[M]) -> M:
@@ -111,6 +136,8 @@ async def _whole(
         try:
             async for frame in frames:
                 yield frame
+        except Revoked:
+            yield tell(Unauthenticated())
         except NAMED as problem:
             yield tell(refusal_for(problem))  # there is no status left to tell it
 

@@ -10,9 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from copilot import api_keys
 from copilot.bridge import in_thread
-from copilot.compat.errors import Unauthenticated
 from copilot.compat.running import Run
 from copilot.events import ENDING_KINDS
 from copilot.live.stream import Entry
@@ -99,7 +97,8 @@ async def read_on(reader: Reader[T]) -> AsyncGenerator[list[T] | Silence, None]:
     """Until the turn has ended or waits for a person."""
     while not reader.over:
         try:
-            async with listening(reader.run.session_id, reader.cursor) as feed:
+            connection = reader.run.caller.connection
+            async with listening(reader.run.session_id, reader.cursor, connection=connection) as feed:
                 async for batch in _batches(feed, reader):
                     yield batch
         except Overflowed:
@@ -107,7 +106,11 @@ async def read_on(reader: Reader[T]) -> AsyncGenerator[list[T] | Silence, None]:
         except CursorLost:
             run = reader.run
             await wait(
-                run.caller.user_id, run.turn_id, run_id=run.run_id or None, timeout_seconds=LOST_SECONDS
+                run.caller.user_id,
+                run.turn_id,
+                run_id=run.run_id or None,
+                timeout_seconds=LOST_SECONDS,
+                connection=run.caller.connection,
             )
             return
 
@@ -126,9 +129,7 @@ async def _batches(feed: Feed, reader: Reader[T]) -> AsyncGenerator[list[T] | Si
 
 
 def _look(reader: Reader[T]) -> None:
-    """News can be lost with Redis, the rows cannot; and a key can be revoked meanwhile (L10)."""
-    if not api_keys.still_stands(reader.run.caller.key_id):
-        raise Unauthenticated
+    """News can be lost with Redis, the rows cannot."""
     reader.over = reader.run.outcome().status not in ("queued", "running")
 
 

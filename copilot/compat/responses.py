@@ -68,7 +68,11 @@ async def create(request: HttpRequest, caller: Caller) -> HttpResponseBase:
         return await streamed(_frames(caller, order, body))
     async with running(caller, order) as run:
         outcome = await outcomes.wait(
-            caller.user_id, run.turn_id, run_id=run.run_id, timeout_seconds=WAIT_SECONDS
+            caller.user_id,
+            run.turn_id,
+            run_id=run.run_id,
+            timeout_seconds=WAIT_SECONDS,
+            connection=caller.connection,
         )
         limited = await in_thread(_is_limited, run, outcome)
     if outcome.status in ("running", "queued") and not run.kept:
@@ -81,7 +85,7 @@ async def retrieve(request: HttpRequest, caller: Caller, response_id: str) -> Ht
     return answer(await in_thread(_retrieved, caller, response_id))
 
 
-responses = door(POST=create)
+responses = door(POST=create, is_stream=True)
 response = door(GET=retrieve)
 
 

@@ -83,3 +83,13 @@ def ticket(digest: str) -> str:
 
 def counter(name: str, who: str) -> str:
     return f"{_PREFIX}:count:{name}:{{{who}}}"
+
+
+def connections(kind: str, who: str) -> str:
+    """Open connections of an account or an address: one field per web process."""
+    return f"{_PREFIX}:{{connections}}:{kind}:{who}"
+
+
+def web_process(process: str) -> str:
+    """There while a web process lives."""
+    return f"{_PREFIX}:{{connections}}:process:{process}"

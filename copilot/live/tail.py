@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from sys import getsizeof
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
+from django.conf import settings
 
 from copilot.errors import Unavailable
 from copilot.live import keys
@@ -33,6 +35,10 @@ class Overflowed(Exception):
     """The listener was too slow: take a snapshot again."""
 
 
+class Revoked(Exception):
+    """The login or key that the listener was opened with is no longer accepted."""
+
+
 class Listener(Protocol):
     def deliver(self, session_id: str, entries: Sequence[Entry]) -> None:
         """News of a session, once and in order. Must not block."""
@@ -46,11 +52,6 @@ class Watcher(Protocol):
         """`session.changed` of any of the user's sessions, and what concerns them in all. Must not block."""
 
 
-class Guest(Protocol):
-    def expelled(self) -> None:
-        """The account is being given up: leave. Must not block."""
-
-
 class News(msgspec.Struct, array_like=True):
     number: int
     batches: list[tuple[str, str, list[tuple[str, str, str]]]]  # session, user, [cursor, kind, payload]
@@ -62,16 +63,19 @@ _decoder = msgspec.msgpack.Decoder(News)
 class Subscription:
     """One listener's place in one session's log."""
 
-    __slots__ = ("held", "listener", "place", "session_id")
+    __slots__ = ("held", "held_too_much", "listener", "place", "session_id")
 
     def __init__(self, session_id: str, listener: Listener) -> None:
         self.session_id = session_id
         self.listener = listener
         self.place: tuple[int, int] = (0, 0)
         self.held: list[Entry] | None = []  # while catching up, news waits here
+        self.held_too_much = False  # and was dropped: the log has it
 
     def offer(self, entries: Sequence[Entry], last: tuple[int, int]) -> None:
         if self.held is not None:
+            if len(self.held) + len(entries) > QUEUE_EVENTS:
+                self.held, self.held_too_much = [], True
             self.held.extend(entries)
             return
         if entries[0].place <= self.place:
@@ -94,7 +98,7 @@ class Tail:
     def __init__(self) -> None:
         self._sessions: dict[str, set[Subscription]] = {}
         self._users: dict[str, set[Watcher]] = {}
-        self._guests: dict[str, set[Guest]] = {}
+        self.on_account_closed: Callable[[], None] = lambda: None
         self._reader: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
         self._number = 0
@@ -140,16 +144,6 @@ class Tail:
             if not watchers:
                 del self._users[str(user_id)]
 
-    def admit(self, user_id: int, guest: Guest) -> None:
-        """Remember who is here for an account, so that they can be told to leave."""
-        self._guests.setdefault(str(user_id), set()).add(guest)
-
-    def see_out(self, user_id: int, guest: Guest) -> None:
-        guests = self._guests.get(str(user_id), set())
-        guests.discard(guest)
-        if not guests:
-            self._guests.pop(str(user_id), None)
-
     @asynccontextmanager
     async def listen(self, session_id: str, cursor: str | None) -> AsyncIterator[Feed]:
         """News of one session as an async iterator of batches."""
@@ -166,11 +160,17 @@ class Tail:
             if entries is None:
                 raise CursorLost
             subscription.place = place_of(cursor)
-            if not entries:
+            if entries:
+                cursor = entries[-1].cursor
+                subscription.place = entries[-1].place
+                subscription.listener.deliver(subscription.session_id, entries)
+            elif subscription.held_too_much:
+                subscription.held, subscription.held_too_much = (
+                    [],
+                    False,
+                )  # the next page is behind what was dropped
+            else:
                 return
-            cursor = entries[-1].cursor
-            subscription.place = entries[-1].place
-            subscription.listener.deliver(subscription.session_id, entries)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -236,8 +236,7 @@ class Tail:
         self._number = news.number
         for session_id, user_id, raw in news.batches:
             if raw[0][1] == "account.closed":
-                for guest in tuple(self._guests.get(user_id, ())):
-                    guest.expelled()
+                self.on_account_closed()
             listeners = self._sessions.get(session_id)
             watchers = self._users.get(user_id)
             if not listeners and not watchers:
@@ -288,18 +287,31 @@ class Feed:
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
+        self._bytes = 0
         self._news = asyncio.Event()
         self._lost = False
+        self._revoked = False
 
     def deliver(self, session_id: str, entries: Sequence[Entry]) -> None:
-        if len(self._entries) + len(entries) > QUEUE_EVENTS:
+        if self._lost:
+            return
+        size = sum(getsizeof(entry.payload) for entry in entries)
+        too_long = self._bytes > 0 and self._bytes + size > settings.SOCKET_QUEUE_BYTES
+        if too_long or len(self._entries) + len(entries) > QUEUE_EVENTS:
             self.lost(session_id)
             return
         self._entries.extend(entries)
+        self._bytes += size
         self._news.set()
 
     def lost(self, session_id: str) -> None:
         self._lost = True
+        self._entries.clear()
+        self._news.set()
+
+    def revoke(self) -> None:
+        """End the iteration: whoever reads may no longer read."""
+        self._revoked = True
         self._news.set()
 
     def __aiter__(self) -> Feed:
@@ -307,11 +319,14 @@ class Feed:
 
     async def __anext__(self) -> list[Entry]:
         await self._news.wait()
+        if self._revoked:
+            raise Revoked
         if self._lost:
             raise Overflowed
         self._news.clear()
         batch = list(self._entries)
         self._entries.clear()
+        self._bytes = 0
         return batch
 
 
@@ -336,6 +351,7 @@ __all__ = [
     "Feed",
     "Listener",
     "Overflowed",
+    "Revoked",
     "Subscription",
     "Tail",
     "Watcher",

@@ -6,6 +6,8 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
+import msgspec
+
 from copilot.live import keys
 from copilot.live.client import blocking
 
@@ -16,11 +18,12 @@ TICKET_SECONDS = 60
 class Redeemed:
     user_id: int
     scopes: frozenset[str] | None  # of the key that asked for the ticket; None: a person did
+    proof: bytes = b""  # of the credential it was bought with: the ticket ends with that
 
 
-def issue(user_id: int, scopes: frozenset[str] | None = None) -> str:
+def issue(user_id: int, scopes: frozenset[str] | None = None, proof: bytes = b"") -> str:
     ticket = secrets.token_urlsafe(32)
-    value = str(user_id) if scopes is None else f"{user_id}:{' '.join(sorted(scopes))}"
+    value = msgspec.json.encode((user_id, None if scopes is None else sorted(scopes), proof))
     blocking().set(keys.ticket(_digest(ticket)), value, ex=TICKET_SECONDS)
     return ticket
 
@@ -31,8 +34,8 @@ def redeem(ticket: str) -> Redeemed | None:
     if value is None:
         return None
     assert isinstance(value, bytes)
-    user_id, colon, scopes = value.decode().partition(":")
-    return Redeemed(int(user_id), frozenset(scopes.split()) if colon else None)
+    user_id, scopes, proof = msgspec.json.decode(value, type=tuple[int, list[str] | None, bytes])
+    return Redeemed(user_id, None if scopes is None else frozenset(scopes), proof)
 
 
 def _digest(ticket: str) -> str:

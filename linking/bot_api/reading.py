@@ -20,6 +20,7 @@ from rest_framework.request import Request
 
 from billing.rest import answer, operation
 from copilot import turns
+from copilot.connections import Connection
 from copilot.events import ENDING_KINDS
 from copilot.queries import readers
 from linking import inbound
@@ -27,10 +28,12 @@ from linking.bodies import Query, query_of
 from linking.bot_api.async_doors import AsyncBotDoor
 from linking.bot_api.places import bot_of
 from linking.bot_api.sight import Sight, snapshot
-from linking.bot_api.streams import Held
+from linking.bot_api.streams import BotCredential, Held
+from linking.errors import BotUnauthenticated
 from linking.reduction import Told
 
-KEEP_ALIVE_SECONDS = 15.0  # also when the key is looked at again (L10)
+KEEP_ALIVE_SECONDS = 15.0
+CLOSED = b"event: closed\ndata: {}\n\n"
 SESSION_STREAM_SECONDS = 600.0  # a client comes back with its cursor
 LONGEST_WAIT_SECONDS = 25
 MOST_EVENTS = 500
@@ -76,12 +79,21 @@ class _Events(AsyncBotDoor):
         if cursor is not None:
             readers.check_cursor(cursor)
         if asked.format == "json":
-            return answer(await _page(sight, cursor, asked.wait))
+            return await self._poll(sight, cursor, asked.wait)
         frames = _held(sight, cursor, Held(self.key))
         first = await anext(frames)  # whatever refuses the stream does so before its first byte
         response = StreamingHttpResponse(_whole(first, frames), content_type="text/event-stream")
         response["X-Accel-Buffering"] = "no"
         return response
+
+    async def _poll(self, sight: Sight, cursor: str | None, wait: float) -> HttpResponseBase:
+        connection = Connection(BotCredential(self.key.pk))
+        try:
+            return answer(await _page(sight, cursor, wait, connection))
+        except readers.Revoked:
+            raise BotUnauthenticated from None
+        finally:
+            connection.close()
 
 
 class BotTurnEventsView(_Events):
@@ -113,7 +125,7 @@ class BotSessionEventsView(_Events):
 # --- a long poll -------------------------------------------------------------------------------------
 
 
-async def _page(sight: Sight, cursor: str | None, wait: float) -> EventsPage:
+async def _page(sight: Sight, cursor: str | None, wait: float, connection: Connection) -> EventsPage:
     events: list[Told] = []
     if cursor is None:
         page, cursor = await snapshot(sight, reset=False)
@@ -121,7 +133,7 @@ async def _page(sight: Sight, cursor: str | None, wait: float) -> EventsPage:
     try:
         events, cursor = await _read(sight, cursor)
         if not events and wait and not await _is_over(sight):
-            events, cursor = await _awaited(sight, cursor, wait)
+            events, cursor = await _awaited(sight, cursor, wait, connection)
         over = not events and await _is_over(sight)
     except (readers.CursorLost, readers.Overflowed):
         page, cursor = await snapshot(sight, reset=True)
@@ -147,9 +159,10 @@ async def _read(sight: Sight, cursor: str) -> tuple[list[Told], str]:
     return events, cursor
 
 
-async def _awaited(sight: Sight, cursor: str, wait: float) -> tuple[list[Told], str]:
+async def _awaited(sight: Sight, cursor: str, wait: float, connection: Connection) -> tuple[list[Told], str]:
     try:
-        async with asyncio.timeout(wait), readers.listening(sight.session_id, cursor) as feed:
+        listening = readers.listening(sight.session_id, cursor, connection=connection)
+        async with asyncio.timeout(wait), listening as feed:
             async for batch in feed:
                 told = [one for entry in batch if (one := await sight.told(entry)) is not None]
                 if told:
@@ -213,13 +226,17 @@ async def _frames(sight: Sight, cursor: str | None, held: Held) -> AsyncGenerato
                 greeting = b""
                 if over:
                     return
-            async with readers.listening(sight.session_id, cursor) as feed:
+            listening = readers.listening(sight.session_id, cursor, connection=held.connection)
+            async with listening as feed:
                 yield greeting or b": listening\n\n"
                 async for frame in _live(sight, feed, held, ends_at):
                     yield frame
                 return
         except (readers.CursorLost, readers.Overflowed):
             greeting, cursor, reset = b"", None, True
+        except readers.Revoked:
+            yield CLOSED
+            return
 
 
 async def _pages(sight: Sight, cursor: str) -> AsyncIterator[list[readers.Entry]]:
@@ -254,9 +271,7 @@ async def _live(sight: Sight, feed: readers.Feed, held: Held, ends_at: float) ->
             continue
         if over or (sight.turn_id is None and clock() >= ends_at):
             return
-        if not await readers.in_thread(held.may_go_on):
-            yield b"event: closed\ndata: {}\n\n"
-            return
+        await readers.in_thread(held.count_again)
         if clock() >= ask_at:
             over, ask_at = await _is_over(sight), clock() + ASK_ROWS_SECONDS
         look_at = clock() + (ENDING_SECONDS if over else KEEP_ALIVE_SECONDS)

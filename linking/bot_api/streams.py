@@ -1,30 +1,44 @@
-"""How many streams a key has open, and whether it still may (L10)."""
+"""Count the streams that a bot's key has open, and end them when it is revoked."""
 
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from django.conf import settings
 from django.core.cache import caches
 
+from copilot import connections
 from copilot.errors import Unavailable
 from linking import links
 from linking.errors import RateLimited
 from linking.models import BotKey
 
 WINDOW_SECONDS = 15  # every open stream is counted once in each, so that one whose process died is forgotten
-REMEMBERED_SECONDS = 5.0  # many streams of one key ask one question
+
+
+@dataclass(frozen=True, slots=True)
+class BotCredential:
+    key_id: UUID
+
+
+def revoked_among(credentials: Sequence[BotCredential]) -> list[BotCredential]:
+    """One statement for all keys that have a stream open in this process."""
+    standing = links.standing_keys([one.key_id for one in credentials])
+    return [one for one in credentials if one.key_id not in standing]
+
+
+connections.register_check(BotCredential, revoked_among)
 
 
 class Held:
-    """A stream's place among those of its key; its key is looked at again at each keep-alive."""
-
-    _known: ClassVar[dict[UUID, tuple[float, bool]]] = {}  # what this process last heard of keys
+    """A stream's place among those of its key; its `connection` ends with the key."""
 
     def __init__(self, key: BotKey) -> None:
-        self._key_id, self._prefix = key.pk, key.prefix
+        self.connection = connections.Connection(BotCredential(key.pk))
+        self._prefix = key.prefix
         self._counted: list[str] = []  # what to take back when it ends in order
 
     def open(self) -> None:
@@ -40,19 +54,16 @@ class Held:
             self.close()
             raise RateLimited(retry_after_seconds=WINDOW_SECONDS)
 
-    def may_go_on(self) -> bool:
+    def count_again(self) -> None:
+        """Be counted in the window that began meanwhile."""
         try:
             self._counted.clear()
             self._count("all", int(time.time() // WINDOW_SECONDS))
         except Unavailable:
-            pass  # who cannot be counted is not sent away
-        asked_at, stands = self._known.get(self._key_id, (0.0, False))
-        if not stands or time.monotonic() - asked_at > REMEMBERED_SECONDS:
-            stands = links.key_stands(self._key_id)
-            self._known[self._key_id] = (time.monotonic(), stands)
-        return stands
+            return  # who cannot be counted is not sent away
 
     def close(self) -> None:
+        self.connection.close()
         try:
             while self._counted:
                 caches["shared"].incr(self._counted.pop(), -1)

@@ -5,8 +5,8 @@ from linking.links.keys import (
     NewKey,
     check_key,
     create_key,
-    key_stands,
     revoke_key,
+    standing_keys,
     verify_key,
 )
 from linking.links.owning import (
@@ -48,11 +48,11 @@ __all__ = [
     "create_user_token",
     "digest",
     "erase_account",
-    "key_stands",
     "mark_removed",
     "move_server",
     "purge_tokens",
     "revoke_key",
+    "standing_keys",
     "token_status",
     "unlink_server",
     "unlink_user",

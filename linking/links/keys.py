@@ -84,10 +84,10 @@ def verify_key(key: str, address: str) -> BotKey | None:
     return row
 
 
-def key_stands(key_id: UUID) -> bool:
-    """Whether a key accepted earlier would be accepted now; asked by open streams at each keep-alive."""
-    row = BotKey.objects.filter(pk=key_id).first()
-    return row is not None and _stands(row)
+def standing_keys(key_ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of the keys that would be accepted now; asked every second for all open streams."""
+    rows = BotKey.objects.filter(pk__in=key_ids, revoked_at=None)
+    return set(rows.exclude(expires_at__lte=Now()).values_list("pk", flat=True))
 
 
 def revoke_key(key_id: UUID) -> None:

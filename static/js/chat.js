@@ -164,6 +164,16 @@ function connection(status) {
     setTimeout(() => outbox.giveUp(state).forEach((one) => notSent(one, _("The connection broke. Please send it again."))), 1500);
     return;
   }
+  if (status === "full") {
+    const again = document.createElement("button");
+    again.type = "button";
+    again.className = "quiet";
+    again.textContent = _("Try again");
+    again.addEventListener("click", () => socket.retry());
+    banner.replaceChildren(_("Pilothouse is open in too many tabs or apps. Close some, then try again."), " ", again);
+    show(banner, true);
+    return;
+  }
   bannerTimer = setTimeout(() => {
     banner.textContent = _("Connection lost. Reconnecting…");
     show(banner, true);

@@ -7,7 +7,9 @@ const LONGEST_WAIT = 15_000;
 const PING_EVERY = 25_000;
 const PONG_WITHIN = 10_000;
 const ANSWER_WITHIN = 20_000;
-const STRANGER = 4401;
+const STRANGER = 4401; // not signed in, or no longer by this cookie
+const TOO_MANY = 4429; // sockets of this account or address
+const LEAST_WAIT = { 4008: 5_000, 4009: 1_000 }; // sent too fast, read too slowly: coming back at once would end the same way
 const AWAY = ["unavailable", "internal_error"]; // the server is there, what it needs is not: no reason to follow nothing
 const RELOAD_ONCE_IN = 60_000; // a page that is refused again right after a reload must not spin
 
@@ -20,7 +22,8 @@ export class CommandFailed extends Error {
 }
 
 export class Socket {
-  /** `onEvent(event)` for every event, `onStatus("open" | "lost")` when the connection comes and goes. */
+  /** `onEvent(event)` for every event, `onStatus("open" | "lost" | "full")` when the connection comes and goes.
+   * After "full" (too many connections) nothing is tried again until `retry` is called or the page is looked at. */
   constructor({ onEvent, onStatus }) {
     this.onEvent = onEvent;
     this.onStatus = onStatus;
@@ -29,6 +32,7 @@ export class Socket {
     this.waiting = new Map(); // ref → {resolve, reject, timer}
     this.nextRef = 1;
     this.failures = 0;
+    this.refused = false; // as a stranger, since the last answer
     this.socket = null;
     addEventListener("online", () => this.#retryNow());
     document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.#retryNow());
@@ -107,7 +111,9 @@ export class Socket {
     const { socket } = this;
     this.pingTimer = setInterval(() => this.#ping(), PING_EVERY);
     if (this.onFollowed) this.#followSidebar();
-    await Promise.allSettled([...this.cursors.keys()].map((sessionId) => this.#subscribe(sessionId)));
+    // A socket that is refused opens first, so that its code can be read: only an answer says that it stays.
+    const greeting = this.command("ping");
+    await Promise.allSettled([greeting, ...[...this.cursors.keys()].map((sessionId) => this.#subscribe(sessionId))]);
     if (!this.open || socket !== this.socket) return; // refused for now, or lost again: no better than before
     this.failures = 0;
     this.onStatus("open");
@@ -133,6 +139,7 @@ export class Socket {
     if (!waiter) return;
     this.waiting.delete(event.ref);
     clearTimeout(waiter.timer);
+    this.refused = false;
     if (event.kind === "ack") waiter.resolve(event);
     else waiter.reject(new CommandFailed(event.code, refusal(event), event));
   }
@@ -150,10 +157,18 @@ export class Socket {
       reject(new CommandFailed("disconnected", _("The connection was lost.")));
     }
     this.waiting.clear();
-    if (code === STRANGER && this.#firstTime()) return location.reload(); // leads to the login page
+    // After a new password this browser has a new cookie: only a second refusal means that it is signed out.
+    if (code === STRANGER && this.refused && this.#firstTime()) return location.reload(); // leads to the login page
+    if (code === STRANGER) this.refused = true;
+    if (code === TOO_MANY) return this.onStatus("full");
     this.onStatus("lost");
     const wait = Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** this.failures++);
-    this.retryTimer = setTimeout(() => this.connect(), Math.random() * wait + 50);
+    this.retryTimer = setTimeout(() => this.connect(), Math.random() * wait + (LEAST_WAIT[code] ?? 50));
+  }
+
+  /** Try again now, after "full". */
+  retry() {
+    this.#retryNow();
   }
 
   #firstTime() {

@@ -1,0 +1,344 @@
+"""Clients that do not read, do not finish or open too much: what they cost is bounded, and they are told why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import httpx
+import pytest
+
+from config import protocols
+from copilot import api_keys
+from copilot.connections import REGISTRY, network_of
+from copilot.events import TextExtended
+from copilot.live import connection_counts, keys, stream, tail
+from copilot.live.client import blocking
+from copilot.live.connection_counts import ACCOUNT, ADDRESS, COUNTS, ConnectionCounts
+from tests import make
+from tests.engine import until
+from tests.raw_client import CONTINUATION, PING, SMALL_BUFFER, TEXT, RawSocket, connect, is_cut
+from tests.rest import signed_in
+from tests.serving import served
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.attack]
+KILOBYTE, MEGABYTE = 2**10, 2**20
+
+
+@pytest.fixture(scope="module")
+def site():
+    with served(sockets=True) as address:
+        yield address
+
+
+@pytest.fixture
+def ada():
+    return make.ada()
+
+
+@pytest.fixture
+def session(ada):
+    return make.session(ada, title="Boats")
+
+
+@pytest.fixture
+def opened(site, ada):
+    """Sockets of Ada's, by one login; all closed at the end, and forgotten by the server."""
+    made: list[RawSocket] = []
+    cookie = {"Cookie": f"sessionid={signed_in(ada)}"}
+
+    def open_one(**options) -> RawSocket:
+        made.append(RawSocket(site, headers=cookie, **options))
+        return made[-1]
+
+    yield open_one
+    for socket in made:
+        socket.close()
+    until(lambda: not REGISTRY._held)
+
+
+def publish_much(session, megabytes: int) -> None:
+    """Events of 100 KB each."""
+    event = TextExtended(block_id="b", row_id="r", offset=0, delta="x" * 100 * KILOBYTE)
+    for _ in range(10 * megabytes):
+        stream.publish_now(str(session.pk), [(event, None)])
+
+
+# --- who does not read -------------------------------------------------------------------------------
+
+
+def test_an_unread_socket_is_closed_with_a_code_and_resumed_by_its_cursor(opened, session, settings):
+    settings.SOCKET_QUEUE_BYTES = 256 * KILOBYTE
+    publish_much(session, 1)
+    socket = opened(buffer=SMALL_BUFFER)
+    socket.command("session.subscribe", ref=1, session_id=str(session.pk))
+    cursor = socket.next("session.snapshot")["cursor"]
+    assert socket.next("ack")["ref"] == 1
+    while str(session.pk) in tail.TAIL._sessions:  # the kernel takes some megabytes first
+        publish_much(session, 1)
+    read = list(socket.frames())
+    assert (read[-1].code, read[-1].reason) == (4009, "too_slow")
+    cursors = [event["cursor"] for event in read[:-1]]
+    settings.SOCKET_QUEUE_BYTES = 64 * MEGABYTE
+    again = opened()
+    again.command("session.subscribe", ref=2, session_id=str(session.pk), cursor=[cursor, *cursors][-1])
+    rest = again.until("ack", "error")
+    assert rest.pop()["kind"] == "ack"
+    published = [entry.cursor for entry in stream.recent(str(session.pk), count=1_000)][10:]
+    assert len(rest) > 0
+    assert cursors + [event["cursor"] for event in rest] == published
+
+
+def test_answers_that_nobody_reads_keep_further_commands_waiting(opened, ada, session, settings):
+    """Sixty pages of the conversation would be 6 MB; one waits, and the client's own line holds the rest back."""
+    settings.SOCKET_QUEUE_BYTES = 64 * KILOBYTE
+    make.many_messages(session, 50, length=8_000)
+    held: list[int] = []
+    socket = opened(buffer=SMALL_BUFFER)
+    for number in range(60):
+        socket.command("session.subscribe", ref=number, session_id=str(session.pk))
+    until(lambda: REGISTRY._held)
+    [consumer] = [one._on_revoked.__self__ for held_by in REGISTRY._held.values() for one in held_by]
+
+    def waits_for_room() -> bool:
+        held.append(consumer._queued_bytes)
+        return consumer._room is not None
+
+    until(waits_for_room)
+    assert max(held) < 2 * MEGABYTE
+    acks = [socket.next("ack")["ref"] for _ in range(60)]
+    assert acks == list(range(60))
+
+
+def test_a_stream_that_nobody_reads_is_cut_off(site, ada, session, settings, monkeypatch):
+    """Until then it holds what the queue and one event take."""
+    settings.SOCKET_QUEUE_BYTES = 256 * KILOBYTE
+    monkeypatch.setattr(protocols, "STALL_SECONDS", 0.5)
+    line = connect(site, buffer=SMALL_BUFFER)
+    token = api_keys.create(ada).token
+    path = f"/api/v1/sessions/{session.pk}/stream"
+    line.sendall(f"GET {path} HTTP/1.1\r\nHost: testserver\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+    until(lambda: tail.TAIL._sessions.get(str(session.pk)))
+    [subscription] = tail.TAIL._sessions[str(session.pk)]
+    for _ in range(60):  # the kernel takes some megabytes first
+        publish_much(session, 1)
+        assert subscription.listener._bytes <= 400 * KILOBYTE
+        if not REGISTRY._held:
+            break
+    until(lambda: not REGISTRY._held and str(session.pk) not in tail.TAIL._sessions)
+    line.close()
+
+
+# --- who sends too much ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("opcode", "last", "reason"),
+    [
+        (PING, True, "too_many_pings"),
+        (CONTINUATION, False, "too_many_fragments"),
+        (TEXT, True, "too_many_requests"),
+    ],
+    ids=["pings", "empty fragments", "empty frames"],
+)
+def test_a_flood_of_frames_closes_the_socket(opened, opcode, last, reason):
+    socket = opened()
+    if opcode == CONTINUATION:
+        socket.send(TEXT, b"x", last=False)
+    socket.send(opcode, last=last, times=3_000)
+    closed = socket.closed()
+    assert (closed.code, closed.reason) == (4008, reason)
+    until(lambda: not REGISTRY._held)
+
+
+def test_a_socket_that_was_closed_for_its_speed_leaves_nothing_behind(opened):
+    """What it sent after the last command that was taken is dropped, and it is counted no more."""
+    socket = opened()
+    socket.send(TEXT, b'{"kind":"ping"}', times=100)
+    assert socket.closed().code == 4008
+    until(lambda: not REGISTRY._held and not COUNTS._held)
+
+
+def test_a_long_ref_is_refused_and_not_repeated(opened):
+    socket = opened()
+    socket.command("ping", ref="x" * 128)
+    assert socket.next()["ref"] == "x" * 128
+    refs: list[object] = ["x" * 129, 10**30, {"deep": []}]
+    for ref in refs:
+        socket.command("ping", ref=ref)
+        answer = socket.next()
+        assert (answer["kind"], answer["code"], answer["ref"]) == ("error", "invalid_request", None)
+
+
+def test_an_error_repeats_little_of_what_was_sent(opened):
+    socket = opened()
+    for fields in ({"kind": "x" * 100_000}, {"kind": "ping", "y" * 100_000: 1}):
+        socket.command(**fields)
+        assert len(socket.next()["message"]) < 2_000
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"X-Long: " + b"x" * 300 * KILOBYTE,
+        b"a: b\r\n" * 3_000,
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\nX-Trailer: " + b"x" * 300 * KILOBYTE,
+    ],
+    ids=["one long header", "many headers", "a long trailer"],
+)
+def test_headers_without_an_end_are_refused(site, sent):
+    line = connect(site)
+    with contextlib.suppress(ConnectionError):  # it may be cut while it sends
+        line.sendall(b"GET /healthz HTTP/1.1\r\nHost: testserver\r\n" + sent)
+    assert is_cut(line)
+
+
+def test_headers_that_do_not_come_are_not_waited_for(site, monkeypatch):
+    monkeypatch.setattr(protocols, "HEADER_SECONDS", 0.3)
+    line = connect(site)
+    line.sendall(b"GET / HTTP/1.1\r\nHost: ")
+    assert is_cut(line)
+
+
+def test_requests_in_advance_are_bounded(site):
+    line = connect(site)
+    line.sendall(b"GET /healthz HTTP/1.1\r\nHost: testserver\r\n\r\n" * 100)
+    assert is_cut(line)
+
+
+# --- who opens too much ------------------------------------------------------------------------------
+
+
+def test_an_account_has_so_many_sockets_and_a_closed_one_makes_room(opened, settings):
+    settings.SOCKETS_PER_ACCOUNT = 3
+    first, *_ = [opened() for _ in range(3)]
+    refused = opened().closed()
+    assert (refused.code, refused.reason) == (4429, "too_many_connections")
+    first.close()
+    name = keys.connections("sockets", f"user:{make.ada().pk}")
+    until(lambda: blocking().hvals(name) == [b"2"])
+    fourth = opened()
+    fourth.command("ping", ref=1)
+    assert fourth.next()["kind"] == "ack"
+
+
+def test_of_many_sockets_at_once_as_many_are_let_in_as_may_be(site, ada, settings):
+    """Over two processes, of which one has no memory of what the other holds."""
+    settings.SOCKETS_PER_ACCOUNT = 10
+    name, address = keys.connections("sockets", "user:1"), keys.connections("address", "x")
+    barrier, answers = threading.Barrier(40), []
+    processes = [ConnectionCounts(), ConnectionCounts()]
+
+    def open_one(number: int) -> None:
+        barrier.wait()
+        answers.append(processes[number % 2].open(name, address, account_limit=10, address_limit=100))
+
+    threads = [threading.Thread(target=open_one, args=(number,)) for number in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers, key=str) == [ACCOUNT] * 30 + [None] * 10
+
+
+def test_an_address_has_so_many_connections_of_whoever():
+    counts = ConnectionCounts()
+    where = keys.connections("address", "192.0.2.1")
+    for number in range(3):
+        assert counts.open(f"user {number}", where, account_limit=9, address_limit=3) is None
+    assert counts.open("user 4", where, account_limit=9, address_limit=3) == ADDRESS
+    assert counts.open("user 4", "another", account_limit=9, address_limit=3) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:0db8:0001:0002"),
+        ("2001:db8:1:2::1", "2001:0db8:0001:0002"),
+        ("", "unknown"),
+        ("testclient", "unknown"),
+    ],
+)
+def test_addresses_of_one_customer_count_together(address, network):
+    assert network_of(address) == network
+
+
+def test_connections_of_a_killed_process_are_forgotten(redis_clean):
+    name, where = keys.connections("sockets", "user:1"), keys.connections("address", "x")
+    killed, living = ConnectionCounts(), ConnectionCounts()
+    for _ in range(2):
+        assert killed.open(name, where, account_limit=2, address_limit=9) is None
+    assert living.open(name, where, account_limit=2, address_limit=9) == ACCOUNT
+    assert 0 < blocking().ttl(keys.web_process(killed.process)) <= connection_counts.LIFE_SECONDS
+    blocking().delete(keys.web_process(killed.process))  # as its end of life would
+    assert living.open(name, where, account_limit=2, address_limit=9) is None
+
+
+def test_counts_that_redis_lost_are_written_again(redis_clean):
+    name, where = keys.connections("sockets", "user:1"), keys.connections("address", "x")
+    counts = ConnectionCounts()
+    for _ in range(2):
+        counts.open(name, where, account_limit=2, address_limit=9)
+    blocking().flushdb()
+    counts.renew()
+    assert ConnectionCounts().open(name, where, account_limit=2, address_limit=9) == ACCOUNT
+    counts.forget(name, where)
+    counts.close([name, where])
+    assert ConnectionCounts().open(name, where, account_limit=2, address_limit=9) is None
+
+
+# --- streams -----------------------------------------------------------------------------------------
+
+
+def ways_to_wait(session, turn) -> dict[str, tuple[str, str, dict | None]]:
+    hello = [{"role": "user", "content": "Hello"}]
+    part = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}
+    return {
+        "stream": ("GET", f"/api/v1/sessions/{session.pk}/stream", None),
+        "wait": ("GET", f"/api/v1/turns/{turn.pk}/wait?timeout=30", None),
+        "completion": ("POST", "/v1/chat/completions", {"model": "small", "messages": hello, "stream": True}),
+        "response": ("POST", "/v1/responses", {"model": "small", "input": "Hello", "stream": True}),
+        "AI SDK": ("POST", "/api/ai/chat", {"id": "chat-1", "messages": [part]}),
+    }
+
+
+def test_an_account_has_so_many_streams_whatever_their_form(site, ada, session, settings):
+    settings.STREAMS_PER_ACCOUNT = 1
+    turn = make.turn(session, "running")
+    headers = {"Authorization": f"Bearer {api_keys.create(ada).token}"}
+    ways = ways_to_wait(session, turn)
+    with httpx.Client(base_url=site, headers=headers, timeout=30) as client:
+        with client.stream("GET", ways["stream"][1]) as held:
+            assert held.status_code == 200
+            for name, (method, path, body) in ways.items():
+                refused = client.request(method, path, json=body)
+                assert refused.status_code == 429, name
+                assert refused.headers["Retry-After"] == "30", name
+                assert refused.json()["error"]["code"] == "too_many_connections", name
+        until(lambda: not COUNTS._held and not blocking().keys(keys.connections("streams", "*")))
+        with client.stream("GET", ways["stream"][1]) as again:
+            assert again.status_code == 200
+    until(lambda: not COUNTS._held and not REGISTRY._held)
+
+
+def test_a_request_that_is_cancelled_while_it_is_let_in_holds_no_place(ada, session, settings):
+    """The thread that counts it ends after the caller has gone."""
+    from copilot import connections
+    from copilot.bridge import in_thread
+
+    credential = connections.Credential(ada.pk)
+
+    async def cancelled() -> None:
+        entering = asyncio.create_task(
+            in_thread(connections.open_connection, "streams", credential, "192.0.2.1")
+        )
+        await asyncio.sleep(0)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+
+    asyncio.run(cancelled())
+    until(lambda: not COUNTS._held)
