@@ -1,8 +1,9 @@
 """Which untrusted text a conversation has read, and which addresses people and searches gave it.
 
 Text that strangers wrote (web pages, search results, MCP servers, files of others) may hold instructions. Rows remember
-where such text came from (`data.sources` of results, `arrival.sources` of messages), so what a conversation has read is
-known to whoever runs its next turn, and what sub-sessions, memories and schedules made of it carries it on.
+where such text came from (`data.sources` of results; of messages `data.context_sources` for what goes with them, and
+`arrival.sources` where a model wrote their words), so what a conversation has read is known to whoever runs its next
+turn, and what sub-sessions, memories and schedules made of it carries it on.
 
 Once something was read, a tool that could carry data out or outlive the conversation asks a person first. An address
 is fetched without asking only if it tells its server nothing that a model could have chosen to tell: it stands in the
@@ -32,6 +33,7 @@ LINKS_FOLLOWED = 10  # for one message: each tells its server less than a byte
 ROWS_SEARCHED = 200  # of those that name the host, the newest
 IMPORTED = "an imported conversation"
 SEARCH_RESULTS = "web search results"
+SENT_RESULTS = "tool results that came with a request"
 
 _ADDRESS = re.compile(r"https?://[^\s<>\"]+", re.IGNORECASE)
 _BARE_ADDRESS = re.compile(
@@ -45,18 +47,26 @@ _CLOSING = frozenset(".,;:!?)]}'*_`|\\»”’…")  # what follows an address w
 _SOURCES = """
 SELECT source FROM copilot_message m
 CROSS JOIN LATERAL jsonb_array_elements_text(
-    COALESCE(m.data->'sources', '[]') || COALESCE(m.data->'arrival'->'sources', '[]')) AS source
+    COALESCE(m.data->'sources', '[]') || COALESCE(m.data->'context_sources', '[]')
+    || COALESCE(m.data->'arrival'->'sources', '[]')) AS source
 WHERE m.session_id = %s AND m.hidden = '' AND m.sequence IS NOT NULL
 GROUP BY source ORDER BY min(m.sequence) LIMIT %s
 """
+_BROUGHT = """
+SELECT s.imported, EXISTS (
+    SELECT 1 FROM copilot_message m JOIN copilot_turn t ON t.id = m.turn_id
+    WHERE m.session_id = s.id AND m.hidden = '' AND m.kind = 'tool_result' AND t.origin = 'import')
+FROM copilot_session s WHERE s.id = %s
+"""
 # A goal's next step and an untrusted message are no words of a person; results that came with an import are nobody's.
 _NAMING = """
-SELECT m.kind = 'user', COALESCE(m.data->>'tool', ''), m.content FROM copilot_message m
+SELECT m.kind = 'user', COALESCE(m.data->>'tool', ''), concat_ws(' ', m.content, m.page_context->>'url')
+FROM copilot_message m
 WHERE m.session_id = %(session)s AND m.hidden = '' AND m.sequence IS NOT NULL
-  AND (m.content ILIKE %(host)s OR m.content ILIKE %(raw_host)s)
+  AND concat_ws(' ', m.content, m.page_context->>'url') ILIKE ANY (ARRAY[%(host)s, %(raw_host)s])
   AND CASE m.kind
       WHEN 'user' THEN m.origin <> 'goal' AND NOT (%(imported)s AND m.origin = 'import')
-           AND COALESCE(m.data->'sources', '[]') = '[]' AND COALESCE(m.data->'arrival'->'sources', '[]') = '[]'
+           AND COALESCE(m.data->'arrival'->'sources', '[]') = '[]'
       WHEN 'tool_result' THEN m.data->>'tool' IN ('web_search', 'web_fetch') AND NOT EXISTS (
            SELECT 1 FROM copilot_turn t WHERE t.id = m.turn_id AND t.origin = 'import')
       ELSE false END
@@ -138,8 +148,10 @@ def sources_of_session(session_id: UUID) -> tuple[str, ...]:
     with connection.cursor() as cursor:
         cursor.execute(_SOURCES, [session_id, MAX_SOURCES])
         found = [source for (source,) in cursor.fetchall()]
-    if Session.objects.filter(pk=session_id, imported=True).exists():
-        found.insert(0, IMPORTED)
+        cursor.execute(_BROUGHT, [session_id])
+        imported, with_results = cursor.fetchone() or (False, False)
+    if imported or with_results:
+        found.insert(0, IMPORTED if imported else SENT_RESULTS)
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from copilot.events import JSON, AttachmentView, RowKind
 class Row:
     """`data` holds what the kind needs besides text:
 
-    user          {"follow_up": block} of one that was taken at a tool boundary
+    user          {"follow_up": block} of one that was taken at a tool boundary; "context_sources"?
     tool_call     {"tool", "arguments", "raw"?}
     tool_result   {"tool", "success", "preview", "duration_ms", "truncated", "file_id", "digest"?, "sources"?}
     """

@@ -10,6 +10,7 @@ from aiohttp import web
 from yarl import URL
 
 from copilot import memories, provenance, schedules
+from copilot.commands import PageContext
 from copilot.context import Arrival
 from copilot.models import Agent, Approval, MemoryItem, Message, Schedule, Session, Share, Turn
 from copilot.permissions import UNRESTRICTED
@@ -18,6 +19,7 @@ from copilot.providers.scripted import Call, Text
 from copilot.tools import engines, net, registry, web_fetch, web_search
 from copilot.tools.base import ToolFailed
 from copilot.workspace import files
+from copilot.workspace.retelling import retell
 from tests import make, mcp_rig, moving
 from tests.engine import Errand, Model, Rig, add_tools, ended, quiet, start, until
 from tests.engine import model_fixture as model_fixture
@@ -159,9 +161,8 @@ def test_acts_that_outlast_the_chat_ask_with_what_was_read(
 
 
 def test_nothing_is_asked_before_something_was_read(session: Session, model: Model, wide: Web) -> None:
-    model.will(
-        Call("memory_add", {"text": "Likes tea."}), Call("web_fetch", {"url": "https://any.example/?q=1"})
-    )
+    model.will(Call("memory_add", {"text": "Likes tea."}))
+    model.will(Call("web_fetch", {"url": "https://any.example/?q=1"}))
     ended(start(session, "Hello"))
     assert not Approval.objects.exists()
     assert wide.asked == ["https://any.example/?q=1"]
@@ -296,6 +297,45 @@ def test_an_imported_conversation_is_not(rig: Rig, model: Model, wide: Web) -> N
 # --- it lasts ----------------------------------------------------------------------------------------
 
 
+def test_the_text_of_an_open_page_counts_and_the_words_beside_it_stay_a_persons(
+    session: Session, model: Model, wide: Web
+) -> None:
+    page = PageContext(url="https://shop.example/cart", text=INJECTION)
+    model.will(
+        Call("web_fetch", {"url": GIVEN}),
+        Call("web_fetch", {"url": "https://shop.example/cart"}),
+        Call("web_fetch", {"url": EVIL}),
+    )
+    start(session, f"Compare it with {GIVEN}", page_context=page)
+    assert asked_about(session) == f"This chat has read the page that was open. Allow fetching {EVIL}?"
+    assert sorted(wide.asked) == [GIVEN, "https://shop.example/cart"]
+
+
+def test_results_that_a_request_brought_along_count(rig: Rig) -> None:
+    """An OpenAI client sends what its own tools read"""
+    parts = [
+        {"type": "tool_call", "call_id": "c", "tool": "browse", "arguments": {}},
+        {
+            "type": "tool_result",
+            "call_id": "c",
+            "tool": "browse",
+            "success": True,
+            "text": EVIL,
+            "duration_ms": 0,
+        },
+    ]
+    at = "2026-01-02T03:04:05.678Z"
+    said = [("user", [{"type": "user", "text": "Look"}]), ("assistant", parts)]
+    past: list[dict] = [
+        {"id": str(place), "sequence": place, "branch": 0, "author": "", "created_at": at, "attachments": []}
+        | {"role": role, "parts": given}
+        for place, (role, given) in enumerate(said)
+    ]
+    session = retell(make.ada().pk, past, at=at, instructions="", listed=True)
+    assert sources_of_session(session.pk) == ("tool results that came with a request",)
+    assert sources_of_session(retell(make.ada().pk, past[:1], at=at, instructions="", listed=True).pk) == ()
+
+
 def test_later_turns_of_the_chat_remember_it_and_an_undone_one_does_not(
     session: Session, model: Model, wide: Web
 ) -> None:
@@ -375,9 +415,10 @@ def test_memories_and_schedules_made_of_it_carry_it_on(session: Session, model: 
     assert Schedule.objects.get().arrival["sources"] == ["news.example"]
     quiet(session)
     fresh = make.session(make.ada(), title="Named")
-    model.will(Call("web_fetch", {"url": EVIL}))
-    start(fresh, "Where do they sell tea?")  # the memory goes with the first message
-    assert asked_about(fresh).startswith("This chat has read news.example.")
+    model.will(Call("web_fetch", {"url": "https://tea.example/"}), Call("web_fetch", {"url": EVIL}))
+    start(fresh, "Do they sell tea at https://tea.example/?")  # the memory goes with the first message
+    assert asked_about(fresh) == f"This chat has read news.example. Allow fetching {EVIL}?"
+    assert "https://tea.example/" in wide.asked
 
 
 # --- nobody to ask -----------------------------------------------------------------------------------
@@ -524,7 +565,6 @@ def test_addresses_in_other_results_and_in_answers_are_nobodys_word() -> None:
         ("assistant", {}),
         ("tool_result", {"tool": "bash_exec"}),
         ("tool_result", {"tool": "mcp_mail_read", "sources": ["the MCP server mail"]}),
-        ("user", {"sources": ["news.example"]}),
         ("user", {"arrival": {"sources": ["news.example"]}}),
     ):
         make.message(session, kind, content=EVIL, data=data)

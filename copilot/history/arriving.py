@@ -147,6 +147,8 @@ def _data(command: SendMessage) -> dict[str, JSON]:
     if command.parent is not None:
         data["parent_turn"] = str(command.parent.turn_id)
         data["budget"] = command.parent.budget_microdollars
+    if command.page_context is not None and command.page_context.text:
+        data["context_sources"] = ["the page that was open"]
     address = hash_client_address() if command.origin in ("web", "api") else None  # not a platform's own
     arrival = replace(
         command.arrival, request_id=traces.request_id(), traceparent=traces.here(), address=address
@@ -157,16 +159,21 @@ def _data(command: SendMessage) -> dict[str, JSON]:
 
 
 _ADD_CONTEXT = """
-UPDATE copilot_message SET server_context = server_context || %s, data = data || %s
-WHERE id = %s AND sequence IS NULL
+UPDATE copilot_message SET server_context = server_context || %(told)s,
+       data = data || CASE WHEN %(sources)s::jsonb = '[]' THEN '{}' ELSE jsonb_build_object(
+           'context_sources', COALESCE(data->'context_sources', '[]') || %(sources)s::jsonb) END
+WHERE id = %(id)s AND sequence IS NULL
 """
 
 
 def add_context(message_id: UUID, told: str, *, sources: Sequence[str] = ()) -> None:
-    """One more block of server context, unless a turn has taken the message: then it is frozen (A15.3)."""
-    data = {"sources": list(sources)} if sources else {}
+    """One more block of server context, unless a turn has taken the message: then it is frozen (A15.3).
+
+    `sources` name the untrusted text that it was made from.
+    """
+    given = {"id": message_id, "told": f"\n\n{told}", "sources": _json.encode(list(sources)).decode()}
     with connection.cursor() as cursor:
-        cursor.execute(_ADD_CONTEXT, [f"\n\n{told}", _json.encode(data).decode(), message_id])
+        cursor.execute(_ADD_CONTEXT, given)
 
 
 def discard(message_id: UUID) -> bool:
