@@ -171,9 +171,9 @@ def add_context(message_id: UUID, told: str, *, sources: Sequence[str] = ()) -> 
 
     `sources` name the untrusted text that it was made from.
     """
-    given = {"id": message_id, "told": f"\n\n{told}", "sources": _json.encode(list(sources)).decode()}
+    named = _json.encode(list(sources)).decode()
     with connection.cursor() as cursor:
-        cursor.execute(_ADD_CONTEXT, given)
+        cursor.execute(_ADD_CONTEXT, {"id": message_id, "told": f"\n\n{told}", "sources": named})
 
 
 def discard(message_id: UUID) -> bool:
