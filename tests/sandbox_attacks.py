@@ -447,6 +447,22 @@ def write_to_the_system(outside: dict[str, Any]) -> object:
 
 
 @attack
+def find_another_place_to_write(outside: dict[str, Any]) -> object:
+    """Of all that is mounted: memory and disk are measured in three places only."""
+    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    got = []
+    for place in set(places) - {"/workspace", "/tmp", "/dev/shm"}:
+        with contextlib.suppress(OSError):
+            got.append(written(f"{place}/written", ""))
+    return got or None
+
+
+@attack
+def read_configuration_of_the_host(outside: dict[str, Any]) -> object:
+    return [name for place in ("/usr/local/etc", "/usr/etc") for name in Path(place).glob("*")] or None
+
+
+@attack
 def change_a_program_of_the_system(outside: dict[str, Any]) -> object:
     return os.open("/usr/bin/env", os.O_WRONLY)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,7 @@ from copilot.tools import mcp_connection, mcp_wire
 from copilot.tools.base import Invocation
 from copilot.tools.mcp_connection import Connection, Unavailable
 from tests import make, patience
+from tests.test_sandbox import running
 
 pytestmark = pytest.mark.attack
 patience.with_those_of(mcp_connection)  # a child begins by starting Python
@@ -154,6 +157,18 @@ async def test_what_is_not_listed_is_not_started(
     with pytest.raises(Unavailable, match="MCP_STDIO_COMMANDS"):
         await about(child(command))
     assert not touched.exists()
+
+
+def test_nothing_that_a_child_started_outlives_it() -> None:
+    """Though it left its process group, or its parent ended before it"""
+    mark = f"600.{uuid4().int % 10**9}"
+    command = (
+        f"(setsid sleep {mark} &); setsid setsid sleep {mark} & (trap '' TERM HUP; sleep {mark} &); sleep 0.2"
+    )
+    words = [sys.executable, "-I", "-S", str(mcp_wire.LEASH), str(os.getpid()), "/bin/sh", "-c", command]
+    with subprocess.Popen(words, start_new_session=True) as leash:
+        leash.wait(60)
+    assert not running(mark)
 
 
 @pytest.mark.django_db

@@ -203,6 +203,22 @@ def test_the_attacks_are_many_and_real(outside: Outside) -> None:
     assert len(reached) >= 12, reached
 
 
+def test_our_own_code_and_files_are_covered_and_the_cover_takes_no_memory(
+    working: None, place: Path, settings: Any
+) -> None:
+    """Should they lie below /usr, which programs see"""
+    settings.BASE_DIR, settings.MEDIA_ROOT = (
+        Path("/usr/lib/x86_64-linux-gnu/perl-base"),
+        Path("/usr/share/doc"),
+    )
+    if not all(path.is_dir() for path in (settings.BASE_DIR, settings.MEDIA_ROOT)):
+        settings.BASE_DIR = settings.MEDIA_ROOT = Path("/usr/share")
+    words = f"ls -A {settings.BASE_DIR} {settings.MEDIA_ROOT}; touch {settings.BASE_DIR}/x {settings.MEDIA_ROOT}/x"
+    finished = run_alone(Path(tempfile.mkdtemp(dir=place)), "/bin/bash", "-c", words)
+    assert {line for line in finished.stdout.text.splitlines() if line and not line.endswith(":")} == set()
+    assert finished.stderr.text.count("Read-only file system") == 2
+
+
 # --- survivors -----------------------------------------------------------------------------------------
 
 CLEARED = """

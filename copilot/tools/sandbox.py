@@ -68,6 +68,7 @@ ENVIRONMENT = {
 }
 _CHUNK_BYTES = 64 * 1024
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_COVERED = ("/usr/local/etc", "/usr/etc")  # configuration of this machine, which may hold secrets
 _CONFIGURATION = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types")
 # Nothing in /proc may be used to change the first process, nor tell about keys and addresses of the kernel.
 _HIDDEN = ("keys", "key-users", "kallsyms", "kcore", "timer_list", "sched_debug", "latency_stats")
@@ -467,7 +468,7 @@ def _hidden() -> list[str]:
 
 
 def _system() -> list[str]:
-    """Programs and libraries, nothing else of this machine; our own code, should it lie among them, is covered."""
+    """Programs and libraries, nothing else of this machine; our own code and files, should they lie among them, are covered."""
     words = ["--ro-bind", "/usr", "/usr"]
     for place in _SYSTEM:
         if os.path.islink(place):
@@ -476,7 +477,7 @@ def _system() -> list[str]:
             words += ["--ro-bind", place, place]
     for place in _CONFIGURATION:
         words += ["--ro-bind-try", place, place]
-    code = str(settings.BASE_DIR)
-    if code.startswith("/usr/"):
-        words += ["--tmpfs", code]
+    for place in (str(settings.BASE_DIR), str(settings.MEDIA_ROOT), *_COVERED):
+        if place.startswith("/usr/") and os.path.isdir(place):
+            words += ["--tmpfs", place, "--remount-ro", place]
     return words
