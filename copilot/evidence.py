@@ -10,6 +10,8 @@ from uuid import UUID
 from django.conf import settings
 from django.db import connection
 
+from copilot.errors import Unavailable
+from copilot.inventory import ask_in_time
 from copilot.live import beats
 from copilot.live.client import RedisDown
 
@@ -80,6 +82,14 @@ def suspects(*, one: UUID | None = None, most: int | None = MOST_SUSPECTS) -> li
             )
             for row in cursor.fetchall()
         ]
+
+
+def judge_in_time(found: Sequence[Suspect]) -> dict[str, Liveness]:
+    """Judge for pages: while Redis hangs, by what Postgres knows alone."""
+    try:
+        return ask_in_time(lambda: judge(found))
+    except Unavailable:
+        return {suspect.turn_id: _liveness(suspect, None) for suspect in found}
 
 
 def judge(found: Sequence[Suspect]) -> dict[str, Liveness]:

@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce
 from copilot.evidence import Liveness as Liveness
 from copilot.evidence import Suspect as Suspect
 from copilot.evidence import judge as judge
+from copilot.evidence import judge_in_time as judge_in_time
 from copilot.evidence import suspects as suspects
 from copilot.models import Message, ScheduleRun, Session, Turn
 from copilot.notices import NOTICES

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from threading import Thread
+from typing import Any, TypeVar
 
 from django.db.models import FloatField
 from django.db.models.expressions import Combinable
@@ -47,13 +50,8 @@ class WorkerView:
 
 
 def redis_health() -> RedisHealth:
-    try:
-        with blocking().pipeline(transaction=False) as pipe:
-            pipe.info()
-            pipe.time()
-            info, (seconds, microseconds) = pipe.execute()
-    except (*RedisDown, RedisRefusal) as problem:
-        raise Unavailable(type(problem).__name__) from problem
+    """Ask Redis how it is; a refusal is the cause of the `Unavailable` that is raised."""
+    info, (seconds, microseconds) = ask_in_time(_read_health)
     return RedisHealth(
         version=str(info["redis_version"]),
         used_bytes=int(info["used_memory"]),
@@ -66,30 +64,65 @@ def redis_health() -> RedisHealth:
     )
 
 
+def _read_health() -> tuple[dict[str, Any], tuple[int, int]]:
+    with blocking().pipeline(transaction=False) as pipe:
+        pipe.info()
+        pipe.time()
+        info, moment = pipe.execute()
+    return info, moment
+
+
+# --- a deadline for Redis ----------------------------------------------------------------------------
+
 T = TypeVar("T")
+ANSWER_SECONDS = 1.0  # of a page that shows a dozen figures: without them it must come as quickly
+AWAY_SECONDS = 5.0  # after a missed deadline nothing is asked, or every figure of a page would wait again
+_away = {"until": 0.0}
 
 
-def _asked(ask: Callable[[], T]) -> T:
-    """Who reads here hears of an outage in words that diagnostics knows."""
+def ask_in_time(ask: Callable[[], T], *, more_seconds: float = 0.0) -> T:
+    """Answer within a second or raise `Unavailable`, also while Redis takes connections and says nothing.
+
+    The question goes on behind our back until its own timeouts end it.
+    """
+    if time.monotonic() < _away["until"]:
+        raise Unavailable("no answer in time") from TimeoutError("timed out")
+    asked: Future[T] = Future()
+    Thread(target=_answer, args=[asked, ask], name="inventory", daemon=True).start()
     try:
-        return ask()
-    except RedisDown as problem:
+        return asked.result(timeout=ANSWER_SECONDS + more_seconds)
+    except TimeoutError:
+        _away["until"] = time.monotonic() + AWAY_SECONDS
+        raise Unavailable("no answer in time") from TimeoutError("timed out")
+    except (*RedisDown, RedisRefusal) as problem:
         raise Unavailable(type(problem).__name__) from problem
+
+
+def _answer(asked: Future[T], ask: Callable[[], T]) -> None:
+    try:
+        asked.set_result(ask())
+    except (*RedisDown, RedisRefusal) as problem:
+        asked.set_exception(problem)
+
+
+def forget_outage() -> None:
+    """Ask again at once."""
+    _away["until"] = 0.0
 
 
 def reaper_silent_seconds() -> float | None:
     """How long ago the sweep looked last; None when it never did, or Redis forgot."""
-    return _asked(beats.sweep_age_seconds)
+    return ask_in_time(beats.sweep_age_seconds)
 
 
 def reaper_was_blind() -> bool:
     """Whether it could see nothing when it looked last."""
-    return _asked(beats.sweep_was_blind)
+    return ask_in_time(beats.sweep_was_blind)
 
 
 def work_ages(names: Sequence[str]) -> dict[str, float]:
     """Seconds since each kind of work was done last; one that nobody remembers is left out."""
-    return _asked(lambda: beats.work_ages(names))
+    return ask_in_time(lambda: beats.work_ages(names))
 
 
 def workers_seen() -> list[WorkerView]:
@@ -117,14 +150,15 @@ def _since(moment: str) -> Combinable:
 
 def wakeups_waiting() -> int:
     """Turns that were put on the list of wake-ups and taken by no worker yet."""
-    return _asked(wakeups.waiting)
+    return ask_in_time(wakeups.waiting)
 
 
 def leases_of(session_ids: list[str]) -> dict[str, Lease]:
     """Of these sessions, those that are held."""
-    return _asked(lambda: survey.leases_of(session_ids))
+    return ask_in_time(lambda: survey.leases_of(session_ids))
 
 
 def survey_of_sessions(budget_seconds: float) -> Survey:
     """Leases, logs and queues of all sessions, as far as the budget reaches."""
-    return _asked(lambda: survey.take(budget_seconds))
+    ask_in_time(lambda: blocking().ping())  # a long walk is no outage; silence before its first step is
+    return ask_in_time(lambda: survey.take(budget_seconds), more_seconds=budget_seconds)

@@ -44,7 +44,7 @@ class Moment:
 
 def judged(now: datetime, *, one: UUID | None = None) -> Moment:
     """All running executions, or one of them, by the evidence of D2."""
-    verdicts = executions.judge(executions.suspects(one=one, most=None))
+    verdicts = executions.judge_in_time(executions.suspects(one=one, most=None))
     return Moment(
         now=now,
         dead=frozenset(UUID(turn_id) for turn_id, verdict in verdicts.items() if verdict == "dead"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,9 +16,10 @@ from copilot.queries import executions, inventory
 from diagnostics.findings import Worker, WorkerStatus
 from diagnostics.shared import Question, Shared, answered
 
-INSPECT_SECONDS = 1.0
-LAST_SECONDS = 0.5  # for the way there and back; a broker that hangs would take for ever
+INSPECT_SECONDS = 0.8
+LAST_SECONDS = 0.2  # for the way there and back; a broker that hangs would take for ever
 LATE_SECONDS = 60.0
+REMEMBERED_SECONDS = 600.0  # so long a worker without a beat is shown after its last answer
 BUDGET_SECONDS = 2.0
 CACHE_SECONDS = 5.0
 Answers = Mapping[str, object]
@@ -55,6 +56,7 @@ def look_for_workers() -> tuple[Worker, ...]:
     by_place = {(one.host, one.pid): one for one in asked}
     seen = inventory.workers_seen()
     beating = tuple(_beating(view, by_place.pop((view.host, view.pid), None)) for view in seen)
+    silent = _remember_answers(by_place, beating={(view.host, view.pid) for view in seen})
     others = tuple(
         Worker(
             id=one.name,
@@ -67,7 +69,30 @@ def look_for_workers() -> tuple[Worker, ...]:
         )
         for one in by_place.values()
     )
-    return beating + others
+    return beating + others + silent
+
+
+_answered_at: dict[str, tuple[Answered, float]] = {}
+
+
+def _remember_answers(
+    by_place: Mapping[tuple[str, int | None], Answered], *, beating: Set[tuple[str, int | None]]
+) -> tuple[Worker, ...]:
+    """Show workers without a beat that answered lately and do not now: busy, gone, or cut off with the broker.
+
+    Celery waits a second for answers and names nobody who was silent; leaving them out looked as if they were gone.
+    """
+    now = time.monotonic()
+    _answered_at.update({one.name: (one, now) for one in by_place.values() if one.pid is not None})
+    for name, (_, at) in list(_answered_at.items()):
+        if now - at > REMEMBERED_SECONDS:
+            del _answered_at[name]
+    heard = {one.name for one in by_place.values()}
+    return tuple(
+        Worker(id=one.name, status="unknown", host=one.host, pid=one.pid, queues=one.queues)
+        for name, (one, _) in sorted(_answered_at.items())
+        if name not in heard and (one.host, one.pid) not in beating
+    )
 
 
 def _beating(view: inventory.WorkerView, answered: Answered | None) -> Worker:
@@ -212,3 +237,4 @@ _survey = Shared(lambda: inventory.survey_of_sessions(BUDGET_SECONDS), CACHE_SEC
 def forget() -> None:
     _workers.forget()
     _survey.forget()
+    inventory.forget_outage()

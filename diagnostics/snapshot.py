@@ -21,7 +21,7 @@ from diagnostics.work_ages import read_work_ages
 from linking import queries as linking
 
 CACHE_SECONDS = 5.0
-BROKER_SECONDS = 1.5  # longer, and its figures are left out
+BROKER_SECONDS = 1.0  # longer, and its figures are left out
 SHOWN = (
     "orphaned_running",
     "orphaned_queued",

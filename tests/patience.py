@@ -14,10 +14,11 @@ def with_servers() -> None:
     from django.db import connection
 
     from billing import counters
+    from copilot import inventory
     from copilot.live import client
     from diagnostics import broker
 
-    for module in (counters, client, broker):
+    for module in (counters, client, broker, inventory):
         with_those_of(module)
     connection.settings_dict["OPTIONS"]["connect_timeout"] = int(PATIENCE_SECONDS)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from django.db import connection
@@ -11,13 +14,16 @@ from kombu import Connection
 
 from config.celery import app
 from config.servers import free_port
+from copilot import inventory as live_inventory
+from copilot.errors import Unavailable
 from copilot.live import client as live_client
 from copilot.live.client import blocking
+from copilot.queries import executions
 from diagnostics import findings, inventory, metrics, snapshot, timetable
 from diagnostics import tasks as reaper
 from diagnostics.dashboard.tabs import TABS
 from diagnostics.models import RepairAudit
-from tests import make
+from tests import make, patience
 from tests.test_dashboard import HOME, staff, stuck, text
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,6 +35,13 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
     yield
     forget()
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_remembered() -> Iterator[None]:
+    inventory._answered_at.clear()
+    yield
+    inventory._answered_at.clear()
 
 
 def forget() -> None:
@@ -131,3 +144,92 @@ def test_clocks_that_differ_are_told(grace: Client, monkeypatch, seconds: int):
     monkeypatch.setattr(snapshot.time, "time", lambda: real() + seconds)
     page = text(grace, HOME)
     assert "The clocks of this host and of Postgres and Redis differ" in page
+
+
+# --- servers that take the connection and say nothing -----------------------------------------------------
+
+
+@pytest.fixture
+def hung(settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Redis and the broker, stopped as by SIGSTOP: connections are made, nothing is ever answered."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        address = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        settings.REDIS_URL = address
+        monkeypatch.setattr(app, "connection_for_read", lambda **how: Connection(address, **how))
+        for name, seconds in patience.shipped.items():
+            module, _, limit = name.rpartition(".")
+            monkeypatch.setattr(f"{module}.{limit}", seconds)
+        live_client.blocking.cache_clear()
+        yield
+    live_client.blocking.cache_clear()
+    live_inventory.forget_outage()
+
+
+@pytest.mark.parametrize(
+    "wheres",
+    [
+        pytest.param((HOME, f"{HOME}workers/", f"{HOME}running/"), id="busiest"),
+        pytest.param(pages(), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_pages_come_while_redis_hangs_and_say_what_they_do_not_know(
+    grace: Client, hung: None, wheres: Sequence[str]
+):
+    make.turn(make.session(), "running", attempts=1)
+    for where in wheres:
+        forget()
+        began = time.monotonic()
+        assert grace.get(where).status_code in (200, 503), where
+        assert time.monotonic() - began < 5.0, where  # a second per source, where it was four per figure
+    forget()
+    assert "Redis does not answer" in text(grace, HOME)
+
+
+def test_redis_is_asked_once_while_it_hangs(hung: None, monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    monkeypatch.setattr(live_inventory, "Thread", _counted(asked))
+    for read in (
+        live_inventory.wakeups_waiting,
+        live_inventory.redis_health,
+        live_inventory.reaper_was_blind,
+    ):
+        with pytest.raises(Unavailable):
+            read()
+    assert len(asked) == 1
+    live_inventory.forget_outage()
+    with pytest.raises(Unavailable):
+        live_inventory.wakeups_waiting()
+    assert len(asked) == 2
+
+
+def _counted(asked: list[str]) -> Callable[..., threading.Thread]:
+    def start(**how: object) -> threading.Thread:
+        asked.append("asked")
+        return threading.Thread(**how)  # type: ignore[arg-type]
+
+    return start
+
+
+def test_turns_are_unknown_not_dead_while_redis_hangs(hung: None):
+    turn = make.turn(make.session(), "running", worker="somebody", attempts=1)
+    verdicts = executions.judge_in_time(executions.suspects())
+    assert verdicts == {str(turn.pk): "unknown"}
+
+
+def test_a_worker_that_answered_before_is_shown_as_unknown_and_not_left_out(
+    grace: Client, monkeypatch: pytest.MonkeyPatch
+):
+    maintenance = inventory.Answered(
+        name="maintenance@host", host="host", pid=7, queues=("maintenance",), reserved=0, uptime_seconds=60.0
+    )
+    for answers, shown in (([maintenance], "alive"), ([], "unknown"), ([maintenance], "alive")):
+        monkeypatch.setattr(inventory, "ask_celery", lambda answers=answers: answers)
+        forget()
+        [worker] = inventory.workers()
+        assert (worker.id, worker.status) == ("maintenance@host", shown)
+    monkeypatch.setattr(inventory, "ask_celery", list)
+    forget()
+    assert "did not answer in time" in text(grace, f"{HOME}workers/")
+    inventory._answered_at["maintenance@host"] = (maintenance, time.monotonic() - 3600)
+    forget()
+    assert inventory.workers() == ()

@@ -9,7 +9,7 @@ from typing import Literal
 
 from diagnostics.thresholds import STARTING_SECONDS
 
-WorkerStatus = Literal["alive", "late", "lost"]
+WorkerStatus = Literal["alive", "late", "lost", "unknown"]  # unknown: answered lately, and not now
 
 
 @dataclass(frozen=True, kw_only=True)
