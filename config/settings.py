@@ -29,6 +29,8 @@ if ENVIRONMENT == "production" and DEBUG:
 DEMO_LOGIN = env.flag("DEMO_LOGIN", DEVELOPMENT)  # a superuser whose password everybody knows
 if DEMO_LOGIN and not DEVELOPMENT:
     raise ImproperlyConfigured("DEMO_LOGIN is for development only: leave it out")
+# Former keys, while they are being rotated out: read what they sealed, signed and hashed; `manage.py rotate_secrets`.
+SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS", [])
 SITE_URL = env.url("SITE_URL", "http://127.0.0.1:8000")
 ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]", "testserver"])
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [SITE_URL])

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
-from django.utils.crypto import constant_time_compare, salted_hmac
 
 from config.core.audit import record_audit_event
+from config.core.secret_hashes import find_pepper, hash_secret, is_current, site_peppers
 from copilot.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from copilot.models import ApiKey
 
@@ -54,7 +53,7 @@ def create(
             user=user,
             name=name,
             prefix=prefix,
-            secret_hash=_hash(secret, settings.SECRET_KEY),
+            secret_hash=hash_secret(_PEPPER, secret, site_peppers()[0]),
             scopes=[scope for scope in SCOPES if scope in scopes],
             expires_at=expires_at.astimezone(UTC) if expires_at else None,
         )
@@ -68,9 +67,12 @@ def verify(token: str) -> ApiKey | None:
     shape = _SHAPE.fullmatch(token)
     prefix, secret = shape.groups() if shape else ("", "")
     row = ApiKey.objects.select_related("user").filter(prefix=prefix).first() if shape else None
-    genuine = _matches(secret, row.secret_hash if row else "0" * 64)
-    if row is None or not genuine or not _stands(row):
+    pepper = find_pepper(_PEPPER, secret, row.secret_hash if row else "0" * 64, site_peppers())
+    if row is None or pepper is None or not _stands(row):
         return None
+    if not is_current(_PEPPER, row.secret_hash, site_peppers()[0]):
+        renewed = hash_secret(_PEPPER, secret, site_peppers()[0])
+        ApiKey.objects.filter(pk=row.pk, secret_hash=row.secret_hash).update(secret_hash=renewed)
     if row.last_used_at is None or timezone.now() - row.last_used_at >= USED_EVERY:
         stale = Q(last_used_at=None) | Q(last_used_at__lte=Now() - USED_EVERY)
         ApiKey.objects.filter(stale, pk=row.pk).update(last_used_at=Now())
@@ -115,14 +117,11 @@ def _check_scopes(user: User, scopes: tuple[str, ...]) -> None:
         raise Forbidden("Only staff may have keys with the scope staff.")
 
 
-def _matches(secret: str, stored: str) -> bool:
-    """Also under a secret key that is being rotated out."""
-    peppers = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    return any(constant_time_compare(_hash(secret, pepper), stored) for pepper in peppers)
-
-
-def _hash(secret: str, pepper: str | bytes) -> str:
-    return salted_hmac(_PEPPER, secret, secret=pepper, algorithm="sha256").hexdigest()
+def count_old_hashes() -> int:
+    """Count usable keys whose hash was made under another SECRET_KEY, or in the form that does not tell."""
+    rows = ApiKey.objects.filter(revoked_at=None).exclude(expires_at__lte=Now())
+    stored = rows.values_list("secret_hash", flat=True).iterator()
+    return sum(not is_current(_PEPPER, one, site_peppers()[0]) for one in stored)
 
 
 def erase(user_id: int) -> int:

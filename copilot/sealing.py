@@ -27,6 +27,16 @@ def unseal(sealed: str) -> str:
         raise Unreadable("sealed under a key this installation does not have") from problem
 
 
+def reseal(sealed: str) -> str | None:
+    """Seal the same text under the current SECRET_KEY; None when it is already. Raises `Unreadable`."""
+    current, *_ = _keys()
+    try:
+        _box((current,)).decrypt(sealed.encode())
+    except InvalidToken:
+        return seal(unseal(sealed))
+    return None
+
+
 def _keys() -> tuple[str, ...]:
     return (settings.SECRET_KEY, *(str(key) for key in settings.SECRET_KEY_FALLBACKS))
 

@@ -51,9 +51,10 @@ def remove_files(user_id: int) -> int:
 def remove_objects(user_id: int) -> int:
     """What lies in the storage without a row."""
     count = 0
-    for key, _ in storage.objects(storage.prefix_of(user_id)):
-        storage.remove(key)
-        count += 1
+    for prefix in storage.prefixes_of(user_id):
+        for key, _ in storage.objects(prefix):
+            storage.remove(key)
+            count += 1
     return count
 
 
@@ -142,7 +143,7 @@ def left_over(user_id: int) -> dict[str, int]:
         if model._meta.label not in KEPT_MODELS and model._meta.app_label not in KEPT_APPS
         if (count := sum(_count(model, name, user_id) for name in _by_user(model)))
     }
-    objects = sum(1 for _ in storage.objects(storage.prefix_of(user_id)))
+    objects = sum(1 for prefix in storage.prefixes_of(user_id) for _ in storage.objects(prefix))
     return found | ({"objects": objects} if objects else {})
 
 

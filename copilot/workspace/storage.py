@@ -74,8 +74,17 @@ def measure(stream: Readable) -> int:
 
 
 def prefix_of(owner_id: int) -> str:
-    """What all keys of an account begin with; it cannot be guessed from the account's id."""
-    account = hmac.new(settings.SECRET_KEY.encode(), f"workspace:{owner_id}".encode(), "sha256").hexdigest()
+    """What new keys of an account begin with; it cannot be guessed from the account's id."""
+    return _prefix(owner_id, settings.SECRET_KEY)
+
+
+def prefixes_of(owner_id: int) -> list[str]:
+    """All that its keys may begin with, also those of a SECRET_KEY that is being rotated out."""
+    return [_prefix(owner_id, str(key)) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+
+
+def _prefix(owner_id: int, secret_key: str) -> str:
+    account = hmac.new(secret_key.encode(), f"workspace:{owner_id}".encode(), "sha256").hexdigest()
     return f"{ROOT}{account[:32]}/"
 
 

@@ -16,8 +16,8 @@ from django.contrib.auth.models import User
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
-from django.utils.crypto import constant_time_compare, salted_hmac
 
+from config.core.secret_hashes import find_pepper, hash_secret, is_current, site_peppers
 from copilot.errors import InvalidRequest
 from linking.errors import LinkNotFound
 from linking.models import PLATFORM_ID, PLATFORMS, BotKey, Platform
@@ -59,7 +59,7 @@ def create_key(
         platform=platform,
         bot_account=bot_account,
         prefix=prefix,
-        secret_hash=_hash(secret, _peppers()[0]),
+        secret_hash=hash_secret(_SALT, secret, _peppers()[0]),
         scopes=[scope for scope in SCOPES if scope in scopes],
         rate_per_minute=rate_per_minute or settings.BOT_KEY_RATE_PER_MINUTE,
         allowed_cidrs=list(allowed_cidrs),
@@ -75,9 +75,12 @@ def verify_key(key: str, address: str) -> BotKey | None:
     shape = _SHAPE.fullmatch(key)
     prefix, secret = shape.groups() if shape else ("", "")
     row = BotKey.objects.filter(prefix=prefix).first() if shape else None
-    genuine = _matches(secret, row.secret_hash if row else "0" * 64)
-    if row is None or not genuine or not _stands(row) or not _may_come_from(row, address):
+    pepper = find_pepper(_SALT, secret, row.secret_hash if row else "0" * 64, _peppers())
+    if row is None or pepper is None or not _stands(row) or not _may_come_from(row, address):
         return None
+    if not is_current(_SALT, row.secret_hash, _peppers()[0]):
+        renewed = hash_secret(_SALT, secret, _peppers()[0])
+        BotKey.objects.filter(pk=row.pk, secret_hash=row.secret_hash).update(secret_hash=renewed)
     if row.last_used_at is None or timezone.now() - row.last_used_at >= USED_EVERY:
         stale = Q(last_used_at=None) | Q(last_used_at__lte=Now() - USED_EVERY)
         BotKey.objects.filter(stale, pk=row.pk).update(last_used_at=Now())
@@ -133,15 +136,12 @@ def check_key(
 
 
 def _peppers() -> tuple[str, ...]:
-    """Also a secret key that is being rotated out, where no pepper of its own is set."""
-    if settings.BOT_KEY_PEPPER:
-        return (settings.BOT_KEY_PEPPER,)
-    return (settings.SECRET_KEY, *(str(key) for key in settings.SECRET_KEY_FALLBACKS))
+    """A pepper of their own where one is set; else the site's keys, those that are being rotated out included."""
+    return (settings.BOT_KEY_PEPPER,) if settings.BOT_KEY_PEPPER else site_peppers()
 
 
-def _matches(secret: str, stored: str) -> bool:
-    return any(constant_time_compare(_hash(secret, pepper), stored) for pepper in _peppers())
-
-
-def _hash(secret: str, pepper: str) -> str:
-    return salted_hmac(_SALT, secret, secret=pepper, algorithm="sha256").hexdigest()
+def count_old_hashes() -> int:
+    """Count usable keys whose hash was made under another pepper, or in the form that does not tell."""
+    rows = BotKey.objects.filter(revoked_at=None).exclude(expires_at__lte=Now())
+    stored = rows.values_list("secret_hash", flat=True).iterator()
+    return sum(not is_current(_SALT, one, _peppers()[0]) for one in stored)

@@ -8,6 +8,7 @@ from importlib import import_module
 from django.conf import settings
 from django.utils.crypto import constant_time_compare, salted_hmac
 
+from config.core.secret_hashes import site_peppers
 from linking.platforms.base import Adapter
 
 ADAPTERS = {
@@ -69,16 +70,24 @@ def switched_on() -> Iterator[Adapter]:
 
 def door_of(adapter: Adapter) -> str:
     """Where the platform knocks: a slug that nobody can guess, the same for as long as the secret key is."""
-    return _derived(f"door:{adapter.platform}:{adapter.bot_account}")
+    return _derived(_door_purpose(adapter))
 
 
 def behind(platform: str, slug: str) -> Adapter | None:
-    """Whose door this is; None for one that does not exist, or is shut."""
+    """Whose door this is; None for one that does not exist, or is shut.
+
+    Doors of a SECRET_KEY that is being rotated out stay open, until the platform was told the new address.
+    """
     adapter = build(platform)
-    if adapter is None or not constant_time_compare(slug, door_of(adapter)):
+    if adapter is None:
         return None
-    return adapter
+    doors = [_derived(_door_purpose(adapter), pepper) for pepper in site_peppers()]
+    return adapter if any(constant_time_compare(slug, door) for door in doors) else None
 
 
-def _derived(purpose: str) -> str:
-    return salted_hmac("linking.platforms", purpose, algorithm="sha256").hexdigest()[:40]
+def _door_purpose(adapter: Adapter) -> str:
+    return f"door:{adapter.platform}:{adapter.bot_account}"
+
+
+def _derived(purpose: str, pepper: str | None = None) -> str:
+    return salted_hmac("linking.platforms", purpose, secret=pepper, algorithm="sha256").hexdigest()[:40]
