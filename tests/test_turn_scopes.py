@@ -328,6 +328,20 @@ def test_other_calls_are_decided_with_the_scope_chat(ada: User, model: Model, se
     ended(row.turn_id)
 
 
+def test_what_a_key_lets_run_unasked_does_not_include_what_it_may_not_decide(ada: User, model: Model) -> None:
+    session = make.session(ada)
+    agent = presets.create(ada.pk, presets.Draft(name="Mole", instructions="Dig."))
+    switched = program(ada, "read", "chat").patch(
+        f"{V1}/sessions/{session.pk}", {"auto_approve": {"enabled": True}}, content_type=JSON
+    )
+    assert switched.status_code == 200, switched.content
+    model.will(Call("edit_agent", {"agent_id": str(agent.agent_id), "expected_version": 1, "name": "Spy"}))
+    start(session)
+    paused(session)
+    [row] = open_requests(session)
+    assert row.tool == "edit_agent"
+
+
 def test_one_refused_decision_is_a_refusal_of_all(asked: Approval, ada: User) -> None:
     decisions = [Decide(approval_id=asked.pk, decision="approve")]
     with pytest.raises(Forbidden):

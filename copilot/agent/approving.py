@@ -18,6 +18,7 @@ from copilot.bridge import in_thread, retried
 from copilot.context import TurnContext
 from copilot.errors import Refused
 from copilot.events import JSON, ApprovalDecided
+from copilot.permissions import SCOPE_TOOLS
 from copilot.provenance import Readings, describe_sources
 from copilot.providers.base import ToolCall
 from copilot.tools.base import AnyTool, CallOutcome, ToolFailed
@@ -193,8 +194,12 @@ class TurnApprovals:
             tool=tool.name,
             arguments=arguments,
             reason=reason,
-            # What strangers may have talked the model into is never approved by itself.
-            manual_only=tool.approval == "manual_only" or self._for_a_guest or bool(guarded),
+            # What strangers may have talked the model into is never approved by itself; nor is what needs more than the
+            # scope with which a key may switch that on.
+            manual_only=tool.approval == "manual_only"
+            or self._for_a_guest
+            or bool(guarded)
+            or tool.name in SCOPE_TOOLS["manage"],
             pinned=pinned,
             billable=tool.billable,
             estimate=weighed.estimate,
