@@ -460,6 +460,25 @@ def test_a_turn_whose_limit_was_used_up_while_it_waited_makes_no_call(answering)
     until(lambda: not counters.client().hgetall(counters.holds_key(make.ada().pk)))
 
 
+@pytest.mark.usefixtures("priced")
+def test_a_summary_that_waited_makes_no_call_beyond_the_limit(answering):
+    """A turn that only shortens a conversation is bound like any other."""
+    allow(1)
+    long = make.session()
+    for number in (7, 8):
+        answering.give(number)
+        ended(start(long, f"Say {number}"))
+    begin(1)
+    answering.reaches(1)
+    asked = dispatch.compact(long.owner_id, long.pk)
+    until(lambda: Turn.objects.filter(pk=asked.turn_id).exclude(throttle="").exists())
+    record(make.ada(), LIMIT)
+    calls = len(answering.requests)
+    answering.give(1)
+    assert ended(asked.turn_id).failure_code == "limit_reached"
+    assert len(answering.requests) == calls
+
+
 @pytest.mark.attack
 def test_questions_aside_hold_money_too(rig, model):
     """One runs in each session: many sessions would ask many at once."""

@@ -197,6 +197,9 @@ class TurnRun(Run):
 
     async def _shorten(self, loop: Loop) -> None:
         """What a turn without a message is for (A17.6)."""
+        if loop.checks_first_call and not await loop.can_pay():
+            await endings.fail(self, "limit_reached")
+            return
         ending = await self._play_once(loop.shortening.alone(loop.messages, self.turn.focus))
         if isinstance(ending, Failed):
             await endings.fail(self, ending.code, ending.details)
