@@ -12,11 +12,13 @@ HOLD_MICRODOLLARS = 50_000
 
 # Other apps ask for a user's cap inside their own statements, so that claiming a turn costs no extra round trip.
 _FUNCTION = """
-CREATE OR REPLACE FUNCTION billing_turns_at_once(payer integer) RETURNS integer LANGUAGE sql STABLE AS $$
-    SELECT COALESCE((
+CREATE OR REPLACE FUNCTION billing_turns_at_once(payer integer) RETURNS integer LANGUAGE plpgsql STABLE AS $$
+BEGIN  -- not in SQL: those are planned anew at every call
+    RETURN COALESCE((
         SELECT policy.turns_at_once FROM billing_tierpolicy AS policy
         WHERE policy.tier = COALESCE((SELECT account.tier FROM billing_account AS account
-                                      WHERE account.user_id = payer), 'FREE')), 10)
+                                      WHERE account.user_id = payer), 'FREE')), 10);
+END
 $$
 """
 

@@ -20,23 +20,34 @@ DECLARE
     one record;
     seats integer;
     busy integer;
+    unfinished integer;
+    throttled integer;
+    by_address boolean := false;
     line uuid[];
     going uuid[] := ARRAY[]::uuid[];
     waking uuid[] := ARRAY[]::uuid[];
     crowded uuid[] := ARRAY[]::uuid[];
 BEGIN
     FOR one IN
-        SELECT CASE WHEN t.parent_id IS NULL THEN t.payer_id END AS payer, array_agg(t.id) AS ids
+        SELECT CASE WHEN t.parent_id IS NULL THEN t.payer_id END AS payer, array_agg(t.id) AS ids,
+               bool_or(t.address IS NOT NULL) AS came_from_outside
         FROM copilot_turn t WHERE t.id = ANY(asked) GROUP BY 1 ORDER BY 1 NULLS FIRST
     LOOP
+        by_address := by_address OR one.came_from_outside;
         seats := CASE WHEN one.payer IS NULL THEN 0 ELSE billing_turns_at_once(one.payer) END;
         IF seats = 0 THEN
             going := going || one.ids;
             CONTINUE;
         END IF;
         PERFORM pg_advisory_xact_lock(1346917461, one.payer);
-        SELECT count(*) INTO busy FROM copilot_turn t
-        WHERE t.payer_id = one.payer AND t.parent_id IS NULL AND t.status = 'running';
+        SELECT count(*), count(*) FILTER (WHERE t.status = 'running'),
+               count(*) FILTER (WHERE t.status = 'queued' AND t.throttle <> '')
+        INTO unfinished, busy, throttled FROM copilot_turn t
+        WHERE t.payer_id = one.payer AND t.parent_id IS NULL AND t.status IN ('queued', 'running');
+        IF unfinished <= seats AND throttled = 0 THEN
+            going := going || one.ids;
+            CONTINUE;
+        END IF;
         line := ARRAY(SELECT t.id FROM copilot_turn t
                       WHERE t.payer_id = one.payer AND t.parent_id IS NULL AND t.status = 'queued'
                       ORDER BY t.created_at, t.id LIMIT greatest(seats - busy, 0));
@@ -44,7 +55,7 @@ BEGIN
         waking := waking || ARRAY(SELECT t.id FROM copilot_turn t
                                   WHERE t.id = ANY(line) AND t.id <> ALL(one.ids) AND t.throttle <> '');
     END LOOP;
-    IF per_address > 0 THEN
+    IF by_address AND per_address > 0 THEN
         FOR one IN
             SELECT t.address, array_agg(t.id ORDER BY t.created_at, t.id) AS ids FROM copilot_turn t
             WHERE t.id = ANY(going) AND t.address IS NOT NULL AND t.parent_id IS NULL GROUP BY 1 ORDER BY 1
@@ -55,8 +66,16 @@ BEGIN
             crowded := crowded || one.ids[greatest(per_address - busy, 0) + 1:];
         END LOOP;
     END IF;
-    RETURN QUERY SELECT id, 'go' FROM unnest(going) AS id WHERE id <> ALL(crowded);
-    RETURN QUERY SELECT id, 'wake' FROM unnest(waking) AS id;
+    FOREACH seated IN ARRAY going LOOP
+        verdict := 'go';
+        IF seated <> ALL(crowded) THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+    FOREACH seated IN ARRAY waking LOOP
+        verdict := 'wake';
+        RETURN NEXT;
+    END LOOP;
     IF cardinality(going) = cardinality(asked) AND cardinality(crowded) = 0 THEN
         RETURN;
     END IF;
