@@ -15,7 +15,7 @@ export PORT
 unexport PYTHONDONTWRITEBYTECODE  # compiled files halve every start
 
 .DEFAULT_GOAL := help
-.PHONY: help run test looks slow attack coverage check bench faults lock clean venv debian
+.PHONY: help run test looks slow attack coverage check secrets audit bench faults lock clean venv debian
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -46,12 +46,19 @@ coverage: venv ## how much of the money's modules their tests reach, lines and b
 	@few=0; for part in ledger.py plans.py pricing.py "payments/*" "subscriptions/*" "usage/*"; do \
 	  echo "billing/$$part"; $(BIN)/coverage report --include="billing/$$part" --fail-under=95 || few=1; done; exit $$few
 
-check: venv ## format, lint, types, import contracts
+check: venv ## format, lint, types, import contracts, credentials in files, known vulnerabilities
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run .venv/bin/ruff format ."; exit 1; }
 	@echo "format   ok"
 	@$(BIN)/ruff check --quiet . && echo "lint     ok"
 	@PILOTHOUSE_ENVIRONMENT=test $(BIN)/mypy --no-error-summary . && echo "types    ok"
 	@told=$$($(BIN)/lint-imports --no-logo 2>&1) && echo "imports  ok" || { echo "$$told"; exit 1; }
+	@$(MAKE) --no-print-directory secrets audit
+
+secrets: venv ## credentials in tracked files
+	@$(BIN)/python config/security_audit.py secrets
+
+audit: venv ## known vulnerabilities of the locked packages, by OSV; says so where it could not ask
+	@$(BIN)/python config/security_audit.py packages
 
 bench: venv ## measure P1–P19 against a fake provider; prints one table
 	@$(BIN)/python -m bench $(ARGS)
@@ -62,6 +69,7 @@ faults: venv ## kill workers, web, Redis and Postgres under load, then look for 
 lock: venv ## write requirements/*.txt from pyproject.toml
 	@$(LOCK) pyproject.toml -o requirements/base.txt
 	@$(LOCK) --extra dev --extra embedded --extra tracing pyproject.toml -o requirements/dev.txt
+	@sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements/uv.txt | $(LOCK) --no-header --no-annotate - -o requirements/uv.txt
 
 clean: ## remove the venv, caches and the data of `make run`
 	@rm -rf .venv var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-artifacts

@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements" / "dev.txt"
 STAMP = VENV / "synced"
-UV = "uv==0.13.7"  # installs the locked wheels in seconds; pip takes a minute
+UV_LOCK = (
+    ROOT / "requirements" / "uv.txt"
+)  # with hashes, as all it installs: who installs could change anything
 OLDEST_PYTHON = (3, 11)
 COMPILER_SIGNS = ("gcc", "cc1", "compiler", "Python.h", "No usable wheels")
 NETWORK_SIGNS = (
@@ -52,15 +54,22 @@ def prepare() -> None:
     sys.stdout.flush()
     if not (VENV / "bin" / "python").exists():
         _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
-    _run([str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", UV])
+    # uv installs the locked wheels in seconds; pip takes a minute.
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    _run([*pip, "--require-hashes", "-r", str(UV_LOCK)])
     _run([str(VENV / "bin" / "uv"), "pip", "sync", "--quiet", "--require-hashes", str(LOCK)])
     STAMP.write_text(wanted)
 
 
 def _fingerprint() -> str:
     """What the environment was made of: the lock, and the Python it was made for."""
-    content = LOCK.read_bytes() + sys.version.encode() + UV.encode()
+    content = LOCK.read_bytes() + sys.version.encode() + uv_version().encode()
     return hashlib.sha256(content).hexdigest()
+
+
+def uv_version() -> str:
+    """The first word of its lock, such as uv==0.13.7."""
+    return next(line.split()[0] for line in UV_LOCK.read_text().splitlines() if line.startswith("uv=="))
 
 
 def _stamped() -> str:
