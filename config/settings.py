@@ -294,7 +294,15 @@ MFA_ADAPTER = "copilot.second_factors.SealedAdapter"
 MFA_ALLOW_UNVERIFIED_EMAIL = ACCOUNT_EMAIL_VERIFICATION != "mandatory"  # many sites send no mail at all
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
-AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_LOCKOUT_PARAMETERS = [
+    ["username", "ip_address"]
+]  # of an account, however it was typed, from one address
+AXES_USERNAME_CALLABLE = "copilot.accounts.login_limits.account_name"
+AXES_CLIENT_IP_CALLABLE = "copilot.accounts.login_limits.client_network"
+AXES_WHITELIST_CALLABLE = "copilot.accounts.login_limits.is_known_device"
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # a lock ends, however long somebody goes on
+AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "login"]  # people type passwords there
+AXES_LOCKOUT_TEMPLATE = "429.html"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SITE_URL.startswith("https://")
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.auth_backends import AuthenticationBackend
 from allauth.account.forms import ResetPasswordForm
@@ -11,7 +13,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 
-from copilot.accounts import sign_up
+from copilot.accounts import login_limits, sign_up
 from copilot.workspace import erasure
 
 
@@ -42,6 +44,15 @@ class ReturningAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth 
     def respond_user_inactive(self, request: HttpRequest, user: User | None) -> HttpResponse:
         answer: HttpResponse = headed_redirect_response("account_inactive")
         return answer
+
+    def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
+        """allauth takes the attempt back itself when the password was right."""
+        self._login_failed_rl_usage = login_limits.consume_attempt(request, credentials)
+        if self._login_failed_rl_usage is None:
+            raise self.validation_error("too_many_login_attempts")
+
+    def _delete_login_attempts_cached_email(self, request: HttpRequest, **credentials: Any) -> None:
+        login_limits.clear_attempts(request, credentials)
 
     def pre_login(self, request: HttpRequest, user: User, **fields: object) -> HttpResponse | None:
         if not user.is_active:

@@ -1,0 +1,101 @@
+"""Limit guesses at passwords: per address, per account and address, and per account for devices it does not know.
+
+An account is the same whether its name or its e-mail address was typed. A device that signed in before has a count of
+its own, so a stranger's guesses never keep the owner out there; elsewhere the owner waits at most a quarter of an hour
+after the guesses end, or comes in by a passkey, a reset by mail or an account elsewhere at once.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from allauth.account.models import EmailAddress
+from allauth.core.internal import ratelimit
+from allauth.core.internal.ratelimit import RateLimitUsage
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+
+from copilot.accounts.devices import known_device
+
+APP = "login"
+FROM_ADDRESS = "10/m/ip,60/h/ip,5/5m/key"
+FROM_KNOWN_DEVICE = "5/5m/key"
+FROM_UNKNOWN_DEVICES = "50/15m/key"  # of one account: at least four addresses have to guess together
+LONGEST_NAME = 254
+
+
+def find_account(credentials: dict[str, Any] | None) -> User | None:
+    """The account that the typed name or address belongs to; an address of its own wins, as it does at the login."""
+    typed = _typed(credentials)
+    if not typed or "\x00" in typed or len(typed) > LONGEST_NAME:
+        return None
+    known = EmailAddress.objects.filter(email__iexact=typed).order_by("-verified", "pk").first()
+    if known is not None:
+        return User.objects.filter(pk=known.user_id).first()
+    users = User.objects.order_by("pk")
+    return users.filter(email__iexact=typed).first() or users.filter(username__iexact=typed).first()
+
+
+def account_name(request: HttpRequest, credentials: dict[str, Any] | None) -> str:
+    """One name per account, for django-axes. What names nobody is kept as a digest: it may be a password."""
+    found = find_account(credentials)
+    if found is not None:
+        return found.get_username()
+    typed = _typed(credentials)
+    return f"unknown-{sha256(typed.encode()).hexdigest()[:16]}" if typed else ""
+
+
+def client_network(request: HttpRequest) -> str | None:
+    """The address for django-axes; of IPv6 the network, which one client has whole. Sockets of this machine have none."""
+    try:
+        return str(ratelimit.get_ip(request))
+    except PermissionDenied:
+        return None
+
+
+def is_known_device(request: HttpRequest, credentials: dict[str, Any] | None) -> bool:
+    """Whether django-axes leaves the attempt to the count of its device."""
+    found = find_account(credentials)
+    return found is not None and known_device(request, found.pk) is not None
+
+
+def consume_attempt(request: HttpRequest, credentials: dict[str, Any]) -> RateLimitUsage | None:
+    """Count an attempt; None when there were too many. A refused one uses up nothing of the account's count."""
+    account, device = find_account(credentials), None
+    if account is not None:
+        device = known_device(request, account.pk)
+    name = account_name(request, credentials)
+    if device is not None:
+        return _consume(request, "device", FROM_KNOWN_DEVICE, f"{name}:{device.pk}")
+    used = _consume(request, "address", FROM_ADDRESS, f"{name}:{client_network(request)}")
+    if used is None:
+        return None
+    of_account = _consume(request, "account", FROM_UNKNOWN_DEVICES, name)
+    if of_account is None:
+        used.rollback()
+        return None
+    return RateLimitUsage(usage=[*used.usage, *of_account.usage])
+
+
+def clear_attempts(request: HttpRequest, credentials: dict[str, Any]) -> None:
+    """Forget the attempts at an account whose owner has just proved who they are."""
+    name = account_name(request, credentials)
+    for action, rates, key in (
+        ("address", FROM_ADDRESS, f"{name}:{client_network(request)}"),
+        ("account", FROM_UNKNOWN_DEVICES, name),
+    ):
+        ratelimit.clear(request, app=APP, action=action, config={action: rates}, key=key)
+
+
+def _consume(request: HttpRequest, action: str, rates: str, key: str) -> RateLimitUsage | None:
+    used: RateLimitUsage | None = ratelimit.consume(
+        request, app=APP, action=action, config={action: rates}, key=key
+    )
+    return used
+
+
+def _typed(credentials: dict[str, Any] | None) -> str:
+    given = credentials or {}
+    return str(given.get("email") or given.get("username") or "").strip().lower()
