@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,8 @@ CHUNK_OVERHEAD = 16  # bytes around each byte of a chunked body: a chunk of one 
 PIPELINED_REQUESTS = 16
 HEADER_SECONDS = env.seconds("REQUEST_HEADER_SECONDS", 15, least=1)
 STALL_SECONDS = env.seconds("UNREAD_OUTPUT_SECONDS", 30, least=1)
+WAITING_PER_ADDRESS = 500  # connections that have not sent a request yet, or not the next one
+IS_BEHIND_PROXY = env.flag("TRUST_PROXY", False)  # all come from its address, and it bounds them itself
 CLOSING_SECONDS = 10.0  # for a client to read the rest after we have closed
 
 CONTROL_FRAMES, CONTROL_SECONDS = (
@@ -173,8 +176,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 class ConnectionWatch:
-    """Cuts connections whose headers do not come and those whose output is not read. Asked about all of them once a second,
-    it keeps a note of the stalled ones alone."""
+    """Cuts connections whose headers do not come, crowds of them from one address, and those whose output is not read.
+    Asked about all of them once a second, it keeps a note of the stalled ones alone."""
 
     def __init__(self) -> None:
         self._stalled: dict[Any, tuple[int, float]] = {}  # connection: bytes that were left, since when
@@ -182,14 +185,19 @@ class ConnectionWatch:
     def cut_stalled(self, connections: Iterable[Any], now: float) -> int:
         """Return how many were cut."""
         stalled: dict[Any, tuple[int, float]] = {}
+        waiting: Counter[str] = Counter()
         cut = 0
         for connection in tuple(connections):
             transport: asyncio.Transport = connection.transport
             waiting_since = getattr(connection, "waiting_since", None)
-            if waiting_since is not None and now - waiting_since > HEADER_SECONDS:
-                transport.abort()
-                cut += 1
-                continue
+            if waiting_since is not None:
+                address = connection.client[0] if connection.client else ""
+                waiting[address] += 1
+                is_crowd = waiting[address] > WAITING_PER_ADDRESS and not IS_BEHIND_PROXY
+                if is_crowd or now - waiting_since > HEADER_SECONDS:
+                    transport.abort()
+                    cut += 1
+                    continue
             left = transport.get_write_buffer_size()
             if not left:
                 continue

@@ -469,6 +469,9 @@ SOCKETS_PER_ACCOUNT = env.integer("SOCKETS_PER_ACCOUNT", 50, least=1)
 STREAMS_PER_ACCOUNT = env.integer("STREAMS_PER_ACCOUNT", 100, least=1)
 CONNECTIONS_PER_ADDRESS = env.integer("CONNECTIONS_PER_ADDRESS", 1_000, least=1)
 SOCKET_QUEUE_BYTES = env.size("SOCKET_QUEUE_MAX", 2**20, least=64 * 2**10)
+SOCKET_QUEUES_BYTES = env.size(
+    "SOCKET_QUEUES_MAX", 256 * 2**20, least=2**20
+)  # of all sockets of a web process
 # Called with a turn's id after commit, when it has started, asked (or paused) or ended; a hook may name which of these
 # it waits for. Not for turns of our own doors.
 TURN_HOOKS = env.words(

@@ -37,6 +37,12 @@ MAX_SUBSCRIPTIONS = 50
 Send = Callable[[dict[str, object]], Awaitable[None]]
 
 
+class _Queues:
+    """What waits to be written to all sockets of this process."""
+
+    total_bytes = 0
+
+
 class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no types
     """One socket. Commands run in order; a task of its own writes, so a slow client stalls nobody.
 
@@ -104,6 +110,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
 
     def disconnected(self) -> None:
         self._is_closing = True
+        self._count_queued(-self._queued_bytes)
         self._leave_all()
         if self._connection is not None:
             metrics.websocket_connections.dec()
@@ -131,7 +138,8 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
         self._is_closing = True
         if self._writer is not None:
             self._writer.cancel()
-        self._out, self._lost, self._queued_bytes = [], [], 0
+        self._out, self._lost = [], []
+        self._count_queued(-self._queued_bytes)
         self._leave_all()
         self._make_room()
         self._writer = asyncio.create_task(self._hang_up(code, reason), name="socket")
@@ -419,7 +427,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 self._end(TOO_SLOW, "too_slow")
             return
         self._out += texts
-        self._queued_bytes += size
+        self._count_queued(size)
         self._write_soon()
 
     def lost(self, session_id: str) -> None:
@@ -438,8 +446,15 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
 
     def _is_full_with(self, size: int) -> bool:
         """One that is alone in the queue may be of any length: it has to be sent sometime."""
-        bound = settings.SOCKET_QUEUE_BYTES + self._snapshot_bytes
-        return self._queued_bytes > 0 and self._queued_bytes + size > bound
+        if not self._queued_bytes:
+            return False
+        if _Queues.total_bytes + size > settings.SOCKET_QUEUES_BYTES:
+            return True  # whoever is behind just now makes room
+        return self._queued_bytes + size > settings.SOCKET_QUEUE_BYTES + self._snapshot_bytes
+
+    def _count_queued(self, size: int) -> None:
+        self._queued_bytes += size
+        _Queues.total_bytes += size
 
     def _push(self, text: str) -> None:
         if self._is_closing:
@@ -449,7 +464,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
             self._end(TOO_SLOW, "too_slow")
             return
         self._out.append(text)
-        self._queued_bytes += size
+        self._count_queued(size)
         self._write_soon()
 
     async def _say(self, text: str) -> None:
@@ -488,7 +503,7 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
                 while texts:
                     text = texts.pop()
                     await self.base_send({"type": "websocket.send", "text": text})
-                    self._queued_bytes -= getsizeof(text)
+                    self._count_queued(-getsizeof(text))
                     if self._room is not None and self._queued_bytes <= settings.SOCKET_QUEUE_BYTES // 2:
                         self._make_room()
                 while self._lost:

@@ -12,6 +12,7 @@ import pytest
 from config import protocols
 from copilot import api_keys
 from copilot.connections import REGISTRY, network_of
+from copilot.consumers import _Queues
 from copilot.events import TextExtended
 from copilot.live import connection_counts, keys, stream, tail
 from copilot.live.client import blocking
@@ -88,6 +89,28 @@ def test_an_unread_socket_is_closed_with_a_code_and_resumed_by_its_cursor(opened
     published = [entry.cursor for entry in stream.recent(str(session.pk), count=1_000)][10:]
     assert len(rest) > 0
     assert cursors + [event["cursor"] for event in rest] == published
+
+
+def test_all_sockets_of_a_process_have_one_bound_together(opened, session, settings):
+    """Who is behind when it is reached makes room for the others."""
+    settings.SOCKET_QUEUES_BYTES = MEGABYTE
+    settings.SOCKET_QUEUE_BYTES = 64 * MEGABYTE
+    publish_much(session, 1)
+    behind, reading = opened(buffer=SMALL_BUFFER), opened()
+    for socket in (behind, reading):
+        socket.command("session.subscribe", ref=1, session_id=str(session.pk))
+        socket.next("ack")
+    while len(tail.TAIL._sessions[str(session.pk)]) == 2:
+        publish_much(session, 1)
+        for _ in range(10):
+            reading.next("text.extended")
+    assert behind.closed().code == 4009
+    reading.command("ping", ref=2)
+    assert reading.next("ack")["ref"] == 2
+    behind.close()
+    reading.close()
+    until(lambda: not REGISTRY._held)
+    assert _Queues.total_bytes == 0
 
 
 def test_answers_that_nobody_reads_keep_further_commands_waiting(opened, ada, session, settings):
@@ -199,6 +222,15 @@ def test_headers_that_do_not_come_are_not_waited_for(site, monkeypatch):
     line = connect(site)
     line.sendall(b"GET / HTTP/1.1\r\nHost: ")
     assert is_cut(line)
+
+
+def test_a_crowd_that_sends_nothing_is_thinned_out(site, monkeypatch):
+    monkeypatch.setattr(protocols, "WAITING_PER_ADDRESS", 5)
+    lines = [connect(site) for _ in range(12)]
+    for line in lines:
+        line.settimeout(0.05)
+    until(lambda: sum(map(is_cut, lines)) >= 7)
+    assert sum(not is_cut(line) for line in lines) == 5
 
 
 def test_requests_in_advance_are_bounded(site):
