@@ -7,6 +7,7 @@ tell, and is replaced when its secret is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from django.conf import settings
 from django.utils.crypto import constant_time_compare, salted_hmac
@@ -36,6 +37,7 @@ def is_current(salt: str, stored: str, pepper: str) -> bool:
     return stored.startswith(_name(salt, pepper))
 
 
+@cache
 def _name(salt: str, pepper: str) -> str:
     return f"k{_digest(salt, 'which pepper', pepper)[:7]}"
 
