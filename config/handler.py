@@ -7,15 +7,16 @@ around the view.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import IO, Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.asgi import ASGIHandler, ASGIRequest
 from django.core.handlers.base import BaseHandler
 from django.core.handlers.exception import convert_exception_to_response
 from django.core.signals import request_started
 from django.db import close_old_connections, reset_queries
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseBadRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, resolve
 
@@ -32,6 +33,15 @@ class OneCrossing(ASGIHandler):
         # They would cross to a thread before each request; `threads.Lane` looks at the connection where it is used.
         for receiver in (reset_queries, close_old_connections):
             request_started.disconnect(receiver)
+
+    def create_request(
+        self, scope: Mapping[str, Any], body_file: IO[bytes]
+    ) -> tuple[ASGIRequest, None] | tuple[None, HttpResponseBase]:
+        """Refuse a Content-Type that Django cannot read; it answers such requests with a server error."""
+        try:
+            return super().create_request(scope, body_file)
+        except ValueError:
+            return None, HttpResponseBadRequest("400 Bad Request: the Content-Type cannot be read.")
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
         if _waits(request):

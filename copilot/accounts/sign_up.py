@@ -16,9 +16,10 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.models import User
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
@@ -91,6 +92,13 @@ class SignUpForm(SignupForm):  # type: ignore[misc]  # allauth ships no types
 
 class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
     """Hold sign-ups by an account elsewhere to the same policy."""
+
+    def get_app(self, request: HttpRequest, provider: str, client_id: str | None = None) -> object:
+        """Find nothing at the addresses of a provider that is not set up; allauth lets the error through as a 500."""
+        try:
+            return super().get_app(request, provider, client_id=client_id)
+        except ObjectDoesNotExist as problem:
+            raise Http404 from problem
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
         if not is_open(request):

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from linking.platforms.lengths import last_cut
 
 Measure = Callable[[str], int]  # of a part as it would be sent, after escaping
-_FENCE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)
+_FENCE = re.compile(r"^ {0,3}(`{3,16}+(?!`)|~{3,16}+(?!~))[ \t]*+([^\n`]*+)$", re.MULTILINE)
+_LONGEST_INFO = (
+    40  # characters; an opening line stands in every part of its block, and must leave room for it
+)
 _PAUSES = (
     re.compile(r"\n[ \t]*\n+"),
     re.compile(r"\n"),
@@ -68,13 +71,14 @@ class Growing:
         if not text.startswith(self._text):
             self._forget()  # it was taken back
         parts, start, fence = list(self._settled), len(self._text), self._fence
+        settled, end = len(parts), start
         while start < len(text):
             part, fence = _next_part(text, start, fence, self._measure, self._limit)
             parts.append(part)
             if start + self._limit < len(text):  # it ends before all that may still come
-                self._settled, self._fence = list(parts), fence
-                self._text += part.text
+                settled, end, self._fence = len(parts), start + len(part.text), fence
             start += len(part.text)
+        self._settled, self._text = parts[:settled], text[:end]
         return parts
 
 
@@ -131,7 +135,7 @@ def _fence_after(piece: str, fence: _Fence | None) -> _Fence | None:
     for found in _FENCE.finditer(piece):
         mark, info = found[1], found[2].strip()
         if fence is None:
-            fence = _Fence(mark, f"{mark}{info}")
+            fence = _Fence(mark, f"{mark}{info[:_LONGEST_INFO]}")
         elif not info and mark[0] == fence.mark[0] and len(mark) >= len(fence.mark):
             fence = None
     return fence
