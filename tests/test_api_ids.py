@@ -12,7 +12,7 @@ from copilot.workspace import files
 from tests import make
 from tests.rest import JSON, NOBODYS, NOT_FOUND, V1, program
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.attack]
 
 PLACES = [
     ("GET", "sessions/{session}"),

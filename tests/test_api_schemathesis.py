@@ -27,6 +27,8 @@ from tests import make
 from tests.rest import V1
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.attack
+
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 # Streams have tests of their own over ASGI; Stripe's door is 503 without a key (B19.1), and with one all others ask Stripe.
 ELSEWHERE = rf"{V1}/(sessions/.*/stream|turns/.*/wait|billing/stripe/webhook)$"

@@ -21,6 +21,8 @@ from tests.engine import model_fixture as model_fixture
 from tests.engine import rig_fixture as rig_fixture
 from tests.test_net import Names, serving
 
+pytestmark = pytest.mark.attack
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from copilot.tools.mcp_schemas import Unchecked, misfits
 
+pytestmark = pytest.mark.attack
+
 NESTED = {
     "type": "object",
     "properties": {
