@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from sys import intern
 from typing import Any, Literal, TypeVar
 from uuid import UUID
@@ -27,6 +26,7 @@ from django.db import DatabaseError
 from django.db import connection as database
 from django.http.response import HttpResponseBase
 
+from config.core.client_address import public_network_of
 from copilot.bridge import in_thread
 from copilot.errors import TooMany
 from copilot.live import keys
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 1.0
 FLUSH_SECONDS = 0.02
 RETRY_AFTER_SECONDS = 30
+UNLIMITED = 2**31
 Kind = Literal["sockets", "streams"]
 
 
@@ -159,9 +160,11 @@ class Connection:
 def open_connection(kind: Kind, credential: Credential, address: str) -> Connection:
     """Count a connection of an account; refused when the account or the address has as many as it may have."""
     who = intern(keys.connections(kind, f"user:{credential.user_id}"))
-    where = intern(keys.connections("address", network_of(address)))
+    network = public_network_of(address)
+    where = intern(keys.connections("address", network or "private"))
+    address_limit = settings.CONNECTIONS_PER_ADDRESS if network is not None else UNLIMITED
     limit = settings.SOCKETS_PER_ACCOUNT if kind == "sockets" else settings.STREAMS_PER_ACCOUNT
-    full = COUNTS.open(who, where, account_limit=limit, address_limit=settings.CONNECTIONS_PER_ADDRESS)
+    full = COUNTS.open(who, where, account_limit=limit, address_limit=address_limit)
     if full is not None:
         whose = "your account" if full == ACCOUNT else "your network address"
         what = "connections" if kind == "sockets" else "streams"
@@ -171,17 +174,6 @@ def open_connection(kind: Kind, credential: Credential, address: str) -> Connect
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )
     return Connection(credential, who, where)
-
-
-def network_of(address: str) -> str:
-    """An IPv4 address, or the /64 that one IPv6 customer has."""
-    try:
-        known = ip_address(address)
-    except ValueError:
-        return "unknown"
-    if known.version == 6:
-        known = known.ipv4_mapped or known
-    return str(known) if known.version == 4 else ":".join(known.exploded.split(":")[:4])
 
 
 class Registry:

@@ -27,20 +27,27 @@ def bound_address(address: str) -> Iterator[None]:
         _address.reset(token)
 
 
-def hash_client_address() -> int | None:
-    """Return a keyed hash of the client's network, to count by without storing who it was.
+def public_network_of(address: str) -> str | None:
+    """Return the network that an address is counted under: itself, or the /64 that one subscriber of IPv6 has.
 
-    None without an address, and for private ones: behind an unannounced proxy, or in an office's own network, everybody
-    has the same. Of IPv6 the network counts, because one subscriber has 2**64 addresses.
+    None for text that is no address, and for private ones: behind an unannounced proxy, or in an office's own network,
+    everybody has the same.
     """
     try:
-        address = ipaddress.ip_address(_address.get())
+        known = ipaddress.ip_address(address)
     except ValueError:
         return None
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address
-    if not address.is_global:
+    if isinstance(known, ipaddress.IPv6Address):
+        known = known.ipv4_mapped or known
+    if not known.is_global:
         return None
-    network = ipaddress.ip_network((address, 64 if address.version == 6 else 32), strict=False)
+    return str(ipaddress.ip_network((known, 64 if known.version == 6 else 32), strict=False))
+
+
+def hash_client_address() -> int | None:
+    """Return a keyed hash of the client's public network, to count by without storing who it was."""
+    network = public_network_of(_address.get())
+    if network is None:
+        return None
     digest = hmac.digest(settings.SECRET_KEY.encode(), f"client-address:{network}".encode(), hashlib.sha256)
     return int.from_bytes(digest[:8], "big", signed=True)

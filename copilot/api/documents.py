@@ -16,6 +16,7 @@ from django.utils.cache import get_conditional_response
 from django.utils.decorators import method_decorator
 from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiJsonRenderer2, OpenApiYamlRenderer
 from drf_spectacular.settings import patched_settings, spectacular_settings
+from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.renderers import BaseRenderer, TemplateHTMLRenderer
 from rest_framework.request import Request
@@ -59,8 +60,9 @@ class DocumentView(Plain, SpectacularAPIView):
     _made: ClassVar[dict[str, Document]] = {}  # by the media type of its renderer
     _making: ClassVar[threading.Lock] = threading.Lock()
 
+    @extend_schema(exclude=True)  # the document does not describe itself
     def get(self, request: Request, *args: object, **kwargs: object) -> HttpResponseBase:
-        """The same for everybody: no parameter of the request changes it."""
+        """Answer the same to everybody: no parameter of the request changes it."""
         renderer = request.accepted_renderer
         document = self._document(renderer)
         response = HttpResponse(document.content, content_type=str(renderer.media_type))
