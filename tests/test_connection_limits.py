@@ -146,13 +146,15 @@ def test_a_stream_that_nobody_reads_is_cut_off(site, ada, session, settings, mon
     path = f"/api/v1/sessions/{session.pk}/stream"
     line.sendall(f"GET {path} HTTP/1.1\r\nHost: testserver\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
     until(lambda: tail.TAIL._sessions.get(str(session.pk)))
-    [subscription] = tail.TAIL._sessions[str(session.pk)]
-    for _ in range(60):  # the kernel takes some megabytes first
-        publish_much(session, 1)
-        assert subscription.listener._bytes <= 400 * KILOBYTE
-        if not REGISTRY._held:
-            break
-    until(lambda: not REGISTRY._held and str(session.pk) not in tail.TAIL._sessions)
+
+    def is_cut_off() -> bool:
+        """The kernel takes some megabytes first."""
+        publish_100_kilobytes(session)
+        followers = tuple(tail.TAIL._sessions.get(str(session.pk), ()))
+        assert all(follower.listener._bytes <= 400 * KILOBYTE for follower in followers)
+        return not REGISTRY._held and not followers
+
+    until(is_cut_off)
     line.close()
 
 
