@@ -65,7 +65,9 @@ def _start_worker(sender: object = None, **_: object) -> None:
     try:
         _start_parts(sender)
     except Exception:
-        log.critical("worker_start_failed: leaving, to be started anew", exc_info=True)
+        log.critical(
+            "worker_start_failed: exiting so that the supervisor restarts this worker", exc_info=True
+        )
         raise SystemExit(1) from None
 
 

@@ -29,7 +29,7 @@ class Scheduler(DatabaseScheduler):  # type: ignore[misc]  # the library is not 
         super().setup_schedule()
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """One that reaches a broker nobody else misses leaves, to be started anew."""
+        """Exit if this process cannot reach a broker that answers others; its supervisor restarts it."""
         seconds: float = super().tick(*args, **kwargs)
         if self._is_silent() and consumer_health.broker_answers(self.app):
             log.critical(

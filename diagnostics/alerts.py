@@ -1,6 +1,6 @@
 """Tell people who do not look at a page: critical findings by mail and webhook, once an hour each and once when over (D12).
 
-While nothing critical is found, HEARTBEAT_URL is called once a minute: whoever watches it from outside learns by its
+While nothing critical is found, HEARTBEAT_URL is called once a minute: an outside monitor learns by its
 silence what nobody here is left to tell.
 """
 

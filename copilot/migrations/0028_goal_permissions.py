@@ -13,7 +13,9 @@ class Migration(migrations.Migration):
             model_name="session",
             name="goal_permissions",
             field=models.JSONField(
-                blank=True, help_text="Of whoever set the goal: going on by itself may do no more.", null=True
+                blank=True,
+                help_text="Permissions of the person or key that set the goal; continuing it may do no more.",
+                null=True,
             ),
         )
     ]

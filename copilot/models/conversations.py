@@ -90,7 +90,9 @@ class Session(models.Model):
     goal_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
     goal_continuations = models.PositiveSmallIntegerField(default=0, db_default=0)
     goal_permissions: models.JSONField[PermissionsJSON | None, PermissionsJSON | None] = models.JSONField(
-        null=True, blank=True, help_text="Of whoever set the goal: going on by itself may do no more."
+        null=True,
+        blank=True,
+        help_text="Permissions of the person or key that set the goal; continuing it may do no more.",
     )
 
     context = models.JSONField(

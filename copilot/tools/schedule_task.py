@@ -93,5 +93,5 @@ TOOL = Tool(
     schedules=True,
     approval="manual_only",
     pins=_pins,
-    guard=guard_act("Allow this task to run by the clock?"),
+    guard=guard_act("Allow this scheduled task?"),
 )

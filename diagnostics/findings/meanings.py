@@ -14,7 +14,7 @@ MEANINGS: Mapping[str, str] = {
     "no_workers": "No process of the queue `turns` shows a sign of life, so nobody gets an answer.",
     "deaf_workers": "Their processes run and their beat is fresh, but no message reaches them: turns wait for other workers, or for nobody.",
     "queue_silent": "The scheduler sends to it every few seconds, and nothing has been done for a while: its worker is stopped, stuck or deaf.",
-    "task_backlog": "They are sent faster than they are done. What is sent by the clock expires; what people wait for comes late.",
+    "task_backlog": "They are sent faster than they are done. Scheduled jobs expire; what people wait for comes late.",
     "queue_growing": "More turns arrive than workers finish, for five minutes in a row.",
     "failure_spike": "Usually a provider in trouble, a key that was revoked, or a release that broke something.",
     "slow_start": "People wait that long before the first word, because all workers are busy.",

@@ -133,7 +133,7 @@ def _deaf_workers(snapshot: Snapshot) -> Finding | None:
         title="Workers that live and take no turns",
         numbers={"workers": len(deaf)},
         ids=tuple(deaf[:MOST_IDS]),
-        suggested_action="They leave and are started anew within a minute; if they stay, restart them.",
+        suggested_action="They exit and are restarted within a minute. If they stay, restart them yourself.",
     )
 
 

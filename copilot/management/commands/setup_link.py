@@ -9,7 +9,7 @@ from copilot.errors import Refused
 
 
 class Command(BaseCommand):
-    help = "Print a one-time link: whoever signs up by it becomes the first administrator."
+    help = "Print a one-time sign-up link for the first administrator."
 
     def handle(self, *args: object, **options: object) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Seal every stored secret anew under the current SECRET_KEY, and tell what still needs a former one."""
+"""Re-encrypt every stored secret under the current SECRET_KEY, and report what still needs a former one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tally:
     unreadable: int = 0
 
     def __str__(self) -> str:
-        return f"{self.changed} sealed anew, {self.current} were current, {self.unreadable} cannot be read"
+        return f"{self.changed} re-encrypted, {self.current} were current, {self.unreadable} cannot be read"
 
 
 class Command(BaseCommand):
@@ -62,7 +62,7 @@ class Command(BaseCommand):
             tally = _rotate(table, write=not check)
             left += tally.changed if check else 0
             unreadable += tally.unreadable
-            told = str(tally).replace("sealed anew", "need a former key") if check else str(tally)
+            told = str(tally).replace("re-encrypted", "need a former key") if check else str(tally)
             self.stdout.write(f"{table.what}: {told}.")
         for what, old in (
             ("API keys", api_keys.count_old_hashes()),
@@ -70,7 +70,7 @@ class Command(BaseCommand):
         ):
             left += old
             self.stdout.write(
-                f"{what}: {old} not used since SECRET_KEY changed; each is hashed anew at its next use."
+                f"{what}: {old} not used since SECRET_KEY changed; each is rehashed at its next use."
             )
         self.stdout.write(_advice(left, unreadable))
         if unreadable or (check and left):
@@ -81,7 +81,7 @@ def _advice(left: int, unreadable: int) -> str:
     if unreadable:
         return (
             "What cannot be read was sealed under a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS: "
-            "add that key and run this again, or enter those secrets anew."
+            "add that key and run this again, or enter those secrets again."
         )
     if left:
         return "SECRET_KEY_FALLBACKS is still needed; without it the keys counted above stop working."
