@@ -464,6 +464,7 @@ def test_a_price_is_looked_up_before_it_is_believed(shop):
             "stripe_price_id": price,
             "monthly_cents": 1,
             "trial_days": 0,
+            "turns_at_once": 10,
             "selectable": "on",
             "reason": "A new price",
         }

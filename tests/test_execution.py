@@ -23,7 +23,7 @@ from copilot.permissions import UNRESTRICTED
 from copilot.providers.base import ImagePart, ToolCall
 from copilot.redaction import register
 from copilot.tools import execution, read_tool_result, registry, results
-from copilot.tools.base import Arguments, CallOutcome, Invocation, Tool, ToolFailed, ToolOutput
+from copilot.tools.base import AnyTool, Arguments, CallOutcome, Invocation, Tool, ToolFailed, ToolOutput
 from copilot.workspace import outputs
 from tests import make
 from tests.test_commits import in_own_connection
@@ -212,6 +212,32 @@ async def test_at_most_eight_calls_run_at_once_and_all_finish(offer: Callable[..
     outcomes = await run(*(call("count", f"c{number}") for number in range(16)))
     assert most == 8
     assert all(outcome.success for outcome in outcomes)
+
+
+async def test_a_slow_look_at_an_approval_does_not_change_the_order_of_exclusive_calls(
+    offer: Callable[..., None],
+) -> None:
+    """A9.3: the call is looked at when its place is free, so what it means is known right before it runs"""
+    happened: list[str] = []
+
+    async def note(arguments: Anything, invocation: Invocation) -> ToolOutput:
+        happened.append(f"ran {arguments.text}")
+        return ToolOutput(value="done")
+
+    async def look(asked: ToolCall, tool: AnyTool) -> ToolCall | str:
+        text = str((asked.arguments or {})["text"])
+        for _ in range(5 if text == "first" else 0):
+            await asyncio.sleep(0)
+        happened.append(f"looked at {text}")
+        return asked
+
+    offer(note=tool("note", note, exclusive=True))
+    calls = (call("note", text="first"), call("note", text="second"))
+    async with aclosing(
+        execution.run_group(calls, context=CONTEXT, emit=lambda event: None, checking=look)
+    ) as group:
+        assert [outcome.success async for outcome in group] == [True, True]
+    assert happened == ["looked at first", "ran first", "looked at second", "ran second"]
 
 
 async def test_exclusive_tools_run_one_by_one_in_call_order(offer: Callable[..., None]) -> None:

@@ -241,7 +241,9 @@ def remember_device(get_response: Any) -> Any:
 
 
 def _is_due(request: HttpRequest, response: HttpResponseBase) -> bool:
-    """Pages alone, of people whose session was read anyway: nothing is looked up for this."""
+    """Only for whole pages, not for what stands in their frames, of people whose session was read anyway."""
+    if request.headers.get("Sec-Fetch-Dest", "document") != "document":
+        return False
     user = getattr(request, "_cached_user", None) or getattr(request, "_acached_user", None)
     if user is None or not user.is_authenticated or response.status_code != 200:
         return False

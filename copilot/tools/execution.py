@@ -100,17 +100,18 @@ class _Group:
         self._asking = False  # a question of this group is on its way to a person (A12.1)
 
     async def run(self, call: ToolCall) -> CallOutcome:
-        tool = self._offered.get(call.tool)
-        checked = await self._checking(call, tool) if tool is not None else call
-        prepared = results.failure(checked) if isinstance(checked, str) else self._prepare(checked)
-        if isinstance(prepared, _Prepared) and prepared.tool.approval == "manual_only":
-            prepared = await self._with_a_word(call, prepared)
+        prepared = self._prepare(
+            call
+        )  # nothing is awaited before the places are asked for: they are given in call order
         if isinstance(prepared, results.Result):
             return await self._conclude(call, prepared, duration_ms=0)
         async with contextlib.AsyncExitStack() as turn:
             if prepared.tool.exclusive:
                 await turn.enter_async_context(self._exclusive)
             await turn.enter_async_context(self._places)
+            prepared = await self._check_approval(call, prepared)
+            if isinstance(prepared, results.Result):
+                return await self._conclude(call, prepared, duration_ms=0)
             await self._starting(call.call_id)
             self._send(ToolStateChanged(call_id=call.call_id, state="running"))
             started = time.monotonic()
@@ -120,30 +121,25 @@ class _Group:
             duration_ms = round((time.monotonic() - started) * 1000)
         return await self._conclude(call, result, duration_ms=duration_ms)
 
-    async def _with_a_word(self, call: ToolCall, prepared: _Prepared) -> _Prepared | results.Result:
-        """The last door of what only a person may allow: whoever let the call in, without a yes it stays out."""
-        if await retried(partial(queries.was_approved, UUID(self._context.turn_id)), call.call_id):
-            return prepared
-        return results.failure("Not executed: a person has to approve this call, and nobody has.")
+    async def _check_approval(self, call: ToolCall, prepared: _Prepared) -> _Prepared | results.Result:
+        """Look right before a call runs whether it is what a person approved, and, where only a person may allow it, that one did."""
+        checked = await self._checking(call, prepared.tool)
+        if isinstance(checked, str):
+            return results.failure(checked)
+        if prepared.tool.approval == "manual_only" and not await retried(
+            partial(queries.was_approved, UUID(self._context.turn_id)), call.call_id
+        ):
+            return results.failure("Not executed: a person has to approve this call, and nobody has.")
+        return prepared if checked is call else _bind(prepared.tool, checked)
 
     def _prepare(self, call: ToolCall) -> _Prepared | results.Result:
-        """The tool with validated arguments, or why the call cannot run. Hidden tools are unknown ones (A8.5)."""
+        """The tool with validated arguments, or why the call cannot run. Hidden tools are unknown ones."""
         tool = self._offered.get(call.tool)
         if tool is None:
             return results.failure(answers.unknown_tool(call.tool, self._offered))
-        if call.arguments is None:
-            return results.failure(answers.MALFORMED)
-        try:
-            prepared = _Prepared(tool, tool.bind(call.arguments))
-        except ValidationError as problem:
-            short = answers.invalid_arguments(problem)
-            return results.Result(
-                text=results.problems(problem),
-                short=short,
-                abridged=problem.error_count() > answers.PROBLEMS_NAMED or short.endswith("…"),
-                success=False,
-                user_text=True,
-            )
+        prepared = _bind(tool, call)
+        if isinstance(prepared, results.Result):
+            return prepared
         if tool.interactive and self._asking:
             return results.failure(
                 "Not executed: one question at a time. Ask again after the first is answered."
@@ -207,6 +203,23 @@ class _Group:
 class _Prepared:
     tool: AnyTool
     bound: Bound
+
+
+def _bind(tool: AnyTool, call: ToolCall) -> _Prepared | results.Result:
+    """The tool with validated arguments, or what is wrong with them."""
+    if call.arguments is None:
+        return results.failure(answers.MALFORMED)
+    try:
+        return _Prepared(tool, tool.bind(call.arguments))
+    except ValidationError as problem:
+        short = answers.invalid_arguments(problem)
+        return results.Result(
+            text=results.problems(problem),
+            short=short,
+            abridged=problem.error_count() > answers.PROBLEMS_NAMED or short.endswith("…"),
+            success=False,
+            user_text=True,
+        )
 
 
 async def _awaited(bound: Bound, invocation: Invocation) -> ToolOutput:

@@ -246,7 +246,7 @@ def test_an_agent_is_made_edited_and_its_builder_opened(ada: Visitor) -> None:
     """A27, W3."""
     page = ada.log_in()
     page.goto(ada.site.url + "/agents/new/")
-    page.get_by_label("Name").fill("Planner")
+    page.get_by_label("Name", exact=True).fill("Planner")
     page.get_by_label("Instructions").fill("Plan a trip.")
     page.get_by_role("button", name="Make agent").click()
     expect(page.get_by_role("heading", level=2, name="Version 1")).to_be_visible()
