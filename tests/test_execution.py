@@ -217,7 +217,7 @@ async def test_at_most_eight_calls_run_at_once_and_all_finish(offer: Callable[..
 async def test_a_slow_look_at_an_approval_does_not_change_the_order_of_exclusive_calls(
     offer: Callable[..., None],
 ) -> None:
-    """A9.3: the call is looked at when its place is free, so what it means is known right before it runs"""
+    """A9.2: the call is looked at when its place is free, so what it means is known right before it runs"""
     happened: list[str] = []
 
     async def note(arguments: Anything, invocation: Invocation) -> ToolOutput:
