@@ -90,16 +90,21 @@ def _room(monkeypatch) -> None:
     make_room(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def _fresh_places(fakes) -> None:
+    """The servers serve all tests here, and one of them has places closed."""
+    for fake in fakes.values():
+        fake.messages.clear()
+        fake.failures.clear()
+        fake.refused.clear()
+        for closed in ("blocked", "forbidden", "shut"):
+            getattr(fake, closed, set()).clear()
+
+
 @pytest.fixture(params=PLATFORMS)
 async def stage(request, fakes) -> AsyncIterator[Stage]:
     fake = fakes.get(request.param)
     world = World()
-    if fake is not None:
-        fake.messages.clear()
-        fake.failures.clear()
-        fake.refused.clear()
-        for shut in ("blocked", "forbidden", "shut"):
-            getattr(fake, shut, set()).clear()
     adapter = build(request.param, fake, world)
     yield Stage(adapter, fake, world, Address(scope="dm", container_id=PLACE[request.param]))
     await adapter.aclose()
