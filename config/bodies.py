@@ -33,7 +33,7 @@ IMPORTS = ("/api/v1/sessions/import", "/settings/account/import")
 SIGNED = ("/hooks/", "/api/v1/billing/stripe/webhook", "/api/bot/v1/")
 KILOBYTE, MEGABYTE = 2**10, 2**20
 FORM_BYTES = MEGABYTE  # what a form puts around a file
-SHORT_BYTES = 64 * KILOBYTE  # what a stranger may send: forms and messages of a usual length
+SHORT_BYTES = 64 * KILOBYTE  # without credentials: enough for forms and messages of a usual length
 SIGNED_BYTES = MEGABYTE
 
 GRACE_SECONDS = 20.0  # for a body of any length to begin; from then on it has to keep its pace

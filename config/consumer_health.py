@@ -2,7 +2,7 @@
 
 A timer of the worker proves nothing: its loop may turn while no message ever arrives. Proof is an exchange with the
 broker (an idle consumer asks Redis every second and gets an answer) or a task at work. A worker that hears nothing
-although the broker answers everybody else leaves, and its supervisor starts it anew.
+although the broker answers everybody else exits, and its supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class ConsumerWatch(threading.Thread):
         return loop_turns and bool(working)  # full: with nothing at work no place would ever become free
 
     def _note_long_jobs(self) -> None:
-        """Say which jobs by the clock are still at work here, so that the scheduler does not send them again meanwhile."""
+        """Report which scheduled jobs this worker is still doing, so that the scheduler does not send them again."""
         from copilot import workers
 
         state: Any = import_module("celery.worker.state")

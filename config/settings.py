@@ -524,7 +524,7 @@ APPROVAL_ANNOUNCE_SECONDS = env.seconds(
     "APPROVAL_ANNOUNCE_SECONDS", 300, least=0
 )  # then whom it waits for is called elsewhere; 0: never
 APPROVAL_SECONDS = env.seconds("APPROVAL_SECONDS", 7 * 24 * 3600, least=1)  # then nobody decides any more
-WEB_FETCH_ALLOWED_HOSTS = env.words("WEB_FETCH_ALLOWED_HOSTS", [])  # fetched unasked whatever was read before
+WEB_FETCH_ALLOWED_HOSTS = env.words("WEB_FETCH_ALLOWED_HOSTS", [])  # fetched without asking
 WEB_FETCH_PORTS = env.integers("WEB_FETCH_PORTS", [80, 443], least=1)
 SANDBOX_PROGRAM = env.text("SANDBOX_PROGRAM", "bwrap")  # empty: no tool runs programs
 SANDBOX_UID = env.integer("SANDBOX_UID", 0, most=2**32 - 2)  # what root runs programs as; 0: nobody

@@ -13,7 +13,7 @@ HOLD_MICRODOLLARS = 50_000
 # Other apps ask for a user's cap inside their own statements, so that claiming a turn costs no extra round trip.
 _FUNCTION = """
 CREATE OR REPLACE FUNCTION billing_turns_at_once(payer integer) RETURNS integer LANGUAGE plpgsql STABLE AS $$
-BEGIN  -- not in SQL: those are planned anew at every call
+BEGIN  -- not in SQL: those are planned again at every call
     RETURN COALESCE((
         SELECT policy.turns_at_once FROM billing_tierpolicy AS policy
         WHERE policy.tier = COALESCE((SELECT account.tier FROM billing_account AS account

@@ -31,7 +31,7 @@ STAFF_RIGHTS: Mapping[StaffAct, tuple[str, ...]] = {
     "limits.reset": (VIEW, RESET_USAGE),
 }
 
-LOGIN_LIFE = timedelta(hours=12)  # of whoever changes something
+LOGIN_LIFE = timedelta(hours=12)  # how old a login may be for a change
 
 
 def can_perform(user: User | AnonymousUser, act: StaffAct) -> bool:
