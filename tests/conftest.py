@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -76,7 +77,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _refuse_coroutines_in_a_rolled_back_transaction(items)
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def _refuse_coroutines_in_a_rolled_back_transaction(items: list[pytest.Item]) -> None:
+    """A coroutine's queries run in another thread, on another connection: its rows would stay for the next test."""
+    for item in items:
+        mark = item.get_closest_marker("django_db")
+        if mark and not mark.kwargs.get("transaction") and inspect.iscoroutinefunction(getattr(item, "obj", None)):
+            raise pytest.UsageError(f"{item.nodeid} is a coroutine: mark it django_db(transaction=True)")
 
 
 def pytest_collection_finish() -> None:

@@ -14,7 +14,7 @@ from pytest_django import DjangoDbBlocker
 
 from copilot import api_keys
 from copilot.api.authentication import AsksScopes
-from tests import make
+from tests import cleaning, make
 from tests.rest import NOBODYS, program
 
 READS, WRITES = ("get",), ("post", "put", "patch", "delete")
@@ -120,6 +120,7 @@ def keys_fixture(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> I
             for lacking in api_keys.SCOPES
         }
         user.delete()
+        cleaning.delete_audit_events()
 
 
 @pytest.mark.attack

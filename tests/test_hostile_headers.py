@@ -178,6 +178,7 @@ def test_no_text_makes_the_parser_of_addresses_raise(text):
     assert isinstance(host_and_port(text), str)
 
 
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     "kind", ["text/plain; charset*=x''%", "a/b; c*='", "multipart/form-data; boundary*=nope''a", "\xff"]
 )

@@ -213,6 +213,7 @@ def test_a_reset_needs_a_login_of_today_and_leaves_a_trail():
     assert (event.actor, event.target_id, event.reason) == ("judy", str(ada.pk), "an outage")
 
 
+@pytest.mark.django_db(transaction=True)
 async def test_details_of_readiness_need_the_right_to_see_diagnostics(async_client: AsyncClient):
     nobody, viewer = await sync_to_async(staff)("ivan"), await sync_to_async(staff)("judy", "view")
     await async_client.aforce_login(nobody)
