@@ -7,6 +7,8 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from email.utils import parseaddr
+from ipaddress import ip_network
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -30,6 +32,139 @@ _DRIVER_NUMBERS = frozenset(
         "keepalives_count",
         "tcp_user_timeout",
     }
+)
+# Codes of ISO 4217 whose smallest unit is a hundredth: amounts are kept and charged in cents.
+_CURRENCIES = frozenset(
+    [
+        "aed",
+        "afn",
+        "all",
+        "amd",
+        "ang",
+        "aoa",
+        "ars",
+        "aud",
+        "awg",
+        "azn",
+        "bam",
+        "bbd",
+        "bdt",
+        "bgn",
+        "bmd",
+        "bnd",
+        "bob",
+        "brl",
+        "bsd",
+        "btn",
+        "bwp",
+        "byn",
+        "bzd",
+        "cad",
+        "cdf",
+        "chf",
+        "cny",
+        "cop",
+        "crc",
+        "cup",
+        "cve",
+        "czk",
+        "dkk",
+        "dop",
+        "dzd",
+        "egp",
+        "ern",
+        "etb",
+        "eur",
+        "fjd",
+        "fkp",
+        "gbp",
+        "gel",
+        "ghs",
+        "gip",
+        "gmd",
+        "gtq",
+        "gyd",
+        "hkd",
+        "hnl",
+        "htg",
+        "huf",
+        "idr",
+        "ils",
+        "inr",
+        "irr",
+        "jmd",
+        "kes",
+        "kgs",
+        "khr",
+        "kpw",
+        "kyd",
+        "kzt",
+        "lak",
+        "lbp",
+        "lkr",
+        "lrd",
+        "lsl",
+        "mad",
+        "mdl",
+        "mkd",
+        "mmk",
+        "mop",
+        "mur",
+        "mvr",
+        "mwk",
+        "mxn",
+        "myr",
+        "mzn",
+        "nad",
+        "ngn",
+        "nio",
+        "nok",
+        "npr",
+        "nzd",
+        "pab",
+        "pen",
+        "pgk",
+        "php",
+        "pkr",
+        "pln",
+        "qar",
+        "ron",
+        "rsd",
+        "rub",
+        "sar",
+        "sbd",
+        "scr",
+        "sdg",
+        "sek",
+        "sgd",
+        "shp",
+        "sle",
+        "sos",
+        "srd",
+        "ssp",
+        "stn",
+        "svc",
+        "syp",
+        "szl",
+        "thb",
+        "tjs",
+        "tmt",
+        "top",
+        "try",
+        "ttd",
+        "twd",
+        "tzs",
+        "uah",
+        "usd",
+        "uyu",
+        "uzs",
+        "ves",
+        "wst",
+        "xcd",
+        "yer",
+        "zar",
+        "zmw",
+    ]
 )
 _UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
@@ -179,6 +314,40 @@ def commands(name: str) -> list[tuple[str, ...]]:
     return found
 
 
+def proxies(name: str, default: str) -> str:
+    """Read the addresses and networks of proxies, or `*` for every peer."""
+    given = words(name, [default])
+    for one in given if given != ["*"] else ():
+        try:
+            ip_network(one)
+        except ValueError:
+            raise ImproperlyConfigured(
+                f"{name} must list IP addresses or networks such as 10.0.0.5 or 10.0.0.0/8, or be * alone, not {one!r}"
+            ) from None
+    return ",".join(given)
+
+
+def currency(name: str, default: str) -> str:
+    value = (text(name).strip() or default).lower()
+    if value not in _CURRENCIES:
+        raise ImproperlyConfigured(
+            f"{name} must be the three-letter code of a currency with cents, such as usd or eur, not {value!r}"
+        )
+    return value
+
+
+def email(name: str, default: str) -> str:
+    """Read an email address, with a name before it or without: `Pilothouse <hello@example.com>`."""
+    value = text(name).strip() or default
+    _, bare = parseaddr(value)
+    is_whole = value == bare or (value.endswith(f"<{bare}>") and value.isprintable())
+    if not is_whole or not re.fullmatch(r"[^@\s<>,]+@[^@\s<>,]+", bare):
+        raise ImproperlyConfigured(
+            f"{name} must be an email address such as hello@example.com, or Pilothouse <hello@example.com>, not {value!r}"
+        )
+    return value
+
+
 def integers(name: str, default: list[int], *, least: int = 0, most: int | None = None) -> list[int]:
     kind = "whole numbers, parted by commas,"
     given = words(name, [str(number) for number in default])
@@ -255,8 +424,9 @@ def web_address(name: str) -> str:
     value = text(name).strip()
     try:
         parts = urlsplit(value)
+        port = parts.port
     except ValueError:
         raise ImproperlyConfigured(f"{name} must be a URL that begins with http:// or https://") from None
-    if value and (parts.scheme not in {"http", "https"} or not parts.hostname):
+    if value and (parts.scheme not in {"http", "https"} or not parts.hostname or port == 0):
         raise ImproperlyConfigured(f"{name} must be a URL that begins with http:// or https://")
     return value

@@ -213,7 +213,7 @@ EMAIL_HOST_USER = env.text("EMAIL_HOST_USER")
 EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD")
 EMAIL_USE_TLS = env.flag("EMAIL_USE_TLS", False)
 EMAIL_TIMEOUT = env.seconds("EMAIL_TIMEOUT", 10, least=1)
-DEFAULT_FROM_EMAIL = env.text("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
+DEFAULT_FROM_EMAIL = env.email("DEFAULT_FROM_EMAIL", "pilothouse@localhost")
 SERVER_EMAIL = DEFAULT_FROM_EMAIL
 ALERT_EMAILS = env.words(
     "ALERT_EMAILS", []
@@ -307,7 +307,7 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SITE_URL.startswith("https://")
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 TRUST_PROXY = env.flag("TRUST_PROXY", False)
-TRUSTED_PROXIES = env.text("FORWARDED_ALLOW_IPS", "127.0.0.1") if TRUST_PROXY else ""
+TRUSTED_PROXIES = env.proxies("FORWARDED_ALLOW_IPS", "127.0.0.1") if TRUST_PROXY else ""
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TRUST_PROXY else None
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_HSTS_SECONDS = env.integer("HSTS_SECONDS", 86_400 if SITE_URL.startswith("https://") else 0)
@@ -404,7 +404,11 @@ SPECTACULAR_SETTINGS = {
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
 LOGGING = logs.configuration(production=ENVIRONMENT == "production", level=LOG_LEVEL)
 # The SDK reads the addresses, headers and sampler itself, by OpenTelemetry's own variables (D18).
-TRACES = bool(env.text("OTEL_EXPORTER_OTLP_ENDPOINT") or env.text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
+_collectors = (
+    env.web_address("OTEL_EXPORTER_OTLP_ENDPOINT"),
+    env.web_address("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+)
+TRACES = any(_collectors)
 AUDIT_WEBHOOK_URL = env.address("AUDIT_WEBHOOK_URL", ("https", "http"))
 AUDIT_WEBHOOK_TOKEN = env.text("AUDIT_WEBHOOK_TOKEN")
 AUDIT_SYSLOG_ADDRESS = env.address("AUDIT_SYSLOG_ADDRESS", ("udp", "tcp", "tls"))
@@ -541,7 +545,7 @@ WEB_SEARCH_PRICE_MICRODOLLARS = env.integer("WEB_SEARCH_PRICE_MICRODOLLARS", 0)
 STRIPE_SECRET_KEY = env.text("STRIPE_SECRET_KEY")  # empty: everything but paying works
 STRIPE_WEBHOOK_SECRETS = env.words("STRIPE_WEBHOOK_SECRETS", [])  # two while one replaces the other
 STRIPE_API_BASE = env.text("STRIPE_API_BASE", "https://api.stripe.com").rstrip("/")
-BILLING_CURRENCY = env.text("BILLING_CURRENCY", "usd").lower()
+BILLING_CURRENCY = env.currency("BILLING_CURRENCY", "usd")
 BILLING_REDIRECT_ORIGINS = env.words("BILLING_REDIRECT_ORIGINS", [SITE_URL])
 # Called with a user's id after commit, when one who may have been kept waiting can go on (B2.4).
 BILLING_LIMIT_LIFTED_HOOKS = env.words("BILLING_LIMIT_LIFTED_HOOKS", ["copilot.dispatch.limit_lifted"])
@@ -605,7 +609,7 @@ SHARE_PAYLOAD_MAX_BYTES = env.size("SHARE_PAYLOAD_MAX_BYTES", 5 * MB)
 SHARE_MESSAGES_MAX = env.integer("SHARE_MESSAGES_MAX", 2000, least=1)
 SHARE_UNLOCK_HOURS = env.integer("SHARE_UNLOCK_HOURS", 12, least=1)
 SHARE_PURGE_DAYS = env.integer("SHARE_PURGE_DAYS", 30)  # after its expiry a payload is emptied
-REPORT_EMAIL = env.text("REPORT_EMAIL", DEFAULT_FROM_EMAIL)  # where strangers report a share
+REPORT_EMAIL = env.email("REPORT_EMAIL", DEFAULT_FROM_EMAIL)  # where strangers report a share
 EXPORT_DIRECT_MESSAGES = env.integer("EXPORT_DIRECT_MESSAGES", 2000)  # more become a background job
 EXPORT_KEEP_HOURS = env.integer("EXPORT_KEEP_HOURS", 24, least=1)
 IMPORT_JSON_MAX = env.size("IMPORT_JSON_MAX", 20 * MB)

@@ -8,6 +8,9 @@ from ipaddress import ip_network
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
+from django.core.checks import Warning as CheckWarning
+
+from diagnostics.probes import configuration
 
 NOTICED_SECONDS = 10  # of the fifteen until a dead turn goes on: five are left for its first token (P9)
 
@@ -63,6 +66,19 @@ def networks_can_be_read(app_configs: Sequence[AppConfig] | None, **kwargs: obje
         Error(f"METRICS_ALLOWED_CIDRS: {network!r} is no network like 10.0.0.0/8.", id="diagnostics.E005")
         for network in settings.METRICS_ALLOWED_CIDRS
         if not _is_network(network)
+    ]
+
+
+@register
+def production_values_are_usable(
+    app_configs: Sequence[AppConfig] | None, **kwargs: object
+) -> list[CheckMessage]:
+    """Say at the start what the doctor says of values that are well formed and still cannot work."""
+    found = [probe() for probe in (configuration.proxies, configuration.mail_sender, configuration.traces)]
+    return [
+        CheckWarning(f"{one.detail}. {one.next_step}", id="diagnostics.W001")
+        for one in found
+        if one.status in ("warn", "fail")
     ]
 
 

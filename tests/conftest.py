@@ -85,7 +85,11 @@ def _refuse_coroutines_in_a_rolled_back_transaction(items: list[pytest.Item]) ->
     """A coroutine's queries run in another thread, on another connection: its rows would stay for the next test."""
     for item in items:
         mark = item.get_closest_marker("django_db")
-        if mark and not mark.kwargs.get("transaction") and inspect.iscoroutinefunction(getattr(item, "obj", None)):
+        if (
+            mark
+            and not mark.kwargs.get("transaction")
+            and inspect.iscoroutinefunction(getattr(item, "obj", None))
+        ):
             raise pytest.UsageError(f"{item.nodeid} is a coroutine: mark it django_db(transaction=True)")
 
 

@@ -31,6 +31,7 @@ from copilot.live import client as live_client
 from copilot.models import WorkerBeat
 from copilot.providers import catalogue
 from diagnostics import tasks as reaper
+from diagnostics.checks import production_values_are_usable
 from diagnostics.probes import configuration, running, servers
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -201,6 +202,19 @@ class Broken:
         self.settings.SECRET_KEY = SECRET + SECRET
         self.monkeypatch.setitem(configuration.CHECKS, "config.static", lambda: running.Finding())
 
+    def config_mail_sender(self) -> None:
+        self._be_in_production()
+        self.settings.MAIL_WORKS, self.settings.DEFAULT_FROM_EMAIL = True, "pilothouse@localhost"
+
+    def config_traces(self) -> None:
+        self._be_in_production()
+        self.settings.TRACES = True
+        self.monkeypatch.setattr(configuration, "find_spec", lambda name: None)
+
+    def _be_in_production(self) -> None:
+        self.settings.ENVIRONMENT, self.settings.SECRET_KEY = "production", SECRET + SECRET
+        self.monkeypatch.setitem(configuration.CHECKS, "config.static", lambda: running.Finding())
+
 
 SETUPS = [name for name in vars(Broken) if not name.startswith("_")]
 
@@ -223,6 +237,39 @@ def test_each_broken_set_up_is_named_by_one_line(
     assert told["detail"]
     assert told["next_step"]
     assert SECRET not in json.dumps(checks)
+
+
+def test_proxies_that_nobody_believes_are_told(settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.5")
+    settings.TRUST_PROXY = False
+    told = configuration.proxies()
+    assert (told.status, "TRUST_PROXY=true" in told.next_step) == ("warn", True)
+    assert [one.id for one in production_values_are_usable(None)] == ["diagnostics.W001"]
+    settings.TRUST_PROXY, settings.TRUSTED_PROXIES = True, "10.0.0.5"
+    assert configuration.proxies().status == "ok"
+    assert production_values_are_usable(None) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"TRUST_PROXY": "true", "FORWARDED_ALLOW_IPS": "proxy.internal"},
+        {"BILLING_CURRENCY": "jpy"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"},
+        {"DEFAULT_FROM_EMAIL": "Pilothouse"},
+    ],
+)
+def test_a_value_that_cannot_be_read_is_one_sentence(given: dict[str, str]):
+    done = subprocess.run(
+        [sys.executable, "manage.py", "doctor"],
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).resolve().parents[1],
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"Wrong settings: {list(given)[-1]} must ")
 
 
 def test_work_done_proves_that_a_queue_is_served(worker):

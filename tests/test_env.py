@@ -26,6 +26,18 @@ NAME = "PILOTHOUSE_TRIED_HERE"
         (lambda: env.size(NAME, 1), "-1 MB"),
         (lambda: env.size(NAME, 1, least=2048), "1 KB"),
         (lambda: env.choice(NAME, "a", ("a", "b")), "c"),
+        (lambda: env.proxies(NAME, "127.0.0.1"), "proxy.internal"),
+        (lambda: env.proxies(NAME, "127.0.0.1"), "10.0.0.5/8"),
+        (lambda: env.proxies(NAME, "127.0.0.1"), "*, 10.0.0.5"),
+        (lambda: env.currency(NAME, "usd"), "dollars"),
+        (lambda: env.currency(NAME, "usd"), "usb"),
+        (lambda: env.currency(NAME, "usd"), "jpy"),
+        (lambda: env.email(NAME, "a@b.org"), "hello"),
+        (lambda: env.email(NAME, "a@b.org"), "a@b.org, c@d.org"),
+        (lambda: env.email(NAME, "a@b.org"), "Us <a@b.org> (x)"),
+        (lambda: env.email(NAME, "a@b.org"), "Us\nBcc: c@d.org <a@b.org>"),
+        (lambda: env.web_address(NAME), "collector:4318"),
+        (lambda: env.web_address(NAME), "http://collector:port"),
     ],
 )
 def test_a_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, read, bad: str):
@@ -49,6 +61,24 @@ def test_good_values_are_read(monkeypatch: pytest.MonkeyPatch):
     assert env.integer(NAME, 1) == 12
     monkeypatch.setenv(NAME, "a, b,,c")
     assert env.words(NAME, []) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("read", "given", "meant"),
+    [
+        (lambda: env.proxies(NAME, "127.0.0.1"), "", "127.0.0.1"),
+        (lambda: env.proxies(NAME, "127.0.0.1"), "*", "*"),
+        (lambda: env.proxies(NAME, "127.0.0.1"), "10.0.0.0/8, fd00::1", "10.0.0.0/8,fd00::1"),
+        (lambda: env.currency(NAME, "usd"), "EUR", "eur"),
+        (lambda: env.currency(NAME, "usd"), "", "usd"),
+        (lambda: env.email(NAME, "a@b.org"), "Pilothouse <a@b.org>", "Pilothouse <a@b.org>"),
+        (lambda: env.email(NAME, "a@b.org"), "a@intranet", "a@intranet"),
+        (lambda: env.web_address(NAME), "http://collector:4318", "http://collector:4318"),
+    ],
+)
+def test_addresses_and_currencies_are_read(monkeypatch: pytest.MonkeyPatch, read, given: str, meant: str):
+    monkeypatch.setenv(NAME, given)
+    assert read() == meant
 
 
 def test_a_running_installation_is_adopted_where_nothing_is_set(

@@ -6,6 +6,8 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from email.utils import parseaddr
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -121,6 +123,52 @@ def https() -> Finding:
     return Finding(detail="off (fine outside production)")
 
 
+def proxies() -> Finding:
+    if not settings.TRUST_PROXY:
+        if os.environ.get("FORWARDED_ALLOW_IPS"):
+            return Finding(
+                status="warn",
+                detail="FORWARDED_ALLOW_IPS is set, but TRUST_PROXY is off, so no proxy is believed",
+                next_step="Set TRUST_PROXY=true, or remove FORWARDED_ALLOW_IPS.",
+            )
+        return Finding(detail="no proxy is trusted")
+    if settings.TRUSTED_PROXIES != "*":
+        return Finding(detail=f"{settings.TRUSTED_PROXIES} trusted")
+    if settings.ENVIRONMENT != "production":
+        return Finding(detail="FORWARDED_ALLOW_IPS trusts every peer (fine outside production)")
+    return Finding(
+        detail="FORWARDED_ALLOW_IPS trusts every peer: let nothing but the proxy reach the web port"
+    )
+
+
+def mail_sender() -> Finding:
+    """Other mail servers refuse or discard mail whose sender's domain does not exist."""
+    if not settings.MAIL_WORKS:
+        return Finding(status="skip", detail="no mail is sent")
+    domain = parseaddr(settings.DEFAULT_FROM_EMAIL)[1].rpartition("@")[2]
+    if domain in {"localhost", "localhost.localdomain", "example.com", "example.org"}:
+        return _production_only(
+            f"DEFAULT_FROM_EMAIL ends in @{domain}, so other mail servers discard what this site sends",
+            "Set it to an address of your own domain.",
+        )
+    return Finding(detail=f"mail comes from @{domain}")
+
+
+def traces() -> Finding:
+    if not settings.TRACES:
+        return Finding(status="skip", detail="no collector is configured")
+    try:
+        is_installed = find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:  # of a package above it
+        is_installed = False
+    if is_installed:
+        return Finding(detail="sent to the collector")
+    return _production_only(
+        "OTEL_EXPORTER_OTLP_ENDPOINT is set, but the packages that send traces are not installed",
+        "Install the extra `tracing`, or remove the variable.",
+    )
+
+
 def metrics() -> Finding:
     """Figures of the workers reach a scraper through a directory they share, or through a port of their own."""
     if not settings.METRICS_TOKEN and not settings.METRICS_ALLOWED_CIDRS:
@@ -141,5 +189,8 @@ CHECKS: Mapping[str, Probe] = {
     "config.hosts": hosts,
     "config.static": static_files,
     "config.https": https,
+    "config.proxies": proxies,
+    "config.mail_sender": mail_sender,
+    "config.traces": traces,
     "config.metrics": metrics,
 }
