@@ -22,6 +22,9 @@ LATE_SECONDS = 60.0
 REMEMBERED_SECONDS = 600.0  # so long a worker without a beat is shown after its last answer
 BUDGET_SECONDS = 2.0
 CACHE_SECONDS = 5.0
+# A worker is known as deaf five seconds after it heard the last wake-up (three of silence, two until its next beat), and
+# must be a finding after ten. Beats are one small query; Celery's answers cost far more and are kept longer.
+BEATS_SECONDS = 2.0
 Answers = Mapping[str, object]
 
 
@@ -47,12 +50,12 @@ def status_of(age_seconds: float) -> WorkerStatus:
 
 
 def workers() -> tuple[Worker, ...]:
-    """Those that beat, joined with those that answer; the latest sign of life first."""
+    """Return those that beat, joined with those that answer; the latest sign of life first."""
     return _workers.get()
 
 
 def look_for_workers() -> tuple[Worker, ...]:
-    asked = ask_celery()
+    asked = _celery.get()
     by_place = {(one.host, one.pid): one for one in asked}
     seen = inventory.workers_seen()
     beating = tuple(_beating(view, by_place.pop((view.host, view.pid), None)) for view in seen)
@@ -230,11 +233,13 @@ def buffers() -> Buffers:
     )
 
 
-_workers = Shared(look_for_workers, CACHE_SECONDS)
+_celery = Shared(lambda: ask_celery(), CACHE_SECONDS)  # noqa: PLW0108 - tests replace the function
+_workers = Shared(look_for_workers, BEATS_SECONDS)
 _survey = Shared(lambda: inventory.survey_of_sessions(BUDGET_SECONDS), CACHE_SECONDS)
 
 
 def forget() -> None:
+    _celery.forget()
     _workers.forget()
     _survey.forget()
     inventory.forget_outage()

@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from config.celery import app
 from config.servers import free_port
+from copilot import engine
 from copilot.live import beats, keys
 from copilot.live import client as live_client
 from copilot.live.client import blocking
@@ -429,6 +430,50 @@ def test_a_worker_is_alive_then_late_then_lost(now):
         WorkerBeat.objects.filter(pk=name).update(beat_at=now - age * S)
     found = {worker.id: worker.status for worker in inventory.look_for_workers()}
     assert found == {"a": "alive", "b": "alive", "c": "late", "d": "late", "e": "lost"}
+
+
+@pytest.fixture
+def seconds_passed(monkeypatch):
+    """A clock for everything that is remembered."""
+    clock = [0.0]
+    monkeypatch.setattr("diagnostics.shared.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    return clock
+
+
+@pytest.mark.parametrize("looked_after", [0.0, 1.9, 4.9])
+def test_a_deaf_worker_is_a_finding_within_ten_seconds(
+    looked_after, now, seconds_passed, monkeypatch, settings
+):
+    """D6: whenever the figures were read before"""
+    monkeypatch.setattr(inventory, "ask_celery", list)
+    WorkerBeat.objects.create(
+        worker="a", lock_key=1, host="h", pid=1, version="1", queues=["turns"], started_at=now - H
+    )
+    inventory.workers()  # somebody reads the page of workers just before
+    WorkerBeat.objects.update(queues=[])  # the first beat that says so, as late as it may come
+    seconds_passed[0] = looked_after
+    snapshot.take()
+    seconds_passed[0] = 10.0 - (engine.DEAF_SECONDS + settings.WORKER_BEAT_SECONDS)
+    assert "deaf_workers" in [finding.code for finding in evaluate(snapshot.take())]
+
+
+def test_looking_every_second_costs_few_questions(seconds_passed, monkeypatch):
+    """D4: Celery is asked twelve times a minute at most, and Postgres no more often than before"""
+    asked = list[float]()
+
+    def ask_celery():
+        asked.append(seconds_passed[0])
+        return []
+
+    monkeypatch.setattr(inventory, "ask_celery", ask_celery)
+    snapshot.take()
+    asked.clear()
+    with CaptureQueriesContext(connection) as made:
+        for second in range(1, 61):
+            seconds_passed[0] = float(second)
+            snapshot.take()
+    assert len(asked) <= 12
+    assert len(made.captured_queries) <= 300  # 342 when everything was kept for five seconds
 
 
 def test_many_keys_are_surveyed_within_a_budget(monkeypatch):
