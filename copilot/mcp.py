@@ -285,7 +285,8 @@ def check(owner_id: int | None, draft: Draft) -> None:
 
 
 def _check_url(text: str, *, public: bool) -> None:
-    """Refused now what would be refused when connecting; that look, at the very address, is the one that counts."""
+    """Refuse what can be told without the network. Whoever owns a name decides how long it takes to resolve, so that
+    is left to the connection, which checks every address of the name anyway."""
     if len(text) > MAX_URL:
         raise InvalidRequest(f"url: at most {MAX_URL:,} characters.")
     try:
@@ -297,16 +298,13 @@ def _check_url(text: str, *, public: bool) -> None:
     local_is_fine = not public and objection == ("address_refused", addresses.NOT_PUBLIC)
     if objection is not None and not local_is_fine:
         raise InvalidRequest(f"url: {objection[1]}", code=objection[0])
-    if public and not all(addresses.is_public(address) for address in _resolved(url)):
-        raise InvalidRequest(f"url: {addresses.NOT_PUBLIC}", code="address_refused")
-
-
-def _resolved(url: URL) -> set[str]:
-    """Return what the name leads to as far as that is known in time; connecting looks again, at the address itself."""
-    try:
-        return addresses.resolve_within(url.host or "", url.port) or set()
-    except OSError as problem:
-        raise InvalidRequest("url: there is no host of this name.", code="unreachable") from problem
+    if not public:
+        return
+    if address := addresses.numeric_address(url.host or ""):
+        if not addresses.is_public(address):
+            raise InvalidRequest(f"url: {addresses.NOT_PUBLIC}", code="address_refused")
+    elif not addresses.is_possible_name(url.host or ""):
+        raise InvalidRequest("url: there is no host of this name.", code="unreachable")
 
 
 def _check_command(command: Sequence[str]) -> None:

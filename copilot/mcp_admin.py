@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 
 from copilot import mcp, mcp_trials
+from copilot.bridge import in_thread
 from copilot.errors import Refused
 from copilot.models import McpServer
 
@@ -115,16 +119,36 @@ class McpServerAdmin(ServerAdmin):
             mcp.remove(None, server.pk)
 
     @admin.action(description="Test the connection", permissions=["change"])
-    def test_connection(self, request: HttpRequest, queryset: QuerySet[McpServer]) -> None:
-        for server in queryset:
+    def test_connection(self, request: HttpRequest, queryset: QuerySet[McpServer]) -> HttpResponse:
+        """Have the browser send the same form to `test_view`: actions run in a request thread, which must not wait."""
+        return HttpResponseRedirect(reverse("admin:copilot_mcpserver_test"), preserve_request=True)
+
+    def get_urls(self) -> list[URLPattern]:
+        own = path("test-connection/", self.test_view, name="copilot_mcpserver_test")
+        return [own, *super().get_urls()]
+
+    async def test_view(self, request: HttpRequest) -> HttpResponse:
+        """Connect to the selected servers, one after the other, and say what came of each."""
+        user_id, servers = await in_thread(self._selected_servers, request)
+        for server in servers:
             try:
-                tried = mcp_trials.run(request.user.pk or 0, server)
+                tried = await mcp_trials.try_server(user_id, None, server.pk)
             except Refused as problem:
                 self.message_user(request, problem.message, messages.ERROR)
-                return
+                break
             if tried.error:
                 self.message_user(request, f"MCP server {server.name}: {tried.error}", messages.ERROR)
             else:
                 self.message_user(
                     request, f"MCP server {server.name}: {len(tried.tools)} tools", messages.SUCCESS
                 )
+        return HttpResponseRedirect(reverse("admin:copilot_mcpserver_changelist"))
+
+    def _selected_servers(self, request: HttpRequest) -> tuple[int, list[McpServer]]:
+        """Read the form of the list page, for staff who may use its action."""
+        allowed = self.admin_site.has_permission(request) and self.has_change_permission(request)
+        if request.method != "POST" or not allowed or request.user.pk is None:
+            raise PermissionDenied
+        selected = set(request.POST.getlist(ACTION_CHECKBOX_NAME))
+        rows = self.get_queryset(request).order_by("name")
+        return request.user.pk, [row for row in rows if str(row.pk) in selected]

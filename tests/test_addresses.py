@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-
 import pytest
 
-from copilot import addresses, mcp
-from copilot.addresses import is_local_name, is_numeric, is_public
-from tests import make
+from copilot.addresses import is_local_name, is_numeric, is_possible_name, is_public, numeric_address
 
 
 @pytest.mark.parametrize(
@@ -60,53 +55,29 @@ def test_a_number_is_told_from_a_name() -> None:
     assert not is_numeric("one.example")
 
 
-# --- names that take for ever ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def stuck_names(monkeypatch):
-    """Names below slow.example are not answered until the test ends."""
-    answering, asked = threading.Event(), threading.Semaphore(0)
-
-    def look_up(host, *args, **options):
-        if host.endswith("slow.example"):
-            asked.release()
-            assert answering.wait(30)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 443))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    yield asked
-    answering.set()
-    for _ in range(addresses.LOOKUPS_AT_ONCE):  # all are free again before the next test
-        assert addresses._free_lookups.acquire(timeout=30)
-    for _ in range(addresses.LOOKUPS_AT_ONCE):
-        addresses._free_lookups.release()
-
-
 @pytest.mark.attack
-def test_a_name_that_is_not_answered_in_time_is_left_to_the_connection(stuck_names):
-    assert addresses.resolve_within("slow.example", 443, seconds=0.01) is None
-    assert addresses.resolve_within("a.example", 443) == {"93.184.216.34"}
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        *((host, "127.0.0.1") for host in ("127.0.0.1", "127.1", "2130706433", "0x7f.0.0.1", "017700000001")),
+        ("::1", "::1"),
+        *((host, "") for host in ("one.example", "", "1.2.3.4.5", "127.0.0.256", "١٢٧.1")),
+    ],
+)
+def test_numbers_are_read_as_the_system_reads_them(host: str, address: str) -> None:
+    assert numeric_address(host) == address
 
 
-@pytest.mark.attack
-def test_names_that_are_not_answered_hold_up_no_others(stuck_names):
-    for number in range(addresses.LOOKUPS_AT_ONCE):
-        assert addresses.resolve_within(f"n{number}.slow.example", 443, seconds=0.01) is None
-        assert stuck_names.acquire(timeout=30)
-    assert addresses.resolve_within("a.example", 443, seconds=30) is None  # at once: nobody waits in line
-    assert not stuck_names.acquire(blocking=False)
-
-
-@pytest.mark.attack
-@pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..example", ".example"])
-def test_what_can_be_no_name_raises_as_an_unknown_one(host):
-    with pytest.raises(socket.gaierror):
-        addresses.resolve_within(host, 443)
-
-
-@pytest.mark.attack
-@pytest.mark.django_db
-def test_a_server_whose_name_is_slow_is_saved_within_the_deadline(stuck_names, monkeypatch):
-    monkeypatch.setattr(addresses.resolve_within, "__kwdefaults__", {"seconds": 0.01})
-    assert mcp.add(make.ada().pk, mcp.Draft(name="mine", url="https://slow.example/")).version == 1
+@pytest.mark.parametrize(
+    ("host", "possible"),
+    [
+        ("one.example", True),
+        ("one.example.", True),
+        ("töols.example", True),
+        ("a" * 70 + ".example", False),
+        ("a..example", False),
+        (".example", False),
+    ],
+)
+def test_a_name_that_no_host_can_have_is_known_without_asking(host: str, possible: bool) -> None:
+    assert is_possible_name(host) is possible

@@ -286,7 +286,7 @@ def test_the_admin_tries_a_server(staff: Client) -> None:
 
 
 async def test_a_trial_leaves_the_web_processs_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the ASGI door: the view waits on a thread, the server is asked on the loop"""
+    """The view is awaited where the client itself runs"""
     ada = await sync_to_async(make.ada)()
     port = mcp_rig.standing()
     mcp_rig.may_reach(monkeypatch, port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import pytest
@@ -47,16 +47,31 @@ def test_a_users_server_at_a_private_address_is_refused_when_saved(url: str) -> 
     assert refused(make.ada().pk, Draft(name="mine", url=url)) == "address_refused"
 
 
-def test_a_name_that_leads_to_a_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A28.c2: every address counts"""
-    found = [
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443))
-        for address in ("93.184.216.34", "10.0.0.1")
-    ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: found)
-    assert refused(make.ada().pk, Draft(name="mine", url="https://mcp.example/")) == "address_refused"
-    found.pop()
-    assert mcp.add(make.ada().pk, Draft(name="mine", url="https://mcp.example/")).version == 1
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        *((host, "address_refused") for host in ("127.1", "2130706433", "0x7f.0.0.1", "017700000001", "0")),
+        *((host, "unreachable") for host in ("a" * 70 + ".example", "a..example", ".example")),
+    ],
+)
+def test_odd_hosts_are_refused_when_saved_without_a_look_up(
+    host: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", never_called)
+    assert refused(make.ada().pk, Draft(name="mine", url=f"https://{host}/")) == code
+
+
+@pytest.mark.attack
+def test_no_name_is_looked_up_when_a_server_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", never_called)
+    ada = make.ada().pk
+    row = mcp.add(ada, Draft(name="mine", url="https://slow.example/"))
+    assert mcp.change(ada, row.pk, Draft(name="mine", url="https://slower.example/")).version == 2
+
+
+def never_called(*given: object, **named: object) -> NoReturn:
+    raise AssertionError("a name was looked up")
 
 
 def test_only_administrators_start_programs_believe_hints_and_skip_questions(settings: Any) -> None:

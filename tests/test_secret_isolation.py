@@ -180,11 +180,6 @@ def test_shapes_are_masked_whoever_asks() -> None:
 # --- another origin ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(name="anywhere")
-def anywhere_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "_resolved", lambda url: {"93.184.215.14"})
-
-
 URL = "https://tools.example/mcp"
 LISTED = {"name": "x", "description": "", "parameters": {}, "read_only": False, "left_out": ""}
 
@@ -203,7 +198,7 @@ LISTED = {"name": "x", "description": "", "parameters": {}, "read_only": False, 
         ("https://töols.example/mcp", False),
     ],
 )
-def test_a_server_at_another_origin_has_no_secrets(url: str, kept: bool, anywhere: None) -> None:
+def test_a_server_at_another_origin_has_no_secrets(url: str, kept: bool) -> None:
     ada = make.ada()
     row = mcp.add(ada.pk, mcp.Draft(name="mine", url=URL, secrets={"Authorization": HEADER}))
     McpServer.objects.filter(pk=row.pk).update(tools=[LISTED])
@@ -216,7 +211,7 @@ def test_a_server_at_another_origin_has_no_secrets(url: str, kept: bool, anywher
     assert (dict(used.secrets), len(used.tools)) == (({"Authorization": HEADER}, 1) if kept else ({}, 0))
 
 
-def test_new_secrets_given_with_the_new_origin_are_kept(anywhere: None) -> None:
+def test_new_secrets_given_with_the_new_origin_are_kept() -> None:
     ada = make.ada()
     row = mcp.add(ada.pk, mcp.Draft(name="mine", url=URL, secrets={"Authorization": HEADER}))
     draft = replace(mcp.drafted(row), url="https://other.example/", secrets={"X-New": GUESS})

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Collection
-from concurrent.futures import Future, ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from yarl import URL
@@ -45,11 +43,6 @@ _REFUSED_V6 = tuple(
 )
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # tunnels that carry an IPv4 address in their last half
 
-LOOKUP_SECONDS = 2.0  # whoever owns a name decides how long it takes; a form does not wait longer
-LOOKUPS_AT_ONCE = 4  # in one process; more are left to the look at the connection
-_lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, thread_name_prefix="lookups")
-_free_lookups = threading.BoundedSemaphore(LOOKUPS_AT_ONCE)
-
 NOT_PUBLIC = "Only public addresses of the internet are reached."
 _LOCAL_NAMES = frozenset({"localhost", "metadata", "instance-data"})
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".localdomain")
@@ -70,6 +63,27 @@ def is_numeric(host: str) -> bool:
     try:
         ip_address(host)
     except ValueError:
+        return False
+    return True
+
+
+def numeric_address(host: str) -> str:
+    """Return the address that a host spells in numbers, in any spelling the system's resolver reads, or nothing."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host))  # 127.1, 0x7f000001: no question to a name server
+    except (OSError, UnicodeError):
+        return ""
+
+
+def is_possible_name(host: str) -> bool:
+    """Tell by its form alone whether a host could have this name: no part is empty or longer than 63 bytes."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
         return False
     return True
 
@@ -97,35 +111,6 @@ def objection(url: URL, ports: Collection[int]) -> tuple[str, str] | None:
         listed = ", ".join(str(port) for port in sorted(ports))
         return "address_refused", f"Only these ports are reached: {listed}; not {url.port}."
     return ("address_refused", NOT_PUBLIC) if is_local_name(url.host) else None
-
-
-def resolve_within(host: str, port: int | None, *, seconds: float = LOOKUP_SECONDS) -> set[str] | None:
-    """Return the addresses of a name; None if they are not known in time, or too many names are being looked up.
-
-    For early advice in forms alone: what counts is the address that is connected to. Raises OSError for no such name.
-    """
-    if not _free_lookups.acquire(blocking=False):
-        return None
-    try:
-        asked: Future[set[str]] = _lookups.submit(_look_up, host, port)
-    except RuntimeError:  # the process is leaving
-        _free_lookups.release()
-        return None
-    asked.add_done_callback(
-        lambda _: _free_lookups.release()
-    )  # not before: an abandoned one still has its thread
-    try:
-        return asked.result(timeout=seconds)
-    except TimeoutError:
-        return None
-
-
-def _look_up(host: str, port: int | None) -> set[str]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as problem:  # a part that is empty, or longer than the parts of names may be
-        raise socket.gaierror(socket.EAI_NONAME, "no such name") from problem
-    return {str(address[0]) for *_, address in found}
 
 
 def _is_public_v6(number: IPv6Address) -> bool:

@@ -87,35 +87,54 @@ class Door(Scoped, Plain):
 class AsyncDoor(Door):
     """A view that waits: the same checks, on a thread; then a coroutine that holds none."""
 
-    http_method_names = ["get"]
-    connection: Connection  # counted among the account's streams, and ended with the caller's login or key
-
     async def dispatch(  # type: ignore[override]
         self, request: HttpRequest, *args: object, **kwargs: object
     ) -> HttpResponseBase:
         self.args, self.kwargs, self.headers = args, kwargs, self.default_response_headers
         self.request = self.initialize_request(request, *args, **kwargs)
         try:
-            self.connection = await in_thread(self._enter, *args, **kwargs)
-            response = await self._get(**kwargs)
+            response = await self._respond(await in_thread(self._enter, *args, **kwargs), **kwargs)
         except Revoked:
             response = self.handle_exception(errors.Unauthenticated())
         except errors.NAMED as problem:
             response = self.handle_exception(problem)
         return self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type]
 
-    def _enter(self, *args: object, **kwargs: object) -> Connection:
+    def _enter(self, *args: object, **kwargs: object) -> Connection | None:
         self.initial(self.request, *args, **kwargs)
-        if self.request.method != "GET":
+        if not self._handler_name:
             self.http_method_not_allowed(self.request)
+        return None
+
+    async def _respond(self, connection: Connection | None, **kwargs: object) -> HttpResponseBase:
+        response: HttpResponseBase = await getattr(self, self._handler_name)(self.request, **kwargs)
+        return response
+
+    @property
+    def _handler_name(self) -> str:
+        name = (self.request.method or "").lower()
+        return name if name in self.http_method_names else ""
+
+
+class StreamDoor(AsyncDoor):
+    """A GET that stays open for as long as its caller likes."""
+
+    http_method_names = ["get"]
+    connection: Connection  # counted among the account's streams, and ended with the caller's login or key
+
+    def _enter(self, *args: object, **kwargs: object) -> Connection:
+        """Return the connection: held by the view, one of a cancelled request would be counted until a collection."""
+        super()._enter(*args, **kwargs)
         address = str(self.request.META.get("REMOTE_ADDR", ""))
         return open_connection("streams", credential_of(self.request), address)
 
-    async def _get(self, **kwargs: object) -> HttpResponseBase:
+    async def _respond(self, connection: Connection | None, **kwargs: object) -> HttpResponseBase:
+        assert connection is not None  # _enter opened it
+        self.connection = connection
         with ExitStack() as stack:
-            stack.callback(self.connection.close)
+            stack.callback(connection.close)
             response = await self.get(self.request, **kwargs)
-            self.connection.close_with(response)
+            connection.close_with(response)
             stack.pop_all()
         return response
 

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from billing.rest import answer, nothing, operation
 from copilot import mcp, mcp_trials
-from copilot.api.doors import Door, instant_if
+from copilot.api.doors import AsyncDoor, Door, instant_if
 from copilot.api.parsing import Body, Clean, body_of
 from copilot.models import McpServer
 
@@ -110,10 +110,13 @@ class McpServerView(ManagedDoor):
         return nothing()
 
 
-class McpServerTestView(ManagedDoor):
+class McpServerTestView(AsyncDoor):
+    http_method_names = ["post"]
+    write_scopes = ("manage",)
+
     @operation("Connect to an MCP server of your own now, and list its tools", answers={200: ServerTried})
-    def post(self, request: Request, server_id: UUID) -> HttpResponse:
-        tried = mcp_trials.run(self.caller_id, mcp.own(self.caller_id, server_id))
+    async def post(self, request: Request, server_id: UUID) -> HttpResponse:
+        tried = await mcp_trials.try_server(self.caller_id, self.caller_id, server_id)
         tools = [_tool(tool) for tool in tried.tools]
         return answer(ServerTried(ok=not tried.error, error=tried.error, tools=tools))
 

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 
 from billing.rest import operation
 from copilot import events, queries
-from copilot.api.doors import AsyncDoor
+from copilot.api.doors import StreamDoor
 from copilot.api.errors import OUTAGES
 from copilot.api.parsing import Query, query_of
 from copilot.api.schema import LAST_EVENT_ID
@@ -60,7 +60,7 @@ class Reader:
         return True
 
 
-class StreamView(AsyncDoor):
+class StreamView(StreamDoor):
     renderer_classes = [EventStream]
 
     @operation(

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from billing.rest import answer, operation
 from copilot import outcomes, queries
-from copilot.api.doors import AsyncDoor, Door, instant_if
+from copilot.api.doors import Door, StreamDoor, instant_if
 from copilot.api.parsing import Query, query_of
 from copilot.commands import checked_run_id
 from copilot.models import Turn
@@ -48,7 +48,7 @@ class TurnView(Door):
         return answer(_shown(queries.turn_of(self.caller_id, turn_id)))
 
 
-class WaitView(AsyncDoor):
+class WaitView(StreamDoor):
     @operation(
         "Wait for the outcome of a turn, or of the message `run_id`",
         answers={200: outcomes.Outcome},

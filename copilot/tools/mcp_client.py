@@ -103,6 +103,11 @@ class _Keeper:
         if self._connection is not None:
             self._connection.close()
 
+    def abandon(self) -> None:
+        """Give up an attempt that nobody waits for any more; it says nothing about the server."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+
     async def _call(self, tool: str, arguments: Mapping[str, JSON], invocation: Invocation) -> Reply:
         connection = await self.connected()
         try:
@@ -172,9 +177,11 @@ class Connections:
         """For somebody who wants to know now; raises Unavailable."""
         if server.absent:
             raise Unavailable(server.absent)
+        keeper = _Keeper(server, self._opened)
         try:
-            return await _Keeper(server, self._opened).listing()
+            return await keeper.listing()
         finally:
+            keeper.abandon()
             await self.close()
 
     async def close(self) -> None:

@@ -80,6 +80,7 @@ class Connection:
         self.server = server
         self.over = False
         self._client: Client | None = None
+        self._scope: anyio.CancelScope | None = None
         self._closing = anyio.Event()
         self._used_at = time.monotonic()
         self._calls = 0
@@ -150,8 +151,10 @@ class Connection:
         self._closing.set()
 
     async def closed(self) -> None:
-        """After its last word; one that takes too long is cut short."""
+        """After its last word; one that takes too long is cut short, and one that is only being opened at once."""
         self.close()
+        if self._client is None and self._scope is not None:
+            self._scope.cancel()
         await asyncio.wait({self._task})
 
     def on_end(self, act: Callable[[Connection], None]) -> None:
@@ -176,6 +179,7 @@ class Connection:
     async def _live_until_closed(self) -> None:
         """The scope is around everything that is opened: what ends it, ends that in the right order."""
         with anyio.CancelScope(deadline=anyio.current_time() + CONNECT_SECONDS) as scope:
+            self._scope = scope
             client = Client(
                 mcp_wire.reached(self.server, gone=self.close, forgotten=self._forget),
                 client_info=Implementation(name="Pilothouse", version="1"),

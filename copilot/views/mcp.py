@@ -72,11 +72,13 @@ def change(request: HttpRequest, server_id: UUID) -> HttpResponse:
 
 @login_required
 @require_POST
-def test(request: HttpRequest, server_id: UUID) -> HttpResponse:
-    """Connects now, and says what came of it."""
+async def test(request: HttpRequest, server_id: UUID) -> HttpResponse:
+    """Connect now, and say what came of it. No thread is held while the server is awaited."""
+    user_id = (await request.auser()).pk
+    assert user_id is not None  # login_required let nobody else in
     try:
         with found():
-            tried = mcp_trials.run(user_of(request).pk, mcp.own(user_of(request).pk, server_id))
+            tried = await mcp_trials.try_server(user_id, user_id, server_id)
     except Refused as problem:
         messages.error(request, words.of_refusal(problem))
         return redirect("mcp_servers")

@@ -51,9 +51,9 @@ class Poster:
             raise InvalidRequest("url: this is not a URL.") from None
         if parsed.scheme != "https":
             raise InvalidRequest("url: deliveries go by https alone.")
-        if objection is None and addresses.is_numeric(parsed.host or ""):
+        if objection is None and (address := addresses.numeric_address(parsed.host or "")):
             try:
-                self._way_out.check(parsed.host or "")
+                self._way_out.check(address)
             except NotPublic:
                 objection = ("address_refused", addresses.NOT_PUBLIC)
         if objection is not None:
