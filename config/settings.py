@@ -271,6 +271,9 @@ ACCOUNT_REAUTHENTICATION_REQUIRED = (
 ACCOUNT_REAUTHENTICATION_TIMEOUT = env.integer("RECENT_LOGIN_SECONDS", 900, least=60)
 ACCOUNT_ADAPTER = "copilot.returning.ReturningAdapter"  # who comes back in time keeps the account (S17)
 ACCOUNT_FORMS = {
+    "add_email": "copilot.accounts.forms.AddEmailForm",
+    "login": "copilot.accounts.forms.LoginForm",
+    "reauthenticate": "copilot.accounts.forms.ReauthenticateForm",
     "reset_password": "copilot.returning.ReturningResetForm",
     "signup": "copilot.accounts.sign_up.SignUpForm",
     "change_password": "copilot.accounts.passwords.ChangeForm",
@@ -288,7 +291,12 @@ MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not SITE_URL.startswith(
     "https://"
 )  # browsers allow it on localhost alone
-MFA_FORMS = {"add_webauthn": "copilot.second_factors.PasskeyForm"}
+MFA_FORMS = {
+    "activate_totp": "copilot.accounts.forms.ActivateTOTPForm",
+    "add_webauthn": "copilot.second_factors.PasskeyForm",
+    "authenticate": "copilot.accounts.forms.CodeForm",
+    "reauthenticate": "copilot.accounts.forms.ConfirmCodeForm",
+}
 MFA_TOTP_ISSUER = "Pilothouse"
 MFA_ADAPTER = "copilot.second_factors.SealedAdapter"
 MFA_ALLOW_UNVERIFIED_EMAIL = ACCOUNT_EMAIL_VERIFICATION != "mandatory"  # many sites send no mail at all

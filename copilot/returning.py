@@ -12,8 +12,10 @@ from allauth.core.internal.httpkit import headed_redirect_response
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext_lazy as _
 
 from copilot.accounts import login_limits, sign_up
+from copilot.accounts.forms import ERROR_MESSAGES, PlainForm
 from copilot.workspace import erasure
 
 
@@ -31,6 +33,8 @@ class ReturningBackend(AuthenticationBackend):  # type: ignore[misc]  # allauth 
 class ReturningAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ships no types
     """As allauth's; asked when it is known who comes, also where another site vouched for them."""
 
+    error_messages = {**DefaultAccountAdapter.error_messages, **ERROR_MESSAGES}
+
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return sign_up.is_open(request)
 
@@ -44,6 +48,11 @@ class ReturningAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth 
     def respond_user_inactive(self, request: HttpRequest, user: User | None) -> HttpResponse:
         answer: HttpResponse = headed_redirect_response("account_inactive")
         return answer
+
+    def get_reauthentication_methods(self, user: User) -> list[dict[str, Any]]:
+        words = {"mfa_reauthenticate": _("Use a code"), "mfa_reauthenticate:webauthn": _("Use a passkey")}
+        methods = super().get_reauthentication_methods(user)
+        return [{**one, "description": words.get(one["id"], one["description"])} for one in methods]
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
         """allauth takes the attempt back itself when the password was right."""
@@ -61,7 +70,7 @@ class ReturningAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth 
         return refused
 
 
-class ReturningResetForm(ResetPasswordForm):  # type: ignore[misc]  # allauth ships no types
+class ReturningResetForm(PlainForm, ResetPasswordForm):  # type: ignore[misc]  # allauth ships no types
     """As allauth's; the way to a new password is also the way back, once one signs in with it."""
 
     users: list[User]

@@ -10,9 +10,12 @@ from django.contrib.auth.models import User
 from django.utils.translation import gettext_lazy as _
 
 from copilot import sealing
+from copilot.accounts.forms import MFA_ERROR_MESSAGES
 
 
 class SealedAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # allauth ships no types
+    error_messages = {**DefaultMFAAdapter.error_messages, **MFA_ERROR_MESSAGES}
+
     def encrypt(self, text: str) -> str:
         return sealing.seal(text)
 

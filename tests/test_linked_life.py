@@ -171,7 +171,7 @@ def _link_the_chat(life: Life, page: Page) -> None:
     life.write("Hello?")
     until(lambda: life.button("Connect"))
     page.goto(life.button("Connect"))
-    page.get_by_label("Login").fill("ada@example.com")
+    page.get_by_label("Email").fill("ada@example.com")
     page.get_by_label("Password").fill(make.PASSWORD)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Connect this chat account?")).to_be_visible()

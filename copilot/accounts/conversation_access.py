@@ -64,7 +64,7 @@ class ConversationAdmin(ViewOnly):
     def _keep_reason(self, request: HttpRequest, row: Model, conversation: UUID) -> HttpResponse:
         reason = request.POST.get("reason", "").replace("\x00", "").strip()
         if not SHORTEST_REASON <= len(reason) <= LONGEST_REASON:
-            problem = f"The reason has {SHORTEST_REASON} to {LONGEST_REASON} characters."
+            problem = f"Give a reason of {SHORTEST_REASON} to {LONGEST_REASON:,} characters."
             return self._ask(request, row, problem=problem, status=400)
         known = _reasons(request)
         known[str(conversation)] = [reason, time.time() + REASON_SECONDS]

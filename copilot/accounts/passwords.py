@@ -8,13 +8,17 @@ from allauth.account.forms import ChangePasswordForm, ResetPasswordKeyForm, SetP
 from django import forms
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from copilot import api_keys
+from copilot.accounts.forms import PlainForm
 from copilot.models import ApiKey
 
+_NEW_PASSWORD = {"password1": _("New password"), "password2": _("Repeat new password")}
 
-class RevokesKeys(forms.Form):
+
+class RevokesKeys(PlainForm):
     """One box that revokes all API keys, where there are any; a stolen password may have made some."""
 
     user: User | None
@@ -37,12 +41,12 @@ class RevokesKeys(forms.Form):
 
 
 class ChangeForm(RevokesKeys, ChangePasswordForm):  # type: ignore[misc]  # allauth ships no types
-    pass
+    labels = {"oldpassword": _("Current password"), **_NEW_PASSWORD}
 
 
 class SetForm(RevokesKeys, SetPasswordForm):  # type: ignore[misc]  # allauth ships no types
-    pass
+    labels = {"password1": _("Password"), "password2": _("Repeat password")}
 
 
 class ResetForm(RevokesKeys, ResetPasswordKeyForm):  # type: ignore[misc]  # allauth ships no types
-    pass
+    labels = _NEW_PASSWORD

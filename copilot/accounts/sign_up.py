@@ -25,6 +25,7 @@ from django.utils.translation import gettext as _
 
 from config.core.audit import record_audit_event
 from copilot.accounts import invitations
+from copilot.accounts.forms import PlainForm
 from copilot.accounts.invitations import InvitationSpent
 from copilot.accounts.mails import send_account_mail, site_link, staff_addresses
 from copilot.live import counters
@@ -59,7 +60,7 @@ def allowed_domains() -> str:
     return _("Use an address that ends in {domains}.").format(domains=named)
 
 
-class SignUpForm(SignupForm):  # type: ignore[misc]  # allauth ships no types
+class SignUpForm(PlainForm, SignupForm):  # type: ignore[misc]  # allauth ships no types
     """allauth's form, held to the policy, with the installation's captcha where there is one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -219,7 +219,7 @@ class Visitor:
 
     def sign_in(self) -> Page:
         page = self.tab("/accounts/login/")
-        page.get_by_label("Login").fill(self.email)
+        page.get_by_label("Email").fill(self.email)
         from tests.make import PASSWORD  # models, which need Django to be set up
 
         page.get_by_label("Password").fill(PASSWORD)

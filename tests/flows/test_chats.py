@@ -69,7 +69,7 @@ def claim_for(email: str, server: str) -> str:
 def log_in_on_the_way(page: Page, email: str) -> None:
     from tests.make import PASSWORD
 
-    page.get_by_label("Login").fill(email)
+    page.get_by_label("Email").fill(email)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
 

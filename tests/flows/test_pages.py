@@ -201,7 +201,7 @@ def test_a_page_that_does_not_exist_says_so_kindly(browser: Browser, site: Site)
     answer = page.goto(site.url + "/nowhere/")
     assert answer is not None
     assert answer.status == 404
-    expect(page.get_by_role("heading", level=1)).to_have_text("Not here")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Page not found")
     page.close()
 
 

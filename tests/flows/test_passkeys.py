@@ -47,7 +47,7 @@ def test_a_passkey_is_added_and_signs_in_without_a_password(visit: Callable[...,
     page = visitor.tab("/accounts/login/")
     with_authenticator(page)
     page.goto(f"{site}/accounts/login/")
-    page.get_by_label("Login").fill(visitor.email)
+    page.get_by_label("Email").fill(visitor.email)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
     expect(page).to_have_url(re.compile("/chat/$"))
@@ -67,7 +67,7 @@ def test_a_passkey_is_added_and_signs_in_without_a_password(visit: Callable[...,
     expect(page).to_have_url(re.compile("/chat/$"))
     sign_out(page)  # and the password alone no longer does
     page.goto(f"{site}/accounts/login/")
-    page.get_by_label("Login").fill(visitor.email)
+    page.get_by_label("Email").fill(visitor.email)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="One more step")).to_be_visible()
