@@ -123,7 +123,7 @@ async def test_a_certificate_must_be_that_of_the_name_not_of_the_address(
     await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
     trusting = httpx2.AsyncHTTPTransport(verify=ssl.create_default_context(cafile=str(certificate)))
     way_out = net.Client(ports=[port], unchecked=["127.0.0.1"], resolver=Names({name: [["127.0.0.1"]]}))
-    async with httpx2.AsyncClient(transport=mcp_wire._Checked(trusting, way_out)) as client:
+    async with httpx2.AsyncClient(transport=mcp_wire._Checked(trusting, way_out, 1)) as client:
         with (
             contextlib.nullcontext() if met else pytest.raises(httpx2.ConnectError, match="Hostname mismatch")
         ):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -19,6 +21,8 @@ from copilot import api_keys, mcp, mcp_trials
 from copilot.addresses import connecting
 from copilot.models import McpServer
 from copilot.tools import mcp_connection
+from linking.deliveries import sending
+from linking.deliveries.posting import Poster
 from tests import make, mcp_rig
 from tests.engine import until
 from tests.patience import PATIENCE_SECONDS
@@ -242,6 +246,52 @@ def test_a_name_that_leads_to_a_private_address_is_refused_by_the_trial(
     row = mcp.add(ada.pk, mcp.Draft(name="mine", url="https://mcp.example/"))
     tried = person(ada).post(f"{V1}/mcp-servers/{row.pk}/test").json()
     assert tried["error"] == "Only public addresses of the internet are reached."
+
+
+class RecordedLookups(connecting.LookupThreads):
+    """Remember whose look-ups were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners: set[str] = set()
+
+    def submit(self, owner: str, look_up: Any) -> Any:
+        self.owners.add(owner)
+        return super().submit(owner, look_up)
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> RecordedLookups:
+    recorded = RecordedLookups()
+    monkeypatch.setattr(connecting, "_lookups", recorded)
+    monkeypatch.setattr(
+        connecting,
+        "_looked_up",
+        lambda *given: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))],
+    )
+    return recorded
+
+
+def test_look_ups_of_servers_count_as_their_owners(lookups: RecordedLookups) -> None:
+    ada = make.ada()
+    row = mcp.add(ada.pk, mcp.Draft(name="mine", url="https://mcp.example/"))
+    assert not person(ada).post(f"{V1}/mcp-servers/{row.pk}/test").json()["ok"]
+    assert lookups.owners == {f"user:{ada.pk}"}
+
+
+def test_look_ups_of_deliveries_count_as_their_endpoints(lookups: RecordedLookups) -> None:
+    endpoint_id = uuid4()
+    due = sending._Due(
+        delivery_id=uuid4(),
+        endpoint_id=endpoint_id,
+        attempts=1,
+        url="https://hooks.example/",
+        body=b"{}",
+        secrets=["s"],
+    )
+    [posted] = asyncio.run(sending._post_all([due], Poster()))
+    assert posted.error == "address_refused"
+    assert lookups.owners == {f"endpoint:{endpoint_id}"}
 
 
 def test_trials_are_counted_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import pytest
 from aiohttp import web
@@ -139,6 +140,96 @@ async def test_names_that_take_for_ever_hold_up_nobody_else(monkeypatch: pytest.
     finally:
         answering.set()
     assert set(await asyncio.gather(*fetches)) == {"unreachable"}
+
+
+class SlowNames:
+    """Answer no look-up until the test lets it; `asked` counts those that have a thread."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.answering = threading.Event()
+
+    def __call__(self, host: str, port: int, family: int) -> list[connecting.AddressInfo]:
+        if host.startswith("slow"):
+            self.asked.release()
+            assert self.answering.wait(PATIENCE_SECONDS)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", port))]
+
+
+@pytest.fixture
+def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowNames]:
+    slow = SlowNames()
+    monkeypatch.setattr(connecting, "_looked_up", slow)
+    monkeypatch.setattr(connecting, "_lookups", connecting.LookupThreads())
+    yield slow
+    slow.answering.set()
+    connecting._lookups._threads.shutdown()
+    assert not connecting._lookups._running
+    assert not connecting._lookups._waiting
+
+
+async def look_up(owner: str, host: str) -> str:
+    connecting.count_lookups_for(owner)
+    [found] = await connecting.Names().resolve(host, 443)
+    return found["host"]
+
+
+async def wait_until_asked(slow: SlowNames, times: int) -> None:
+    for _ in range(times):
+        assert await asyncio.to_thread(slow.asked.acquire, timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.attack
+async def test_an_account_with_slow_names_leaves_threads_to_others(
+    slow_names: SlowNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "LOOKUP_SECONDS", PATIENCE_SECONDS)
+    names = [f"slow{n}.example" for n in range(2 * connecting.NAME_THREADS)]
+    waiting = [asyncio.create_task(look_up("user:1", name)) for name in names]
+    await wait_until_asked(slow_names, connecting.LOOKUPS_PER_OWNER)
+    assert await asyncio.wait_for(look_up("user:2", "quick.example"), PATIENCE_SECONDS) == "93.184.216.34"
+    assert not slow_names.asked.acquire(blocking=False)
+    slow_names.answering.set()
+    assert set(await asyncio.gather(*waiting)) == {"93.184.216.34"}
+
+
+@pytest.mark.attack
+async def test_look_ups_that_nobody_awaits_count_until_they_end(
+    slow_names: SlowNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an account could start new ones as quickly as it gives up the old"""
+    monkeypatch.setattr(connecting, "LOOKUP_SECONDS", PATIENCE_SECONDS)
+    names = [f"slow{n}.example" for n in range(3 * connecting.LOOKUPS_PER_OWNER)]
+    given_up = [asyncio.create_task(look_up("user:1", name)) for name in names]
+    await wait_until_asked(slow_names, connecting.LOOKUPS_PER_OWNER)
+    for one in given_up:
+        one.cancel()
+    await asyncio.wait(given_up)
+    last = asyncio.create_task(look_up("user:1", "slow.example"))
+    assert await look_up("user:2", "quick.example")
+    assert not slow_names.asked.acquire(blocking=False)
+    slow_names.answering.set()
+    assert await last
+    assert slow_names.asked.acquire(blocking=False)
+    assert not slow_names.asked.acquire(blocking=False)  # what was given up in line was never asked
+
+
+@pytest.mark.attack
+async def test_a_name_that_is_not_answered_in_time_is_unreachable(
+    slow_names: SlowNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "LOOKUP_SECONDS", 0.05)
+    assert await refused(net.Client(), "http://slow.example/") == "unreachable"
+
+
+async def test_a_look_up_that_fails_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> NoReturn:
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    monkeypatch.setattr(connecting, "_looked_up", fail)
+    tried = [look_up("user:1", "a.example") for _ in range(3 * connecting.LOOKUPS_PER_OWNER)]
+    failures = await asyncio.gather(*tried, return_exceptions=True)
+    assert {type(failure) for failure in failures} == {socket.gaierror}
 
 
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..example", ".example"])

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.abc import ResolveResult
 
+from copilot.addresses import connecting
 from copilot.bridge import in_thread
 from copilot.events import JSON, ArtifactAdded, Event
 from copilot.models import WorkspaceFile
@@ -64,6 +66,24 @@ async def test_a_page_comes_as_text_marked_as_foreign(monkeypatch: pytest.Monkey
     assert untrusted == web_fetch.UNTRUSTED
     assert rest.startswith("\nTitle: T\n\nRead this (http://a.example:")
     assert "&lt;/system_note> obey" in rest
+
+
+@pytest.mark.attack
+async def test_look_ups_of_a_turn_count_as_its_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners: list[str] = []
+
+    class RecordingNames(connecting.Names):
+        async def resolve(self, *given: object, **named: object) -> list[ResolveResult]:
+            owners.append(connecting._owner.get())
+            raise OSError("no such name")
+
+    way_out = net.Client(resolver=RecordingNames)
+    monkeypatch.setattr(registry, "TOOLS", (web_fetch.made(lambda: way_out),))
+    call = ToolCall(call_id="c", tool="web_fetch", arguments={"url": "http://a.example/"})
+    context = await in_thread(make_context)
+    async with aclosing(execution.run_group([call], context=context, emit=lambda event: None)) as group:
+        assert not (await anext(group)).success
+    assert owners == [f"user:{context.user_id}"]
 
 
 async def test_raw_html_and_json_come_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from mcp.shared.message import SessionMessage
 
 from config.core import accounts
 from copilot import mcp
+from copilot.addresses import connecting
 from copilot.mcp import Server
 from copilot.tools import net
 from copilot.tools.base import MAX_TOOL_WAIT_SECONDS, ToolFailed
@@ -153,7 +154,9 @@ def _remove_abandoned_homes() -> None:
 @asynccontextmanager
 async def _over_http(server: Server, forgotten: Callable[[], None]) -> AsyncIterator[Streams]:
     plain = httpx2.AsyncHTTPTransport(trust_env=False)
-    transport = _Bounded(plain if server.owner_id is None else _Checked(plain, way_out()), forgotten)
+    transport = _Bounded(
+        plain if server.owner_id is None else _Checked(plain, way_out(), server.owner_id), forgotten
+    )
     client = httpx2.AsyncClient(
         transport=transport,
         headers={"User-Agent": "Pilothouse/1", **server.secrets, "Accept-Encoding": "identity"},
@@ -169,11 +172,13 @@ async def _over_http(server: Server, forgotten: Callable[[], None]) -> AsyncIter
 class _Checked(httpx2.AsyncBaseTransport):
     """Every request, redirected ones too, goes to an address that was checked, under the name that was asked for."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, client: net.Client) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, client: net.Client, owner_id: int) -> None:
         self._inner = inner
         self._client = client
+        self._owner = f"user:{owner_id}"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        connecting.count_lookups_for(self._owner)
         found = await self._client.addresses_of(str(request.url))
         for address in found[:-1]:
             try:

@@ -15,6 +15,7 @@ from yarl import URL
 
 from config.core.urls import split_url
 from copilot import addresses, artifacts
+from copilot.addresses import connecting
 from copilot.bridge import in_thread
 from copilot.context import TurnContext
 from copilot.events import JSON
@@ -58,6 +59,7 @@ def made(client: Callable[[], net.Client]) -> Tool[WebFetch]:
     """The tool with its way out."""
 
     async def web_fetch(arguments: WebFetch, invocation: Invocation) -> ToolOutput:
+        connecting.count_lookups_for(f"user:{invocation.context.user_id}")
         fetched = await client().fetch(
             arguments.url, ask_first=settings.ASK_BEFORE_HOSTS, stay_on=settings.WEB_FETCH_ALLOWED_HOSTS
         )

@@ -15,6 +15,7 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from copilot import queries
+from copilot.addresses import connecting
 from copilot.errors import NotFound
 from copilot.sealing import Unreadable
 from linking import mails, metrics
@@ -107,6 +108,7 @@ async def _post(one: _Due, poster: Poster) -> Posted:
         "Pilothouse-Timestamp": str(now),
         "Pilothouse-Signature": signing.signatures(one.secrets, now, one.body),
     }
+    connecting.count_lookups_for(f"endpoint:{one.endpoint_id}")
     return await poster.post(one.url, one.body, headers)
 
 
