@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
@@ -29,7 +31,7 @@ from django.http.response import HttpResponseBase
 from config.core.client_address import public_network_of
 from copilot.bridge import in_thread
 from copilot.errors import TooMany
-from copilot.live import keys
+from copilot.live import counters, keys
 from copilot.live.client import RedisDown
 from copilot.live.connection_counts import ACCOUNT, COUNTS
 from copilot.live.tail import TAIL
@@ -40,6 +42,9 @@ CHECK_SECONDS = 1.0
 FLUSH_SECONDS = 0.02
 RETRY_AFTER_SECONDS = 30
 UNLIMITED = 2**31
+FAILED_HANDSHAKES_PER_MINUTE = 60  # of one address; a page tries once and then asks for a sign-in
+HANDSHAKE_WINDOW_SECONDS = 60
+MOST_BLOCKED_NETWORKS = 10_000
 Kind = Literal["sockets", "streams"]
 
 
@@ -174,6 +179,50 @@ def open_connection(kind: Kind, credential: Credential, address: str) -> Connect
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )
     return Connection(credential, who, where)
+
+
+class HandshakeLimit:
+    """Turn away addresses whose handshakes failed to authenticate too often, before anything is looked up.
+
+    Failures are counted in Redis, by all processes together; only a failed handshake pays for that. Each process that
+    meets one too many remembers until when, and refuses what comes meanwhile from its own memory.
+    """
+
+    def __init__(self) -> None:
+        self._blocked_until: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def is_blocked(self, address: str) -> bool:
+        if not self._blocked_until:
+            return False
+        network = public_network_of(address)
+        return network is not None and self._blocked_until.get(network, 0.0) > time.monotonic()
+
+    def count_failure(self, address: str) -> None:
+        network = public_network_of(address)
+        if network is None:  # everybody behind an unannounced proxy has the same one
+            return
+        wait = counters.hit(
+            "failed-handshakes", network, limit=FAILED_HANDSHAKES_PER_MINUTE, seconds=HANDSHAKE_WINDOW_SECONDS
+        )
+        if wait is not None:
+            self._block(network, wait)
+
+    def _block(self, network: str, seconds: int) -> None:
+        now = time.monotonic()
+        with self._lock:
+            known = {one: until for one, until in self._blocked_until.items() if until > now}
+            known.pop(network, None)
+            while len(known) >= MOST_BLOCKED_NETWORKS:
+                known.pop(next(iter(known)))
+            self._blocked_until = {**known, network: now + seconds}
+
+    def forget(self) -> None:
+        with self._lock:
+            self._blocked_until = {}
+
+
+HANDSHAKES = HandshakeLimit()
 
 
 class Registry:

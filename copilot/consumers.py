@@ -85,6 +85,10 @@ class ChatConsumer(AsyncConsumer):  # type: ignore[misc]  # channels ships no ty
     # --- opening and closing ---------------------------------------------------------------------
 
     async def connected(self) -> None:
+        if connections.HANDSHAKES.is_blocked(_address(self.scope)):
+            # Not accepted first: this must cost nothing. Pages at the same address take it for an outage and come back.
+            await self.send({"type": "websocket.close", "code": AWAY})
+            return
         try:
             entered = await in_thread(_enter, self.scope)
         except (DatabaseError, *RedisDown):
@@ -536,10 +540,14 @@ def _enter(scope: Mapping[str, object]) -> tuple[knocks.Visitor, connections.Con
     """Authenticate a handshake and count its socket: one trip to the threads, one to Redis."""
     visitor = knocks.identify(knocks.Knock.of(scope))
     if visitor is None:
+        connections.HANDSHAKES.count_failure(_address(scope))
         return None
+    return visitor, connections.open_connection("sockets", visitor.credential, _address(scope))
+
+
+def _address(scope: Mapping[str, object]) -> str:
     client = scope.get("client")
-    address = str(client[0]) if isinstance(client, (tuple, list)) and client else ""
-    return visitor, connections.open_connection("sockets", visitor.credential, address)
+    return str(client[0]) if isinstance(client, (tuple, list)) and client else ""
 
 
 def _session(text: str) -> UUID:

@@ -102,11 +102,12 @@ def purge_shares() -> None:
 
 @shared_task(name="copilot.tasks.purge_accounts", ignore_result=True)
 def purge_accounts() -> None:
-    """Forget old invitations, and sign-ups that nobody approved in time."""
-    from copilot.accounts import invitations, sign_up
+    """Forget old invitations, sign-ups that nobody approved in time, and records of old sign-ins."""
+    from copilot.accounts import invitations, login_limits, sign_up
 
     invitations.purge_invitations()
     sign_up.purge_undecided()
+    login_limits.purge_login_records()
 
 
 @shared_task(name="copilot.tasks.mail_new_device", ignore_result=True)

@@ -139,6 +139,17 @@ def test_changes_on_staff_pages_are_recorded(boss):
     assert (row.action, row.actor, row.target_type) == ("admin.added", "grace", "group")
 
 
+@pytest.mark.parametrize("number", [1, 3])
+def test_each_row_deleted_from_a_list_is_recorded_once(boss, number: int):
+    """Django logs several deletions at once, and a single one by itself"""
+    crews = [Group.objects.create(name=f"crew {one}") for one in range(number)]
+    chosen = [crew.pk for crew in crews]
+    boss.post("/admin/auth/group/", {"action": "delete_selected", "_selected_action": chosen, "post": "yes"})
+    assert not Group.objects.filter(pk__in=chosen).exists()
+    rows = AuditEvent.objects.filter(action="admin.deleted", target_type="group", actor="grace")
+    assert sorted(rows.values_list("target_id", flat=True)) == sorted(map(str, chosen))
+
+
 def test_second_factors_are_recorded(client):
     make.ada()
     client.post("/accounts/login/", {"login": "ada@example.com", "password": make.PASSWORD})

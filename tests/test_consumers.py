@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from channels.testing import WebsocketCommunicator
 
-from copilot import api_keys
+from copilot import api_keys, connections, knocks
 from copilot.bridge import in_thread
 from copilot.live import tickets
 from copilot.models import Question
@@ -46,6 +46,73 @@ async def test_strangers_are_closed_with_a_reason(ada):
         wire = WebsocketCommunicator(sockets, f"/ws/{query}", headers=[(b"host", b"testserver"), *headers])
         await wire.connect(timeout=PATIENCE_SECONDS)
         assert await closes(wire) == 4401
+
+
+@pytest.fixture
+def few_handshakes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connections, "FAILED_HANDSHAKES_PER_MINUTE", 3)
+    connections.HANDSHAKES.forget()
+    yield
+    connections.HANDSHAKES.forget()
+
+
+def handshake(query: str, address: str) -> WebsocketCommunicator:
+    wire = WebsocketCommunicator(sockets, f"/ws/{query}", headers=[(b"host", b"testserver")])
+    wire.scope["client"] = (address, 1)
+    return wire
+
+
+async def opens(query: str, address: str) -> bool:
+    wire = handshake(query, address)
+    accepted, _ = await wire.connect(timeout=PATIENCE_SECONDS)
+    if accepted:
+        await wire.disconnect(timeout=PATIENCE_SECONDS)
+    return accepted
+
+
+@pytest.mark.attack
+async def test_an_address_that_fails_to_authenticate_too_often_is_turned_away_unheard(
+    ada, few_handshakes, monkeypatch: pytest.MonkeyPatch
+):
+    """E2: nothing is looked up for it any more, and other addresses come in as before"""
+    identified = list[object]()
+    identify = knocks.identify
+
+    def note_identify(knock):
+        identified.append(knock)
+        return identify(knock)
+
+    monkeypatch.setattr(knocks, "identify", note_identify)
+    guesses = [await opens("?ticket=guess", "9.9.9.9") for _ in range(6)]
+    assert guesses == [True] * 4 + [False] * 2  # accepted to be told why, then not even that
+    assert len(identified) == 4
+    for address, is_welcome in (("9.9.9.9", False), ("9.9.9.8", True), ("10.0.0.1", True)):
+        ticket = await in_thread(tickets.issue, ada.pk)
+        assert await opens(f"?ticket={ticket}", address) is is_welcome
+
+
+async def test_only_a_failed_handshake_pays_for_the_count(
+    ada, few_handshakes, monkeypatch: pytest.MonkeyPatch
+):
+    """E2: and those from private addresses are not counted, because everybody behind a proxy has the same"""
+    counted = list[str]()
+    monkeypatch.setattr(connections.counters, "hit", lambda name, who, **limits: counted.append(who))
+    ticket = await in_thread(tickets.issue, ada.pk)
+    assert await opens(f"?ticket={ticket}", "9.9.9.9")
+    assert await opens("?ticket=guess", "10.0.0.1")
+    assert counted == []
+    assert await opens("?ticket=guess", "2606:4700::1")
+    assert counted == ["2606:4700::/64"]
+
+
+@pytest.mark.attack
+def test_blocked_addresses_fill_no_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connections, "MOST_BLOCKED_NETWORKS", 5)
+    monkeypatch.setattr(connections.counters, "hit", lambda name, who, **limits: 60)
+    limit = connections.HandshakeLimit()
+    for number in range(20):
+        limit.count_failure(f"9.9.9.{number}")
+    assert [limit.is_blocked(f"9.9.9.{number}") for number in range(20)] == [False] * 15 + [True] * 5
 
 
 async def test_a_key_opens_a_socket_within_its_scopes(ada, session):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from allauth.account.models import EmailAddress
+from axes.models import AccessAttempt, AccessFailureLog, AccessLog
 from django import forms
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
@@ -21,6 +22,7 @@ from copilot import checks
 from copilot.accounts import invitations, sign_up
 from copilot.errors import Conflict
 from copilot.models import Invitation, SignUpRequest
+from copilot.tasks import purge_accounts
 from copilot.workspace import clearing
 from tests import make
 from tests.test_settings import manage
@@ -152,6 +154,20 @@ def test_requests_that_nobody_decided_are_forgotten(settings, client):
     old.update(created_at=timezone.now() - timedelta(days=31))
     sign_up.purge_undecided()
     assert [user.email for user in User.objects.all()] == ["other@example.com"]
+
+
+def test_records_of_old_sign_ins_are_forgotten():
+    for model, fields in (
+        (AccessLog, {}),
+        (AccessAttempt, {"failures_since_start": 1}),
+        (AccessFailureLog, {}),
+    ):
+        for days in (29, 31):
+            row = model.objects.create(username="ada", user_agent=str(days), ip_address="9.9.9.9", **fields)
+            model.objects.filter(pk=row.pk).update(attempt_time=timezone.now() - timedelta(days=days))
+    purge_accounts()
+    for model in (AccessLog, AccessAttempt, AccessFailureLog):
+        assert [row.user_agent for row in model.objects.all()] == ["29"]
 
 
 def test_a_verified_address_is_asked_for_where_mail_works(settings, client, mailoutbox):

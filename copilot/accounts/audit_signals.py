@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from allauth.account import signals as account_signals
@@ -10,7 +11,7 @@ from allauth.mfa import signals as mfa_signals
 from allauth.mfa.models import Authenticator
 from allauth.socialaccount import signals as social_signals
 from axes.signals import user_locked_out
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import LogEntry, LogEntryManager
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.db.models import Model, Q
@@ -49,6 +50,8 @@ def connect() -> None:
     for relation in (User.groups.through, User.user_permissions.through, Group.permissions.through):
         m2m_changed.connect(_rights_changed, sender=relation, dispatch_uid=f"audit:{relation.__name__}")
     post_save.connect(_staff_page_used, sender=LogEntry, dispatch_uid="audit:admin")
+    # Django logs what was deleted from a list in one statement, which sends no signal.
+    LogEntryManager.bulk_create = _create_log_entries  # type: ignore[method-assign,assignment]
 
 
 # --- sign-ins ----------------------------------------------------------------------------------------
@@ -181,6 +184,17 @@ def _rights_changed(
     verb = action.partition("_")[2]
     named = [str(one) for one in model._default_manager.filter(pk__in=pk_set or ())[:20]]
     record_audit_event("role.changed", target=target, change=verb, of=model._meta.model_name, named=named)
+
+
+def _create_log_entries(
+    manager: LogEntryManager, entries: Iterable[LogEntry], *args: Any, **kwargs: Any
+) -> list[LogEntry]:
+    created = manager.get_queryset().bulk_create(entries, *args, **kwargs)
+    users = User.objects.in_bulk({entry.user_id for entry in created})
+    for entry in created:
+        entry.user = users[entry.user_id]
+        _staff_page_used(entry, created=True)
+    return created
 
 
 def _staff_page_used(instance: LogEntry, created: bool, **kwargs: object) -> None:

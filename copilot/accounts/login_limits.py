@@ -7,14 +7,17 @@ after the guesses end, or comes in by a passkey, a reset by mail or an account e
 
 from __future__ import annotations
 
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
 from allauth.account.models import EmailAddress
 from allauth.core.internal import ratelimit
 from allauth.core.internal.ratelimit import RateLimitUsage
+from axes.models import AccessAttempt, AccessFailureLog, AccessLog
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
+from django.db.models.functions import Now
 from django.http import HttpRequest
 
 from copilot.accounts.devices import known_device
@@ -24,6 +27,7 @@ FROM_ADDRESS = "10/m/ip,60/h/ip,5/5m/key"
 FROM_KNOWN_DEVICE = "5/5m/key"
 FROM_UNKNOWN_DEVICES = "50/15m/key"  # of one account: at least four addresses have to guess together
 LONGEST_NAME = 254
+RECORDS_KEPT_DAYS = 30
 
 
 def find_account(credentials: dict[str, Any] | None) -> User | None:
@@ -87,6 +91,15 @@ def clear_attempts(request: HttpRequest, credentials: dict[str, Any]) -> None:
         ("account", FROM_UNKNOWN_DEVICES, name),
     ):
         ratelimit.clear(request, app=APP, action=action, config={action: rates}, key=key)
+
+
+def purge_login_records() -> int:
+    """Forget django-axes' rows of old sign-ins and failures: addresses and devices of people."""
+    old = Now() - timedelta(days=RECORDS_KEPT_DAYS)
+    rows = [
+        model.objects.filter(attempt_time__lt=old) for model in (AccessLog, AccessAttempt, AccessFailureLog)
+    ]
+    return sum(one.delete()[0] for one in rows)
 
 
 def _consume(request: HttpRequest, action: str, rates: str, key: str) -> RateLimitUsage | None:
