@@ -37,6 +37,7 @@ REFUSALS: dict[str, str] = {
     "too_many_requests": _("Too many requests. Please wait a while."),
     "too_many_keys": _("There are too many keys."),
     "too_many_servers": _("There are too many servers."),
+    "too_many_trials": _("Too many tests at once. Please try again in a moment."),
     "too_many_schedules": _("There are too many scheduled tasks."),
     "limit_reached": _("The limit is reached."),
     "insufficient_credits": _("There are not enough credits."),

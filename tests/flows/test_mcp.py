@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import expect
 
@@ -35,3 +37,32 @@ def test_a_server_is_added_tried_and_removed(ada: Visitor) -> None:
     page.once("dialog", lambda dialog: dialog.accept())
     server.get_by_role("button", name="Remove").click()
     expect(page.get_by_text("You have no servers of your own.")).to_be_visible()
+
+
+def test_staff_test_a_server_from_the_list_of_the_admin(
+    ada: Visitor, stored: Callable[[Callable[[], object]], object]
+) -> None:
+    """The browser sends the list's form on to the page that awaits the server"""
+    stored(lambda: _prepare_staff(ada.email))
+    ada.log_in()
+    page = ada.tab("/admin/copilot/mcpserver/")
+    page.get_by_role("row").filter(has_text="everybodys-files").get_by_role("checkbox").check()
+    page.get_by_label("Action:").select_option(label="Test the connection")
+    page.get_by_role("button", name="Go", exact=False).first.click()
+    expect(page.get_by_text("MCP server everybodys-files: It could not be reached.")).to_be_visible()
+    stored(_remove_servers)
+
+
+def _prepare_staff(email: str) -> None:
+    from django.contrib.auth.models import User
+
+    from copilot import mcp
+
+    User.objects.filter(email=email).update(is_staff=True, is_superuser=True)
+    mcp.add(None, mcp.Draft(name="everybodys-files", url="http://127.0.0.1:1/mcp"))
+
+
+def _remove_servers() -> None:
+    from copilot.models import McpServer
+
+    McpServer.objects.filter(owner=None).delete()
