@@ -117,6 +117,7 @@ def _row(turn: Turn, one: Wanted, **fields: object) -> Approval:
         block_reason=one.block_reason[:REASON_CHARACTERS],
         estimate_microdollars=one.estimate,
         billable=one.billable,
+        manual_only=one.manual_only,
         pinned=one.pinned,
         reserved_microdollars=one.estimate or 0 if reserves else 0,
         **fields,

@@ -31,6 +31,7 @@ def approval_views(rows: Iterable[Approval]) -> list[ApprovalView]:
             block_reason=row.block_reason,
             estimate_microdollars=row.estimate_microdollars,
             remaining_cap_microdollars=remaining if row.block_reason else None,
+            can_always_allow=not row.manual_only,
         )
         for row in rows
     ]

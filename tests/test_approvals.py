@@ -573,6 +573,19 @@ def test_a_manual_tool_always_asks(session, model, monkeypatch):
     assert (plan.runs, len(open_requests(session))) == (0, 1)
 
 
+def test_only_a_call_that_would_not_ask_again_can_be_allowed_for_good(session, model, monkeypatch):
+    """A11.11: the card, the event and the page say the same of each call"""
+    add_tools(monkeypatch, asking("send"), Errand("plan", approval="manual_only"))
+    model.will(Call("send"), Call("plan"))
+    start(session)
+    paused(session)
+    shown = {view.tool: view.can_always_allow for view in fresh(session).approvals}
+    assert shown == {"send": True, "plan": False}
+    [event] = told(session.pk, "approval.requested")
+    assert {view.tool: view.can_always_allow for view in event.approvals} == shown
+    assert_same_page(folded(fresh(make.session()), session), fresh(session))
+
+
 def paid_once(session, model, monkeypatch):
     """Two calls of 400 in two turns, of which the second has to ask."""
     pay = costly("pay")

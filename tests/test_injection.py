@@ -10,6 +10,7 @@ from aiohttp import web
 from yarl import URL
 
 from copilot import memories, provenance, schedules
+from copilot.awaited import open_approvals
 from copilot.commands import PageContext
 from copilot.context import Arrival
 from copilot.models import Agent, Approval, MemoryItem, Message, Schedule, Session, Share, Turn
@@ -80,6 +81,8 @@ def results(session: Session) -> list[str]:
 def asked_about(session: Session) -> str:
     paused(session)
     [row] = open_requests(session)
+    [card] = open_approvals(session.pk)
+    assert not card.can_always_allow  # the next one would ask again
     return row.reason
 
 

@@ -223,6 +223,7 @@ def _asked(call: ToolCall, wanted: Wanted, block_reason: str) -> Asked:
         call=call,
         reason=wanted.reason,
         block_reason=block_reason,
+        manual_only=wanted.manual_only,
         billable=wanted.billable,
         estimate=wanted.estimate,
         pinned=wanted.pinned,

@@ -134,6 +134,7 @@ class Asked:
     call: ToolCall
     reason: str
     block_reason: str = ""  # why it was not approved by itself (A11.11)
+    manual_only: bool = False
     billable: bool = False
     estimate: int | None = None  # microdollars
     pinned: dict[str, JSON] | None = None  # what the arguments meant when the person was asked

@@ -62,6 +62,7 @@ def _wanted(asked: Asked) -> Wanted:
         arguments=asked.call.arguments or {},
         reason=asked.reason,
         block_reason=asked.block_reason,
+        manual_only=asked.manual_only,
         billable=asked.billable,
         estimate=asked.estimate,
         pinned=asked.pinned,

@@ -144,6 +144,7 @@ class ApprovalView:
     estimate_microdollars: int | None = None
     remaining_cap_microdollars: int | None = None
     editable: bool = True
+    can_always_allow: bool = True  # otherwise the next such call asks again, whatever the chat allows
 
 
 @dataclass(frozen=True, kw_only=True)

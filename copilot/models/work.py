@@ -141,6 +141,9 @@ class Approval(models.Model):
         max_length=500, blank=True, help_text="Why it was not approved by itself."
     )
     billable = models.BooleanField(default=False, db_default=False)
+    manual_only = models.BooleanField(
+        default=False, db_default=False, help_text="Asked about each time, whatever the chat allows."
+    )
     estimate_microdollars = models.BigIntegerField(null=True, blank=True)
     reserved_microdollars = models.BigIntegerField(default=0)
     state = models.CharField(max_length=16, choices=State.choices, default=State.REQUESTED)

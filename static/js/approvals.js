@@ -40,6 +40,7 @@ export class Approvals {
     fill(card, "why", [approval.reason, approval.block_reason, remaining(approval)].filter(Boolean).join(" "));
     const fields = Object.entries(approval.arguments).map(([name, value]) => field(approval, name, value));
     slot(card, "fields").append(...fields);
+    show(card.querySelector(".approval-always"), approval.can_always_allow);
     card.onsubmit = (event) => {
       event.preventDefault();
       submit(card, () => this.#approve(card, approval));

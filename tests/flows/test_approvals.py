@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -87,6 +89,20 @@ def test_a_chat_can_be_allowed_to_act_unasked_and_stopped_again(ada: Visitor) ->
     expect(page.locator("#unasked")).to_be_hidden()
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     asked(page)
+
+
+def test_a_call_that_always_asks_cannot_be_allowed_for_good(
+    ada: Visitor, stored: Callable[[Callable[[], object]], object]
+) -> None:
+    """A11.11: the next one would ask again"""
+    from copilot.models import Approval
+
+    page = ada.log_in()
+    expect(asked(page).get_by_text("Always allow in this chat")).to_be_visible()
+    stored(lambda: Approval.objects.filter(state="requested").update(manual_only=True))
+    page.reload()
+    expect(card(page).get_by_role("button", name="Approve", exact=True)).to_be_visible()
+    expect(card(page).get_by_text("Always allow in this chat")).to_be_hidden()
 
 
 def test_going_on_instead_leaves_the_call_undone(ada: Visitor) -> None:
