@@ -222,14 +222,24 @@ async def test_a_name_that_is_not_answered_in_time_is_unreachable(
     assert await refused(net.Client(), "http://slow.example/") == "unreachable"
 
 
-async def test_a_look_up_that_fails_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "no such name"), socket.gaierror),
+        (ValueError("an embedded null byte"), ValueError),
+        (MemoryError(), RuntimeError),
+    ],
+)
+async def test_a_look_up_that_fails_makes_room_for_the_next(
+    problem: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*given: object) -> NoReturn:
-        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        raise problem
 
     monkeypatch.setattr(connecting, "_looked_up", fail)
     tried = [look_up("user:1", "a.example") for _ in range(3 * connecting.LOOKUPS_PER_OWNER)]
     failures = await asyncio.gather(*tried, return_exceptions=True)
-    assert {type(failure) for failure in failures} == {socket.gaierror}
+    assert {type(failure) for failure in failures} == {told}
 
 
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..example", ".example"])

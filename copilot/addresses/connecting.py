@@ -72,9 +72,11 @@ class LookupThreads:
         try:
             if future.set_running_or_notify_cancel():
                 future.set_result(look_up())
-        except Exception as problem:  # noqa: BLE001 - whoever awaits it gets it
+        except (OSError, ValueError) as problem:
             future.set_exception(problem)
         finally:
+            if not future.done():
+                future.set_exception(RuntimeError("The look-up broke off."))  # whoever awaits it is told
             self._start_next(owner)
 
     def _start_next(self, owner: str) -> None:
