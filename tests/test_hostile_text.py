@@ -348,6 +348,7 @@ def test_every_expression_takes_linear_time():
 INSIDE_FUNCTIONS = {
     ("config/binaries.py", "_version"): "what a program of ours prints",
     ("config/env.py", "commands"): "the environment",
+    ("config/env.py", "email"): "the environment",
     ("config/env.py", "label"): "the environment",
     ("config/env.py", "size"): "the environment",
     ("config/security_audit.py", "_locked"): "our own lock files",
